@@ -382,7 +382,10 @@ def _check_pending(container: SegmentContainer, segment: Segment) -> Iterator[st
         if isinstance(piece, (PendingAppend, PendingMerge)):
             if piece.end <= position:
                 continue
-            if piece.start > position:
+            if piece.start > position and not (
+                # Storage has it, for the log was cut there; how much it has nobody knows yet, and nobody reads it.
+                not container.storage.lookups.have_ended and piece.start <= segment.durable_start_offset
+            ):
                 break
             position = piece.end
     # Truncated bytes need not go to storage, though they do.
