@@ -25,7 +25,8 @@ BUCKET = "bench"
 @contextmanager
 def s3_bucket(directory: Path) -> Iterator[S3Server]:
     """Run the server on `directory`, with the bucket `BUCKET`. Raises `S3UnavailableError`, which says why."""
-    server = S3Server(directory).start()
+    # Absolute: where it keeps what it knows of objects is taken to be below its root otherwise.
+    server = S3Server(directory.resolve()).start()
     try:
         server.make_bucket(BUCKET)
         yield server
