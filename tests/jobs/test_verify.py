@@ -14,7 +14,7 @@ import pytest
 from penstock.client.chunk_layouts import SegmentLayout
 from penstock.client.chunk_places import ChunkPlaces
 from penstock.client.settings import ClientSettings
-from penstock.jobs.chunk_sums import PartResult, _sum_all
+from penstock.jobs.chunk_sums import Finding, PartResult, _sum_all
 from penstock.jobs.verify import Verifier, VerifyReport, VerifySettings
 from penstock.model.checksum import crc32c
 from penstock.model.errors import (
@@ -27,6 +27,7 @@ from penstock.model.errors import (
     UnsupportedOperationError,
 )
 from penstock.runtime.runtime import real_runtime
+from penstock.segmentstore.tier2.storage_check import ProblemKind
 from penstock.spark.options import StoreSettings
 from penstock.wire.chunk_layouts import ChunkRow, StorageTold
 
@@ -306,3 +307,8 @@ def test_a_name_that_leads_out_of_storage_is_refused(model: Model) -> None:
     model.chunks["a"] = [ChunkRow("../identity", 0, 30, BLOCK, 0, chunk.checksums)]
     with pytest.raises(ProtocolError, match="is no name of a chunk"):
         verified(model)
+
+
+def test_what_is_wrong_has_the_name_that_the_check_of_a_stopped_store_has() -> None:
+    """Two commands tell of chunks; whoever reads their JSON knows one set of names."""
+    assert set(Finding) - {Finding.SOUND, Finding.AWAY} <= {kind.value for kind in ProblemKind}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.error
 import urllib.request
 
@@ -66,3 +67,25 @@ def test_who_connects_and_says_nothing_keeps_metrics_from_nobody_for_long(monkey
     endpoint.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(place)
+
+
+def test_who_sends_a_byte_now_and_then_is_given_up_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes within the time for a step; all of them together may take no longer than that."""
+    monkeypatch.setattr("penstock.spark.lag_metrics._Handler.timeout", 0.4)
+    is_over = threading.Event()
+    with LagEndpoint(list) as endpoint, socket.create_connection(("127.0.0.1", endpoint.port)) as slow:
+
+        def trickle() -> None:
+            try:
+                while not is_over.wait(0.05):
+                    slow.sendall(b"G")
+            except OSError:
+                pass  # Given up.
+
+        thread = threading.Thread(target=trickle, daemon=True)
+        thread.start()
+        try:
+            assert scraped(endpoint) == ""
+        finally:
+            is_over.set()
+            thread.join()

@@ -6,9 +6,11 @@ Source of the text: Prometheus' exposition formats, "Text-based format", version
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import TracebackType
 
@@ -17,7 +19,7 @@ from penstock.spark.lag import QueryLag
 
 _log = logging.getLogger(__name__)
 
-#: Requests are answered one after the other: whoever connects and says nothing is given up after so long.
+#: Requests are answered one after the other: whoever takes longer is given up, says nothing or a byte now and then.
 REQUEST_TIMEOUT_S = 5.0
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -121,6 +123,22 @@ class _Server(HTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_TIMEOUT_S
     server: _Server
+
+    def setup(self) -> None:
+        """Begin; `timeout` is of each step, so a timer bounds them all together."""
+        super().setup()
+        self._timer = threading.Timer(self.timeout, self._give_up)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def finish(self) -> None:
+        """End, answered or not."""
+        self._timer.cancel()
+        super().finish()
+
+    def _give_up(self) -> None:
+        with suppress(OSError):  # It has gone by itself.
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
         """Answer with what is known now."""

@@ -47,7 +47,7 @@ _WAITING = (PendingAppend, PendingMerge, PendingTruncate)
 #: Looks that take no longer are not worth spacing out.
 _QUICK_LOOK_S = 0.002
 _LOOK_PAUSE_S_MAX = 2.0
-#: Segments that are looked at before others get a turn; the writers of several containers may have theirs with it.
+#: Segments that are looked at before others get a turn; the writers of other containers have theirs by themselves.
 _LOOK_STEP = 1024
 
 
