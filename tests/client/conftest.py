@@ -369,6 +369,10 @@ class FakeController:
 
         return call
 
+    async def rpc_find_whole_tail(self, request):
+        """Answer as Pravega's controller, which knows none of Penstock's calls."""
+        raise grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata(), "unknown")
+
     def stream(self, info) -> FakeStream:
         found = self.all.get((info.scope, info.stream))
         if found is None:

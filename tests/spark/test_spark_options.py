@@ -170,6 +170,8 @@ def test_a_schema_narrows_the_columns_to_what_there_is() -> None:
 def test_lost_data_are_an_error_unless_it_is_said_otherwise() -> None:
     assert parse_source_options({"stream": "a/b"}).fails_on_loss
     assert not parse_source_options({"stream": "a/b", "failOnDataLoss": "False"}).fails_on_loss
+    assert parse_source_options({"stream": "a/b"}).has_whole_transactions
+    assert not parse_source_options({"stream": "a/b", "wholeTransactions": "false"}).has_whole_transactions
     with pytest.raises(InvalidArgumentError, match="'failOnDataLoss' is 'no': give true or false"):
         parse_source_options({"stream": "a/b", "failOnDataLoss": "no"})
 

@@ -69,7 +69,8 @@ class StandInClient:
     def head(self, stream: str) -> StreamCut:
         return StreamCut("a", "b", {5: 0, 2: 7})
 
-    def tail(self, stream: str) -> StreamCut:
+    def tail(self, stream: str, *, whole_transactions: bool) -> StreamCut:
+        assert whole_transactions
         return StreamCut("a", "b", {5: 70, 2: 77})
 
     def close(self) -> None:

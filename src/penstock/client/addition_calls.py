@@ -32,6 +32,7 @@ class AdditionStub(Protocol):
     prepareTransaction: UnaryCall[added.PrepareTransactionRequest, added.PrepareTransactionReply]
     explainRetention: UnaryCall[added.ExplainRetentionRequest, added.RetentionExplanation]
     describeReaderGroups: UnaryCall[added.DescribeReaderGroupsRequest, added.DescribeReaderGroupsReply]
+    findWholeTail: UnaryCall[added.WholeTailRequest, added.WholeTail]
 
 
 class AdditionCalls(ABC):
@@ -91,6 +92,12 @@ class AdditionCalls(ABC):
         except NoSuchStreamError as error:
             raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist") from error
         return _overview(scope, reply.groups[0])
+
+    async def whole_tail(self, scope: str, stream: str) -> StreamCut:
+        """Return where a stream ends, each transaction wholly before or behind it. Raises `NoSuchStreamError`."""
+        request = added.WholeTailRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
+        reply = await self._ask(self._stub.findWholeTail, request, f"find the tail of {scope}/{stream}")
+        return StreamCut(scope, stream, dict(reply.cut))
 
     async def explain_retention(self, scope: str, stream: str) -> RetentionExplanation:
         """Return what the next look at a stream would truncate, and why. Raises `NoSuchStreamError`."""

@@ -15,6 +15,7 @@ from penstock.client.deadline import within
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments
+from penstock.model.errors import UnsupportedOperationError
 from penstock.model.names import SegmentId, segment_name, split_scoped_name
 from penstock.model.stream_cuts import StreamCut
 
@@ -54,6 +55,20 @@ class Cluster:
                 *(self.segments.segment_info(segment_name(scope, name, segment)) for segment in ids)
             )
         return StreamCut(scope, name, {segment: info.length for segment, info in zip(ids, infos, strict=True)})
+
+    async def whole_tail(self, stream: str) -> StreamCut:
+        """Return a cut after everything acknowledged so far, and in the middle of no transaction.
+
+        Raises `NoSuchStreamError`; `UnsupportedOperationError` where the controller is not Penstock's.
+        """
+        return await self.controller.whole_tail(*split_scoped_name(stream))
+
+    async def latest(self, stream: str) -> StreamCut:
+        """Return the whole tail, or the tail where the controller knows none. Raises `NoSuchStreamError`."""
+        try:
+            return await self.whole_tail(stream)
+        except UnsupportedOperationError:
+            return await self.tail(stream)
 
     async def last_segments(self, stream: str) -> list[SegmentId]:
         """Return the segments that have no successors: the open ones, or of a sealed stream those it ended with.

@@ -107,7 +107,7 @@ async def _cut(cluster: Cluster, wanted: CheckedStart, stream: str, *, is_end: b
     if wanted == "earliest":
         return await cluster.head(stream)
     if wanted == "latest":
-        return await cluster.tail(stream)
+        return await cluster.latest(stream)
     if isinstance(wanted, int):
         return await cut_at_time(cluster, stream, wanted, is_end=is_end)
     assert isinstance(wanted, dict)

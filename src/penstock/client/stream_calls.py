@@ -183,8 +183,18 @@ class StreamCalls(ClientCore):
         """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
         return await self._open_cluster().head(stream)
 
-    async def tail(self, stream: str) -> StreamCut:
-        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
+    async def tail(self, stream: str, *, whole_transactions: bool = False) -> StreamCut:
+        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`.
+
+        A transaction is merged segment by segment, so the cut may lie in the middle of one that is being committed.
+        With `whole_transactions` each lies wholly before the cut or wholly behind it: the controller is asked, which
+        waits for the end of commits that are under way. One whose commit was decided just now may lie behind it.
+
+        Raises with `whole_transactions` also `UnsupportedOperationError` where the controller is not Penstock's, and
+        `ControllerUnavailableError` when commits come to no end within `retry_time_max_s`.
+        """
+        if whole_transactions:
+            return await self._open_cluster().whole_tail(stream)
         return await self._open_cluster().tail(stream)
 
     async def segment_info(self, segment: str) -> SegmentInfo:

@@ -66,6 +66,7 @@ from penstock.controller.transactions.committed import CommittedTransactions
 from penstock.controller.transactions.creations import Creations
 from penstock.controller.transactions.service import Transactions
 from penstock.controller.watermarks import Watermarks
+from penstock.controller.whole_tails import WholeTails
 from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
@@ -191,6 +192,7 @@ class ControllerService:
         self.transactions: Transactions = Transactions(
             self._context, numbers, self._runner, background, self._registry
         )
+        self.whole_tails: WholeTails = WholeTails(self._context, self._runner)
         self._register_work()
         self._starts = TransactionNumbers(self._records, self.settings, counter=layout.CONTROLLERS, range_count=1)
         self._sweeper = Sweeper(

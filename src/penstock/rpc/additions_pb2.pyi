@@ -256,3 +256,22 @@ class ReaderGroupOverview(_message.Message):
     generation: int
     streams: _containers.RepeatedCompositeFieldContainer[ReaderGroupOverview.StreamOfGroup]
     def __init__(self, name: _Optional[str] = ..., isPenstock: bool = ..., retention: _Optional[_Union[_controller_pb2.ReaderGroupConfiguration.RetentionType, str]] = ..., generation: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[ReaderGroupOverview.StreamOfGroup, _Mapping[str, object]]]] = ...) -> None: ...
+
+class WholeTailRequest(_message.Message):
+    __slots__ = ("streamInfo",)
+    STREAMINFO_FIELD_NUMBER: _ClassVar[int]
+    streamInfo: _controller_pb2.StreamInfo
+    def __init__(self, streamInfo: _Optional[_Union[_controller_pb2.StreamInfo, _Mapping[str, object]]] = ...) -> None: ...
+
+class WholeTail(_message.Message):
+    __slots__ = ("cut",)
+    class CutEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    cut: _containers.ScalarMap[int, int]
+    def __init__(self, cut: _Optional[_Mapping[int, int]] = ...) -> None: ...

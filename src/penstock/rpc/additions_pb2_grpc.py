@@ -59,6 +59,11 @@ class PenstockControllerServiceStub(object):
                 request_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeReaderGroupsRequest.SerializeToString,
                 response_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeReaderGroupsReply.FromString,
                 _registered_method=True)
+        self.findWholeTail = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/findWholeTail',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.WholeTailRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.WholeTail.FromString,
+                _registered_method=True)
 
 
 class PenstockControllerServiceServicer(object):
@@ -94,6 +99,12 @@ class PenstockControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def findWholeTail(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PenstockControllerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -121,6 +132,11 @@ def add_PenstockControllerServiceServicer_to_server(servicer, server):
                     servicer.describeReaderGroups,
                     request_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeReaderGroupsRequest.FromString,
                     response_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeReaderGroupsReply.SerializeToString,
+            ),
+            'findWholeTail': grpc.unary_unary_rpc_method_handler(
+                    servicer.findWholeTail,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.WholeTailRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.WholeTail.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -258,6 +274,33 @@ class PenstockControllerService(object):
             '/penstock.controller.v1.PenstockControllerService/describeReaderGroups',
             penstock_dot_rpc_dot_additions__pb2.DescribeReaderGroupsRequest.SerializeToString,
             penstock_dot_rpc_dot_additions__pb2.DescribeReaderGroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def findWholeTail(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/findWholeTail',
+            penstock_dot_rpc_dot_additions__pb2.WholeTailRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.WholeTail.FromString,
             options,
             channel_credentials,
             insecure,

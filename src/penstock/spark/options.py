@@ -76,6 +76,7 @@ _READ = _SHARED | {
     "decodeSchema": ("decodeSchema",),
     "malformed": ("malformed",),
     "subscriber": ("subscriber",),
+    "wholeTransactions": ("wholeTransactions",),
 }
 _WRITE = _SHARED | {
     # A SQL view is read and written with the same options: this one makes its rows fit the sink, which ignores it.
@@ -167,6 +168,7 @@ class SourceOptions:
         decoding: what events are decoded from; None: they are bytes.
         value_type: of column `value`, in Arrow, once Spark has said it.
         subscriber: ``scope/group``: what a streaming query's subscribers are called, up to a number of their own.
+        has_whole_transactions: where streams end now is in the midst of no transaction's commit.
     """
 
     store: StoreSettings
@@ -188,6 +190,7 @@ class SourceOptions:
     decoding: Decoding | None = None
     value_type: pa.StructType | None = None
     subscriber: str | None = None
+    has_whole_transactions: bool = True
 
     @property
     def only(self) -> str | None:
@@ -403,6 +406,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         refresh_s=duration_s(found, "streamRefreshInterval", STREAM_REFRESH_S),
         decoding=decoding,
         subscriber=_subscriber(found, streams),
+        has_whole_transactions=flag(found, "wholeTransactions", default=True),
     )
 
 

@@ -12,8 +12,15 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, NoSuchStreamError, PenstockError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    NoSuchStreamError,
+    PenstockError,
+    UnsupportedOperationError,
+)
 from penstock.model.names import split_scoped_name
+from penstock.model.stream_cuts import StreamCut
 from penstock.spark.offsets import Cut, Cuts
 from penstock.spark.options import SourceOptions, StoreSettings, is_pattern
 from penstock.spark.planner import ByteRange, Extent
@@ -190,18 +197,24 @@ class QueriedStreams:
                     found.append(f"{scope}/{name}")
         return found
 
-    def tails(self, names: Sequence[str]) -> dict[str, Cut]:
-        """Return where streams end now, without those that do not exist."""
-        return run_in_client(self._settings, partial(_tails, names))
+    def tails(self, names: Sequence[str], *, whole_transactions: bool) -> dict[str, Cut]:
+        """Return where streams end now, without those that do not exist. See `StoredStream.tail`."""
+        return run_in_client(self._settings, partial(_tails, names, whole_transactions))
 
 
-async def _tails(names: Sequence[str], client: aio.Client) -> dict[str, Cut]:
+async def _tails(names: Sequence[str], whole_transactions: bool, client: aio.Client) -> dict[str, Cut]:
     room = asyncio.Semaphore(_ASKED_COUNT_MAX)
+
+    async def tail_of(name: str) -> StreamCut:
+        try:
+            return await client.tail(name, whole_transactions=whole_transactions)
+        except UnsupportedOperationError:
+            return await client.tail(name)
 
     async def tail(name: str) -> tuple[str, Cut] | None:
         async with room:
             try:
-                return name, dict(sorted((await client.tail(name)).positions.items()))
+                return name, dict(sorted((await tail_of(name)).positions.items()))
             except NoSuchStreamError:
                 return None
             except NoSuchSegmentError:

@@ -108,7 +108,7 @@ def _cuts(
         text = LATEST[0] if is_end else EARLIEST[0]
     others = [name for name in names if name not in given]
     if (unbounded if text.lower() == UNBOUNDED else text.lower()) in LATEST:
-        return given | streams.tails(others)
+        return given | streams.tails(others, whole_transactions=options.has_whole_transactions)
     found: dict[str, Cut] = {**given}
     for name in others:
         stream = StoredStream(options.store, *split_scoped_name(name))

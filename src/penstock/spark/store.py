@@ -25,6 +25,7 @@ from penstock.model.errors import (
     PenstockError,
     SegmentTruncatedError,
     StreamSealedError,
+    UnsupportedOperationError,
 )
 from penstock.model.events import EVENT_HEADER_LENGTH, framed_length_at
 from penstock.model.names import segment_name
@@ -256,8 +257,13 @@ class StoredStream:
         return dict(sorted(client_of(self.settings).head(self.name).positions.items()))
 
     def tail(self) -> dict[int, int]:
-        """Return the cut behind the last event acknowledged so far."""
-        return dict(sorted(client_of(self.settings).tail(self.name).positions.items()))
+        """Return a cut behind the last event acknowledged so far: amid no transaction, if the controller knows how."""
+        client = client_of(self.settings)
+        try:
+            cut = client.tail(self.name, whole_transactions=True)
+        except UnsupportedOperationError:
+            cut = client.tail(self.name)
+        return dict(sorted(cut.positions.items()))
 
     def at_time(self, time: str, *, is_end: bool) -> dict[int, int]:
         """Return the cut at a time, a little early or with `is_end` a little late; see `Client.cut_at_time`."""

@@ -166,9 +166,17 @@ class StreamCalls(ClientCore):
         """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
         return self._portal.call(self._part.head(stream))
 
-    def tail(self, stream: str) -> StreamCut:
-        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
-        return self._portal.call(self._part.tail(stream))
+    def tail(self, stream: str, *, whole_transactions: bool = False) -> StreamCut:
+        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`.
+
+        A transaction is merged segment by segment, so the cut may lie in the middle of one that is being committed.
+        With `whole_transactions` each lies wholly before the cut or wholly behind it: the controller is asked, which
+        waits for the end of commits that are under way. One whose commit was decided just now may lie behind it.
+
+        Raises with `whole_transactions` also `UnsupportedOperationError` where the controller is not Penstock's, and
+        `ControllerUnavailableError` when commits come to no end within `retry_time_max_s`.
+        """
+        return self._portal.call(self._part.tail(stream, whole_transactions=whole_transactions))
 
     def segment_info(self, segment: str) -> SegmentInfo:
         """Return start, length and state of a segment, given by its full name. Raises `NoSuchSegmentError`."""

@@ -110,6 +110,13 @@ async def explain_retention(front: Front, request: added.ExplainRetentionRequest
     )
 
 
+async def find_whole_tail(front: Front, request: added.WholeTailRequest) -> added.WholeTail:
+    """Answer findWholeTail."""
+    info = request.streamInfo
+    need_stream(info)
+    return added.WholeTail(cut=await front.service.whole_tails.of(info.scope, info.stream))
+
+
 def _place(found: Place | None) -> added.RetentionExplanation.Place | None:
     if found is None:
         return None

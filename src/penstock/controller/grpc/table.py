@@ -297,6 +297,11 @@ ADDITIONS: tuple[Call, ...] = (
         {MetadataConflictError: ControllerUnavailableError},
     ),
     Call("describeReaderGroups", reader_groups.describe_reader_groups, access.scope(_READ), _LATE),
+    Call(
+        "findWholeTail", additions.find_whole_tail, access.stream(_READ),
+        # Transactions are merged without end: asked again, there may be a moment in between.
+        {MetadataConflictError: ControllerUnavailableError},
+    ),
 )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def check_transactions(history: History, *, truncated_streams: Collection[str] =
     """Return what is wrong with transactions.
 
     1. A full read has all events of a transaction or none (except in `truncated_streams`).
-    2. A transaction whose commit was acknowledged before the read began is in it.
+    2. A transaction whose commit was acknowledged before the read began is in it (if it `is_settled`).
     3. One that was aborted, never committed, or whose commit certainly failed is in no pass at all.
     4. Of two transactions, one committed before the commit of the other was called, the first is read first, key by
        key; and within a transaction each writer's events of a key are in the order written.
@@ -113,6 +113,7 @@ def check_transactions(history: History, *, truncated_streams: Collection[str] =
             elif (
                 not found
                 and known.fate
+                and _full(reading.full).is_settled
                 and known.commit is not None
                 and known.commit.end_index < reading.full.invocation.index
             ):
@@ -307,7 +308,11 @@ def _event(write: Ended) -> WriteEvent:
     return call
 
 
-def _stream_of(full: Ended) -> str:
+def _full(full: Ended) -> FullRead:
     call = full.invocation.call
     assert isinstance(call, FullRead)
-    return call.stream
+    return call
+
+
+def _stream_of(full: Ended) -> str:
+    return _full(full).stream

@@ -58,11 +58,13 @@ class AbortTransaction:
 class FullRead:
     """Read a stream from its head to its tail while nobody writes to it and no transaction is under way.
 
-    What it saw are the `EventSeen` that name `read`. Ok: it reached the tail.
+    What it saw are the `EventSeen` that name `read`. Ok: it reached the tail. Not `is_settled`: while everybody writes,
+    up to a whole tail; what was decided before the read may be merged behind that.
     """
 
     stream: str
     read: str
+    is_settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,11 @@ from penstock.client.group_state import GroupState, HeldSegment
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import CommittingTransactions, EpochRecord
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.whole_tails import WholeTails
 from penstock.controller.workflows import commit, roll_transactions
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.roll_transactions import MergeInto
+from penstock.model.names import segment_name
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
 
@@ -73,6 +75,16 @@ def _read_on_after_one_of_several() -> Iterator[None]:
         yield
 
 
+def _take_a_tail_amid_a_commit() -> AbstractContextManager[None]:
+    async def look(self: WholeTails, tables: StreamTables) -> dict[int, int] | None:
+        segments = (await tables.commit_view()).current.segments
+        names = {segment.id: segment_name(tables.scope, tables.stream, segment.id) for segment in segments}
+        infos = await self._context.segments.infos(list(names.values()))
+        return {segment: infos[name].length for segment, name in names.items()}
+
+    return patched(WholeTails, "_look", look)
+
+
 _SCALES = replace(short_profile("scales", "readers", kinds=("Pause",)), scale_rate=1.0, pace=2.0)
 _ROLLS = replace(short_profile("rolls", "readers", "transactions", kinds=("Pause",)), scale_rate=1.0, pace=2.0)
 _TRANSACTIONS = replace(
@@ -97,6 +109,10 @@ SCALING_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "merge transactions in another order into some segments", "transactions have one order in all segments",
         _TRANSACTIONS, _merge_in_another_order_somewhere,
+    ),
+    Mutation(
+        "take a whole tail amid a commit", "a transaction is seen whole or not at all",
+        _TRANSACTIONS, _take_a_tail_amid_a_commit,
     ),
     Mutation(
         "read on after one of several predecessors", "events of one key stay in order",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from functools import partial
 
 from penstock.client.ack import AckState
@@ -48,24 +49,31 @@ async def is_at_the_end(client: Client, group: ReaderGroup, stream: str) -> bool
     return tail.positions.keys() <= (await group.stream_cuts())[stream].positions.keys()
 
 
-async def read_fully(workload: Workload, stream: str) -> None:
+async def read_fully(workload: Workload, stream: str, *, to_whole_tail: bool = False) -> None:
     """Read a stream from its head to its tail and record that as a `FullRead`.
 
-    A segment is read when all that it replaces have been, so that each key's events come in their order.
+    A segment is read when all that it replaces have been, so that each key's events come in their order. With
+    `to_whole_tail` others may write, and commit, meanwhile.
     """
     world, client = workload.world, workload.client
     history = world.history
     world.full_reads += 1
     read = f"full-{world.full_reads}"
-    invocation = history.invoke(workload.name, FullRead(stream, read))
+    invocation = history.invoke(workload.name, FullRead(stream, read, is_settled=not to_whole_tail))
+    ends: Mapping[int, int] = {}
+    if to_whole_tail:
+        tail = partial(client.tail, stream, whole_transactions=True)
+        ends = (await world.insist(f"whole tail of {stream}", tail)).positions
     head = await world.insist(f"head of {stream}", partial(client.head, stream))
     ready = dict(head.positions)
     #: For each segment that follows others, those of them that are still to be read.
     missing: dict[int, set[int]] = {}
     while ready:
         number = min(ready)
-        if not await _read_segment(workload, stream, read, number, ready.pop(number)):
+        if not await _read_segment(workload, stream, read, number, ready.pop(number), ends.get(number)):
             return
+        if number in ends:
+            continue
         following = await world.insist(
             f"successors of {number} in {stream}", partial(client.successors, stream, number)
         )
@@ -77,21 +85,24 @@ async def read_fully(workload: Workload, stream: str) -> None:
     history.ok(invocation)
 
 
-async def _read_segment(workload: Workload, stream: str, read: str, number: int, start: int) -> bool:
-    """Read a segment from `start` on, which may lie before its first byte; say whether it holds whole events."""
+async def _read_segment(
+    workload: Workload, stream: str, read: str, number: int, start: int, end: int | None = None
+) -> bool:
+    """Read a segment from `start`, which may lie before its first byte, to `end`; say whether it holds whole events."""
     world, client = workload.world, workload.client
     segment = segment_name(*split_scoped_name(stream), number)
     info = await world.insist(f"info of {segment}", partial(client._segment_client.segment_info, segment))
     offset = max(start, info.start_offset)
     assembler = EventAssembler(segment, offset)
-    while offset < info.length:
-        length = min(_READ_BYTES, info.length - offset)
+    end = info.length if end is None else end
+    while offset < end:
+        length = min(_READ_BYTES, end - offset)
         data = await world.insist(
             f"read of {segment}", partial(client._segment_client.read, segment, offset, length)
         )
         block = data.joined()
         if not block:
-            world.problem(f"{segment}: read at {offset} came empty, its length is {info.length}")
+            world.problem(f"{segment}: read at {offset} came empty, it was to go on to {end}")
             return False
         offset += len(block)
         try:

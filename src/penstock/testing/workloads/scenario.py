@@ -29,7 +29,7 @@ from penstock.testing.workloads.sinks import Sinks
 from penstock.testing.workloads.stream_lives import StreamLives
 from penstock.testing.workloads.subscribers import Subscribers
 from penstock.testing.workloads.tables import CounterClient, TableClient
-from penstock.testing.workloads.transactions import TransactionWriter
+from penstock.testing.workloads.transactions import TransactionWriter, WholeReader
 from penstock.testing.workloads.user_calls import UserCalls
 from penstock.testing.workloads.user_groups import UserGroups
 from penstock.testing.workloads.user_tables import UserStates, UserTables
@@ -227,6 +227,8 @@ class Scenario:
                     mean_open_s=self.mean_gap_s / 2,
                 )
             )  # fmt: skip
+        if "transaction crowd" in self.workloads:
+            made.append(WholeReader(*place("whole-reader"), stream=MAIN_STREAM))
         if "group changes" in self.workloads:
             made.append(GroupChanges(*place("group-changes"), habits=self.profile.habits))
         for name, kind in _OF_USERS.items():

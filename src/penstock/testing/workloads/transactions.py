@@ -1,4 +1,4 @@
-"""A client of transactions: begins, writes, commits or aborts, and finds out what became of each."""
+"""Clients of transactions: one begins, writes, commits or aborts, and finds out what became of each; one reads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from penstock.model.errors import (
 )
 from penstock.testing.checks.history import AbortTransaction, CommitTransaction, WriteEvent
 from penstock.testing.simulation.host import Host
-from penstock.testing.workloads.events import make_event
+from penstock.testing.workloads.events import make_event, read_fully
 from penstock.testing.workloads.world import Workload, World
 
+WHOLE_READ_COUNT = 4
 _OVER = ("COMMITTED", "ABORTED", "UNKNOWN")
 
 
@@ -128,3 +129,20 @@ class TransactionWriter(Workload):
                 world.problem(f"transaction {transaction.id} is {state} for good")
                 return
             await self.rest(0.2)
+
+
+class WholeReader(Workload):
+    """Reads a stream up to whole tails while transactions are committed: all of each, or nothing."""
+
+    def __init__(self, world: World, host: Host, name: str, rng: random.Random, *, stream: str) -> None:
+        super().__init__(world, host, name, rng)
+        self._stream = stream
+
+    async def run(self) -> None:
+        """See `Workload.run`. A few times only: each reads all there is."""
+        for _ in range(WHOLE_READ_COUNT):
+            await self.rest(max(0.1, (self.world.stop_s - self.world.now_s) / WHOLE_READ_COUNT))
+            if not self.world.is_writing:
+                return
+            await read_fully(self, self._stream, to_whole_tail=True)
+            self.world.counts["reads to a whole tail"] += 1

@@ -1,0 +1,72 @@
+"""`WholeTails`: where a stream ends, with each transaction wholly before it or wholly behind it.
+
+Transactions are merged segment by segment, so lengths asked for meanwhile may lie between two merges of one. What is
+being merged is on record from before the first merge until after the last, and each change of that record gives it
+another version. So: the record is empty, the lengths, the record again; if its version is the same, nothing was
+merged in between. Else it is done again while nobody works on the stream.
+"""
+
+from __future__ import annotations
+
+from penstock.controller.errors import HalfCreatedStreamError, WorkElsewhereError
+from penstock.controller.metadata.pending_work import Subject, SubjectKind
+from penstock.controller.metadata.records import StreamState
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.queries import check_not_empty
+from penstock.controller.workflow_runner import WorkflowRunner
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.model.errors import NoSuchSegmentError
+from penstock.model.names import segment_name
+
+
+class WholeTails:
+    """See the module."""
+
+    def __init__(self, context: WorkflowContext, runner: WorkflowRunner) -> None:
+        self._context = context
+        self._runner = runner
+
+    async def of(self, scope: str, stream: str) -> dict[int, int]:
+        """Return a cut, by id of segments, after all that was acknowledged or merged at the call.
+
+        Two reads and the lengths; under commits it waits for its turn, up to `workflow_timeout_s`. Raises
+        `NoSuchStreamError`, `HalfCreatedStreamError`; `WorkElsewhereError` and `WorkflowTimeoutError` when transactions
+        are merged without end, or cannot be.
+        """
+        check_not_empty(scope, stream)
+
+        async def look() -> dict[int, int] | None:
+            return await self._context.catalog.on_stream(scope, stream, self._look)
+
+        async def look_alone() -> dict[int, int]:
+            found = await look()
+            if found is None:
+                raise WorkElsewhereError(f"the tail of {scope}/{stream}: transactions are being merged; ask again")
+            return found
+
+        found = await look()
+        if found is not None:
+            return found
+        return await self._runner.alone(Subject(SubjectKind.STREAM, scope, stream), look_alone)
+
+    async def _look(self, tables: StreamTables) -> dict[int, int] | None:
+        """Look once; None if something was merged, or the segments were others, in the middle of it."""
+        before = await tables.commit_view()
+        if before.state.record.state is StreamState.CREATING:
+            raise HalfCreatedStreamError(f"stream {tables.name} is not completely created; try again")
+        if not before.committing.record.is_empty:
+            return None
+        names: dict[int, str] = {
+            segment.id: segment_name(tables.scope, tables.stream, segment.id) for segment in before.current.segments
+        }
+        missing: NoSuchSegmentError | None = None
+        try:
+            infos = await self._context.segments.infos(list(names.values()))
+        except NoSuchSegmentError as error:
+            missing = error
+        after = await tables.commit_view()
+        if missing is not None and after.current.epoch == before.current.epoch:
+            raise missing
+        if missing is not None or after.committing.version != before.committing.version:
+            return None
+        return {segment: infos[name].length for segment, name in names.items()}

@@ -1,0 +1,92 @@
+"""Tails, and what begins or ends at `latest`, while transactions are committed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import penstock
+from penstock.client.client import Client
+from penstock.client.controller import ControllerClient
+from penstock.model.errors import NoSuchStreamError, UnsupportedOperationError
+from penstock.model.names import split_scoped_name
+from penstock.testing import memory_server
+
+_names = iter(range(1_000_000))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with memory_server() as server:
+        yield server
+
+
+@pytest.fixture
+def stream():
+    """A stream nobody has used."""
+    return f"whole/s{next(_names)}"
+
+
+async def keys_of_each_segment(client, stream):
+    """Return a routing key for each of two segments."""
+    scope, name = split_scoped_name(stream)
+    found = {}
+    async with client.event_writer(stream) as writer:
+        for number in range(100):
+            before = (await client.tail(stream)).positions
+            await writer.write(b"12", f"key-{number}")
+            await writer.flush()
+            after = (await client.tail(stream)).positions
+            (segment,) = [one for one in after if after[one] != before[one]]
+            found.setdefault(segment, f"key-{number}")
+            if len(found) == 2 and len(set(after.values())) == 1:
+                return list(found.values())
+    raise AssertionError(f"keys of {scope}/{name} go to one segment: {found}")
+
+
+async def committer(client, stream, keys, is_over):
+    count = 0
+    while not is_over.is_set():
+        async with client.begin_transaction(stream) as transaction:
+            for key in keys:
+                await transaction.write(b"one", key)
+        count += 1
+    return count
+
+
+async def test_a_whole_tail_has_as_much_of_each_segment_as_commits_go_on(server, stream):
+    """Each transaction has one event in each of two segments; what begins or ends at `latest` has both or none."""
+    async with Client(server.uri) as client:
+        await client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
+        keys = await keys_of_each_segment(client, stream)
+        is_over = asyncio.Event()
+        tasks = [asyncio.create_task(committer(client, stream, keys, is_over)) for _ in range(4)]
+        for _ in range(40):
+            found = (await client.tail(stream, whole_transactions=True)).positions
+            assert len(set(found.values())) == 1, found
+            async with client.batch(stream) as batch:
+                assert len(set(batch.end.positions.values())) == 1, batch.end
+        is_over.set()
+        assert sum(await asyncio.gather(*tasks)) > 4
+
+
+async def test_a_tail_of_a_stream_that_is_not_there(server, stream):
+    async with Client(server.uri) as client:
+        with pytest.raises(NoSuchStreamError):
+            await client.tail(stream, whole_transactions=True)
+
+
+async def test_a_controller_without_whole_tails_is_asked_for_none(server, stream, monkeypatch):
+    """Pravega's: who insists hears that there are none; a batch to the present end ends where segments do."""
+
+    async def whole_tail(self, scope, stream):
+        raise UnsupportedOperationError("unimplemented")
+
+    monkeypatch.setattr(ControllerClient, "whole_tail", whole_tail)
+    async with Client(server.uri) as client:
+        await client.create_stream(stream)
+        with pytest.raises(UnsupportedOperationError):
+            await client.tail(stream, whole_transactions=True)
+        async with client.batch(stream) as batch:
+            assert batch.end == await client.tail(stream)
