@@ -385,6 +385,8 @@ class ContainerSettings:
             segments are flushed before their time, those first of which most waits ...
         flush_pressure_segments_max: ... up to so many at a time; flushing all, each with its little, would cost more.
         flush_write_bytes_max: longest single write to long-term storage.
+        flush_writes_max: writes of one segment that are under way, or written and not yet recorded; 1: each waits until
+            the one before is recorded. See docs/write-ahead.md.
         flush_concurrency: segments flushed at the same time, ...
         flush_concurrency_small: ... or so many, if all that are have less than `flush_bytes` together: their records
             are committed together then, and names of new chunks synced together, ...
@@ -462,6 +464,7 @@ class ContainerSettings:
     flush_pressure_percent: int = 85
     flush_pressure_segments_max: int = 64
     flush_write_bytes_max: int = 8 * MIB
+    flush_writes_max: int = 8
     flush_concurrency: int = 4
     flush_concurrency_small: int = 16
     flush_slow_s: float = 5.0

@@ -52,6 +52,7 @@ from penstock.segmentstore.tier2.segment_skip import skip_segment
 from penstock.segmentstore.tier2.segment_write import write_segment
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, StorageContext
 from penstock.segmentstore.tier2.turns import let_others_go_on
+from penstock.segmentstore.tier2.write_ahead import NextWrite, TakeNext, write_segment_ahead
 
 #: Records taken at a time where the first is wanted. Some, since a table passes over keys that went by so many.
 _RUNS_PAGE_LENGTH = 16
@@ -181,6 +182,36 @@ class ChunkedStorage:
             )
         async with self._change(segment):
             return await write_segment(self._context, segment, offset, data, chunk_length_max, arrived)
+
+    async def write_ahead(
+        self,
+        segment: str,
+        offset: int,
+        take: TakeNext,
+        stored: Callable[[int], None],
+        *,
+        writes_max: int,
+        chunk_length_max: int | None = None,
+    ) -> int:
+        """Append by several writes, each under way while the one before is recorded; return the new length.
+
+        `take` is asked for the bytes from an offset on, when the next write can begin, until it returns None, or until
+        somebody else waits for this segment. At most `writes_max` writes are begun and not yet recorded. `stored` is
+        told the new length once a write is recorded, in order; nothing else counts as stored. Whatever is raised, all
+        up to there is stored; of the write behind it `write` says what may be, and of those behind that nothing is.
+
+        Everything else as `write`.
+        """
+        check_chunk_name(segment)
+
+        def next_write(position: int) -> NextWrite | None:
+            return None if position != offset and self._locks.is_waited_for(segment) else take(position)
+
+        async with self._change(segment):
+            return await write_segment_ahead(
+                self._context, segment, offset, next_write, stored,
+                writes_max=writes_max, chunk_length_max=chunk_length_max,
+            )  # fmt: skip
 
     async def read(self, segment: str, offset: int, length: int) -> bytes:
         """Return `length` verified bytes from `offset`, fewer only at the stored end. Claims nothing.
@@ -474,6 +505,10 @@ class _SegmentLocks:
         self._slots = asyncio.Semaphore(operations_max)
         self._locks: dict[str, asyncio.Lock] = {}
         self._user_counts: dict[str, int] = {}
+
+    def is_waited_for(self, segment: str) -> bool:
+        """Say whether somebody waits for a lock that is held."""
+        return self._user_counts.get(segment, 0) > 1
 
     @asynccontextmanager
     async def hold(self, *segments: str) -> AsyncIterator[None]:

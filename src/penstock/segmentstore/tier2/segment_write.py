@@ -51,54 +51,34 @@ async def write_segment(
 ) -> int:
     """See `ChunkedStorage.write`. The caller holds the segment's lock."""
     await finish_deletion(context, segment)
-    rest = _Rest(data)
+    rest = Rest(data)
     while True:
-        offset = await _write_some(context, segment, offset, rest, chunk_length_max, arrived)
+        transaction = context.transaction()
+        record = await load_writable(context, transaction, segment, offset, chunk_length_max)
+        if not rest.length:
+            return offset
+        write = SegmentWrite(context, record, await context.load_last(transaction, record))
+        await write.store(rest)
+        offset = (await write.commit(transaction, write.before, arrived)).length
         if not rest.length:
             return offset
 
 
-async def _write_some(
-    context: StorageContext,
-    segment: str,
-    offset: int,
-    rest: _Rest,
-    chunk_length_max: int | None,
-    arrived: Sequence[tuple[Buffer, int]],
-) -> int:
-    """Write and commit what fits into as many chunks as one commit may create; return the new length."""
-    transaction = context.transaction()
+async def load_writable(
+    context: StorageContext, transaction: MetadataTransaction, segment: str, offset: int, chunk_length_max: int | None
+) -> SegmentRecord:
+    """Return the record of a segment, or of a new one, to which bytes from `offset` on are to be added.
+
+    Raises `SegmentSealedError`, `BadOffsetError`.
+    """
     record = await load_or_new(context, transaction, segment, offset)
     if record.is_sealed:
         raise SegmentSealedError(segment)
     if record.length != offset:
         raise BadOffsetError(segment, expected=offset, actual=record.length)
-    if not rest.length:
-        return offset
     if chunk_length_max:
-        record = replace(record, chunk_length_max=min(chunk_length_max, context.settings.chunk_length_max))
-    write = _Write(context, transaction, record, await context.load_last(transaction, record))
-    try:
-        await write.write(rest)
-        await write.add_checksums(offset, arrived)
-    except StorageError:
-        # Nothing was committed, so nothing leads to what was created.
-        await context.delete_chunks([chunk.name for chunk in write.created])
-        raise
-    except BaseException:
-        for chunk in write.created:
-            context.orphans.add(chunk.name)
-        raise
-    record = replace(write.record, last_modified_ms=context.runtime.wall_clock_ms())
-    check(record, write.last)
-    transaction.put(record)
-    try:
-        await context.commit(transaction, segment)
-    except (StorageConflictError, StorageNotPrimaryError) as error:
-        await discard_chunks(context, write.created, error)
-        raise
-    context.orphans.note_recorded(len(write.created))
-    return record.length
+        return replace(record, chunk_length_max=min(chunk_length_max, context.settings.chunk_length_max))
+    return record
 
 
 async def load_or_new(
@@ -119,44 +99,108 @@ async def load_or_new(
     )
 
 
-class _Write:
-    """One write under way. `record` and `last` are what is to be committed, once `add_checksums` has ended."""
+class SegmentWrite:
+    """One write under way: first `store` (or `plan` and `create_planned`), then `commit`.
 
-    def __init__(
-        self,
-        context: StorageContext,
-        transaction: MetadataTransaction,
-        record: SegmentRecord,
-        last: Extent | None,
-    ) -> None:
-        self.record = record
-        self.last = last
-        #: The chunks created by this write, as they were then.
+    What fails in the former leaves nothing that a record leads to, and has it deleted.
+
+    Attributes:
+        before: the last chunk or merged run before this write, as far as it was known.
+        record: the segment's record as it is to be, once this is committed ...
+        last: ... and that of its last chunk, but for checksums.
+        created: the chunks created by this write, as they were then.
+    """
+
+    def __init__(self, context: StorageContext, record: SegmentRecord, last: Extent | None) -> None:
+        self.before: Extent | None = last
+        self.record: SegmentRecord = record
+        self.last: Extent | None = last
         self.created: list[ChunkRecord] = []
+        self._offset = record.length
         self._context = context
-        self._transaction = transaction
         #: Chunks that have grown, and by what.
         self._grown: list[tuple[ChunkRecord, Growth]] = []
+        #: Chunks yet to be created: where each begins, and what it is to hold.
+        self._planned: list[tuple[int, Sequence[Buffer]]] = []
 
-    async def write(self, rest: _Rest) -> None:
-        """Write `rest`, or as much of it as one commit is for, into chunks and stage their records."""
-        while rest.length and len(self.created) < self._context.settings.written_chunks_per_commit_max:
-            last = self.last
-            if isinstance(last, ChunkRecord) and self._may_append(last):
-                piece = rest.take(self.record.chunk_length_max - last.length)
-                if await self._append(last, piece):
-                    continue
-            else:
-                piece = rest.take(self.record.chunk_length_max)
-            await self._create(piece)
+    async def store(self, rest: Rest) -> None:
+        """Write `rest`, or as much of it as one commit is for, into chunks."""
+        try:
+            while rest.length and len(self.created) < self._context.settings.written_chunks_per_commit_max:
+                last = self.last
+                if isinstance(last, ChunkRecord) and self._may_append(last):
+                    piece = rest.take(self.record.chunk_length_max - last.length)
+                    if await self._append(last, piece):
+                        continue
+                else:
+                    piece = rest.take(self.record.chunk_length_max)
+                self._plan(piece)
+                await self._create_planned()
+        except BaseException as error:
+            await self._discard(error)
+            raise
 
-    async def add_checksums(self, offset: int, arrived: Sequence[tuple[Buffer, int]]) -> None:
-        """Stage the records of the chunks that have grown, with their checksums. Raises as `sum_written`."""
-        growths = [growth for _, growth in self._grown]
-        checksums = await sum_written(self._context.runtime.work, self.record.name, offset, growths, arrived)
+    def plan(self, rest: Rest) -> None:
+        """Take what `store` would, for chunks of its own alone; `record` is known then, before anything is written."""
+        while rest.length and len(self._planned) < self._context.settings.written_chunks_per_commit_max:
+            self._plan(rest.take(self.record.chunk_length_max))
+
+    async def create_planned(self) -> None:
+        """Write what `plan` has taken."""
+        try:
+            await self._create_planned()
+        except BaseException as error:
+            await self._discard(error)
+            raise
+
+    async def commit(
+        self, transaction: MetadataTransaction, before: Extent | None, arrived: Sequence[tuple[Buffer, int]]
+    ) -> SegmentRecord:
+        """Take the checksums of what was written, compare it with what `arrived`, and record it; return the record.
+
+        `before`: the last chunk or merged run, as `transaction` has read it. Raises as `sum_written`.
+        """
+        context, name = self._context, self.record.name
+        try:
+            growths = [self._grown_from(before, chunk, growth) for chunk, growth in self._grown]
+            checksums = await sum_written(context.runtime.work, name, self._offset, growths, arrived)
+        except BaseException as error:
+            await self._discard(error)
+            raise
         for (chunk, _), grown in zip(self._grown, checksums, strict=True):
             self.last = replace(chunk, block_checksums=grown)
-            self._transaction.put(self.last)
+            transaction.put(self.last)
+        record = replace(self.record, last_modified_ms=context.runtime.wall_clock_ms())
+        check(record, self.last)
+        transaction.put(record)
+        try:
+            await context.commit(transaction, name)
+        except (StorageConflictError, StorageNotPrimaryError) as error:
+            await discard_chunks(context, self.created, error)
+            raise
+        context.orphans.note_recorded(len(self.created))
+        return record
+
+    def leave_behind(self) -> None:
+        """Have what was created deleted by and by: it is not going to be recorded."""
+        for chunk in self.created:
+            self._context.orphans.add(chunk.name)
+
+    async def _discard(self, error: BaseException) -> None:
+        # Nothing was committed, so nothing leads to what was created.
+        if isinstance(error, StorageError):
+            await self._context.delete_chunks([chunk.name for chunk in self.created])
+        else:
+            self.leave_behind()
+
+    @staticmethod
+    def _grown_from(before: Extent | None, chunk: ChunkRecord, growth: Growth) -> Growth:
+        """Return `growth` with the checksums that the chunk before has by now, if it is that which has grown."""
+        if before is None or before.key != chunk.key:
+            return growth
+        if not isinstance(before, ChunkRecord) or (before.name, before.length) != (chunk.name, growth.length):
+            raise StorageConflictError(chunk.name, "somebody else changed it meanwhile; nothing was applied")
+        return replace(growth, checksums=before.block_checksums)
 
     def _may_append(self, last: ChunkRecord) -> bool:
         return (
@@ -195,33 +239,39 @@ class _Write:
         self.record = replace(self.record, length=self.record.length + count)
         return True
 
-    async def _create(self, piece: Sequence[Buffer]) -> None:
-        context, record = self._context, self.record
-        name, count = await create_chunk(context, record.name, record.length, piece)
-        block_length = context.settings.block_length
-        created = ChunkRecord(
-            run=record.run,
-            start=record.length,
-            name=name,
-            length=count,
-            epoch=context.epoch,
-            block_length=block_length,
-            block_checksums=(),
-        )
-        self.created.append(created)
-        demand_all(name, count, piece)
-        self.last = created
-        self._grown.append((created, Growth((), 0, block_length, piece)))
+    def _plan(self, piece: Sequence[Buffer]) -> None:
+        record = self.record
+        self._planned.append((record.length, piece))
         self.record = replace(
             record,
             last_start=record.length,
-            length=record.length + count,
+            length=record.length + sum(map(len, piece)),
             chunk_count=record.chunk_count + 1,
             is_ownership_changed=False,
         )
 
+    async def _create_planned(self) -> None:
+        context, record = self._context, self.record
+        block_length = context.settings.block_length
+        planned, self._planned = self._planned, []
+        for start, piece in planned:
+            name, count = await create_chunk(context, record.name, start, piece)
+            created = ChunkRecord(
+                run=record.run,
+                start=start,
+                name=name,
+                length=count,
+                epoch=context.epoch,
+                block_length=block_length,
+                block_checksums=(),
+            )
+            self.created.append(created)
+            demand_all(name, count, piece)
+            self.last = created
+            self._grown.append((created, Growth((), 0, block_length, piece)))
 
-class _Rest:
+
+class Rest:
     """The bytes not yet written, `length` in all.
 
     Whole buffers are passed on as they are, parts as views: nothing is copied.

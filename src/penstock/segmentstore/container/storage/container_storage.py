@@ -323,14 +323,26 @@ class ContainerStorage:
 
         Raises `InconsistentStateError`, with nothing stored, when the bytes are not what arrived.
         """
-        rollover_bytes = segment.rollover_bytes
         return await self.of(segment).write(
+            segment.name, offset, data.data, chunk_length_max=self._chunk_length_max(segment), arrived=data.wholes
+        )
+
+    async def write_ahead(
+        self, segment: Segment, offset: int, take: Callable[[int], Arrived | None], stored: Callable[[int], None]
+    ) -> None:
+        """Append what `take` returns, one write behind the other. See `ChunkedStorage.write_ahead`; raises as `write`."""
+        await self.of(segment).write_ahead(
             segment.name,
             offset,
-            data.data,
-            chunk_length_max=max(rollover_bytes, self._settings.rollover_bytes_min) if rollover_bytes else None,
-            arrived=data.wholes,
+            take,
+            stored,
+            writes_max=self._settings.flush_writes_max,
+            chunk_length_max=self._chunk_length_max(segment),
         )
+
+    def _chunk_length_max(self, segment: Segment) -> int | None:
+        rollover_bytes = segment.rollover_bytes
+        return max(rollover_bytes, self._settings.rollover_bytes_min) if rollover_bytes else None
 
     async def check_owner(self) -> None:
         """Return if nobody has shut this incarnation out, or raise `ContainerOfflineError`.

@@ -157,14 +157,14 @@ class SegmentFlusher:
                         if segment.storage_length < segment.durable_start_offset:
                             await self._skip(segment)
                             continue
-                        await self._write(segment)
+                        await self._write(segment, stop)
                     if piece.end > segment.storage_length:
                         continue
                 case PendingMerge():
                     if piece.start >= stop and piece.end > segment.storage_length:
                         return
                     if await self._is_in_memory(segment, piece):
-                        await self._write(segment)
+                        await self._write(segment, stop)
                     elif not await self._merge(segment, piece):
                         return
                     continue
@@ -209,30 +209,67 @@ class SegmentFlusher:
         segment.index.truncate(segment.durable_start_offset)
         segment.pending.flushed(end)
 
-    async def _write(self, segment: Segment) -> None:
-        """Write what waits at the head of the queue, as far as it is in memory."""
+    async def _write(self, segment: Segment, stop: int) -> None:
+        """Write what waits at the head of the queue, as far as it is in memory.
+
+        With more than one write before `stop`, each is under way while the one before is recorded; what was merged and
+        is stored is seen to before more is begun.
+        """
         if self._space.is_storage_low and not segment.is_system:
             await self._wait_for_room(segment)
         start = segment.storage_length
+        reach = await self._reach(segment, start)
         # Small pieces that wait together are written together: each write has a sync and a record of its own.
-        limit = start + self._settings.flush_write_bytes_max
-        for piece in list(segment.pending):
-            if not isinstance(piece, (PendingAppend, PendingMerge)) or piece.start >= limit:
-                break
-            if isinstance(piece, PendingMerge) and not await self._is_in_memory(segment, piece):
-                limit = min(limit, piece.start)
-                break
-        found = _waiting(segment, start, limit)
-        if found is None:
+        write_bytes_max = self._settings.flush_write_bytes_max
+        first = _waiting(segment, start, min(start + write_bytes_max, reach))
+        if first is None:
             self._check_open()
             if segment.is_deleted:
                 raise NoSuchSegmentError(segment.name)
             raise InconsistentStateError(
                 segment.name, start, "bytes that long-term storage does not have left the memory"
             )
-        segment.storage_length = await self._storage.write(segment, start, found)
-        segment.index.stored(start)
-        segment.pending.flushed(segment.storage_length)
+
+        def stored(length: int) -> None:
+            before, segment.storage_length = segment.storage_length, length
+            segment.index.stored(before)
+            segment.pending.flushed(length)
+
+        def take(position: int) -> Arrived | None:
+            if position == start:
+                return first
+            if position >= min(stop, reach) or self._has_other_work(segment, position):
+                return None
+            return _waiting(segment, position, min(position + write_bytes_max, reach))
+
+        if start + first.length >= min(stop, reach):
+            stored(await self._storage.write(segment, start, first))
+        else:
+            await self._storage.write_ahead(segment, start, take, stored)
+
+    async def _reach(self, segment: Segment, start: int) -> int:
+        """Return up to where what waits can be written without a further look at what was merged."""
+        settings = self._settings
+        look_end = start + settings.flush_writes_max * settings.flush_write_bytes_max
+        reach = start
+        for piece in list(segment.pending):
+            if isinstance(piece, PendingMerge):
+                if piece.start >= look_end or not await self._is_in_memory(segment, piece):
+                    return piece.start
+            elif not isinstance(piece, PendingAppend):
+                break
+            reach = piece.end
+        return reach
+
+    def _has_other_work(self, segment: Segment, position: int) -> bool:
+        """Whether something else is to be done before bytes from `position` on are written."""
+        head = segment.pending[0] if segment.pending else None
+        return (
+            segment.is_deleted
+            or position < segment.durable_start_offset
+            or (self._space.is_storage_low and not segment.is_system)
+            or (isinstance(head, PendingMerge) and head.end <= segment.storage_length)
+        )
 
     async def _is_in_memory(self, target: Segment, piece: PendingMerge[Segment]) -> bool:
         """Whether bytes of a merge wait that storage has nothing of: they need no chunks of the source's own.

@@ -1,0 +1,195 @@
+"""Several writes to one stored segment, the next under way while the one before is summed and recorded.
+
+A write's bytes need nothing of the record of the write before but its length, which is known before that is recorded.
+So while the checksums of one are taken and its record is committed, up to `writes_max` are written, or have been. They
+are recorded one after the other, in order, each by a commit of its own, and until then they are what any write without a
+record is: bytes behind a chunk's recorded length, or chunks that no record leads to. If one fails, those behind it are
+never recorded, whatever became of them: the next write begins where the records end.
+
+Storage that can append gets them one at a time, since each needs the outcome of the one before: whether it was appended
+to a chunk or has one of its own. Elsewhere each has chunks of its own, and they are created together.
+
+The segment's lock is held all the time. Who waits for it gets it once what was begun is recorded.
+
+See docs/write-ahead.md for the failure cases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.model.errors import StorageConflictError
+from penstock.model.segments import Buffer
+from penstock.segmentstore.tier2.metadata import MetadataTransaction
+from penstock.segmentstore.tier2.records import Extent, SegmentRecord
+from penstock.segmentstore.tier2.segment_removal import finish_deletion
+from penstock.segmentstore.tier2.segment_write import Rest, SegmentWrite, load_writable
+from penstock.segmentstore.tier2.storage_context import StorageContext
+
+
+class NextWrite(Protocol):
+    """What one write is to hold."""
+
+    @property
+    def data(self) -> Sequence[Buffer]:
+        """The bytes, in order."""
+
+    @property
+    def wholes(self) -> Sequence[tuple[Buffer, int]]:
+        """What they are (parts of), with the checksum that each arrived with: see `ChunkedStorage.write`."""
+
+
+#: Returns what is to be written from an offset on; None: no more. Called in order, as late as may be.
+TakeNext = Callable[[int], NextWrite | None]
+
+
+async def write_segment_ahead(
+    context: StorageContext,
+    segment: str,
+    offset: int,
+    take: TakeNext,
+    stored: Callable[[int], None],
+    *,
+    writes_max: int,
+    chunk_length_max: int | None,
+) -> int:
+    """See `ChunkedStorage.write_ahead`. The caller holds the segment's lock."""
+    await finish_deletion(context, segment)
+    transaction = context.transaction()
+    record = await load_writable(context, transaction, segment, offset, chunk_length_max)
+    last = await context.load_last(transaction, record)
+    ahead = _WritesAhead(context, record, last, take, writes_max)
+    try:
+        while (write := await ahead.next()) is not None:
+            stored(await ahead.commit(write, transaction))
+            transaction = None
+    except BaseException:
+        await ahead.give_up()
+        raise
+    return ahead.recorded_length
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Begun:
+    """A write that was begun; `task` ends when its bytes are in chunks."""
+
+    write: SegmentWrite
+    task: asyncio.Task[None]
+    wholes: Sequence[tuple[Buffer, int]]
+
+
+class _WritesAhead:
+    """Writes of one segment from `record` on. One task begins them, its owner records them."""
+
+    def __init__(
+        self, context: StorageContext, record: SegmentRecord, last: Extent | None, take: TakeNext, writes_max: int
+    ) -> None:
+        self.recorded_length: int = record.length
+        self._context = context
+        self._take = take
+        #: What is recorded; None before the first commit.
+        self._recorded: SegmentRecord | None = None
+        #: Those begun and not yet recorded, in order: at most `writes_max`.
+        self._begun: deque[_Begun] = deque()
+        self._slots = asyncio.Semaphore(writes_max)
+        self._has_more = asyncio.Event()
+        self._feeder = asyncio.ensure_future(self._begin_all(record, last))
+        self._feeder.add_done_callback(lambda _: self._has_more.set())
+
+    async def _begin_all(self, record: SegmentRecord, last: Extent | None) -> None:
+        """Begin one write after the other, for as long as there is something to write and none has failed."""
+        rest = Rest(())
+        wholes: Sequence[tuple[Buffer, int]] = ()
+        while True:
+            await self._slots.acquire()
+            if any(_has_failed(begun.task) for begun in self._begun):
+                return
+            if not rest.length:
+                # Only now: until it can be begun more may come, and nothing is held.
+                taken = self._take(record.length)
+                if taken is None:
+                    return
+                rest, wholes = Rest(taken.data), taken.wholes
+            write = SegmentWrite(self._context, record, last)
+            if self._context.chunks.supports_append:
+                task = self._begin(write, write.store(rest), wholes)
+                await asyncio.wait([task])
+                if _has_failed(task):
+                    return
+                last = write.last
+            else:
+                write.plan(rest)
+                self._begin(write, write.create_planned(), wholes)
+            record = write.record
+
+    def _begin(
+        self, write: SegmentWrite, store: Coroutine[object, object, None], wholes: Sequence[tuple[Buffer, int]]
+    ) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(store)
+        self._begun.append(_Begun(write, task, wholes))
+        self._has_more.set()
+        return task
+
+    async def next(self) -> _Begun | None:
+        """Return the first write that is not recorded, once its bytes are in chunks; None after the last."""
+        while not self._begun and not self._feeder.done():
+            self._has_more.clear()
+            await self._has_more.wait()
+        if not self._begun:
+            await self._feeder
+            return None
+        begun = self._begun[0]
+        await asyncio.wait([begun.task])
+        begun.task.result()
+        return begun
+
+    async def commit(self, begun: _Begun, transaction: MetadataTransaction | None) -> int:
+        """Record the first write, and return what is stored now. `transaction`: that of the beginning."""
+        context, write = self._context, begun.write
+        before = write.before
+        if transaction is None:
+            transaction = context.transaction()
+            record = await context.load_owned(transaction, write.record.name)
+            if record is None or record != self._recorded:
+                raise StorageConflictError(
+                    write.record.name, "somebody else changed it meanwhile; what was written ahead is not recorded"
+                )
+            before = await context.load_last(transaction, record)
+        self._begun.popleft()
+        self._recorded = await write.commit(transaction, before, begun.wholes)
+        self.recorded_length = self._recorded.length
+        self._slots.release()
+        return self.recorded_length
+
+    async def give_up(self) -> None:
+        """Begin no more, end what is under way, and have deleted what was created: none of it is recorded any more."""
+        tasks = [self._feeder, *(begun.task for begun in self._begun)]
+        for task in tasks:
+            task.cancel()
+        await _end_of(tasks)
+        for begun in self._begun:
+            if not _has_failed(begun.task):
+                begun.write.leave_behind()
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def _end_of(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until all have ended, even if cancelled meanwhile: nothing is written behind the back of who comes next."""
+    cancelled: asyncio.CancelledError | None = None
+    while pending := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # The first one is raised, and this is why the others are of no interest.
+    if cancelled is not None:
+        raise cancelled
