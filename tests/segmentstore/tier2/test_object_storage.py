@@ -296,3 +296,43 @@ def test_an_object_that_cannot_be_beside_others_is_an_error_and_not_a_chunk_that
 
     with Simulation(1) as simulation:
         simulation.run(scenario)
+
+
+def test_copies_of_what_is_created_are_bounded_first_come_first_served() -> None:
+    """Eight objects of 60 bytes at once, 150 bytes at most; one that is longer than that goes by itself."""
+
+    async def scenario() -> None:
+        objects = SimulatedObjects(SimulatedBucket(), random.Random(1))
+        storage = ObjectChunkStorage(objects, random.Random(2), ObjectStorageSettings(content_bytes_max=150))
+        put_new = objects.put_new
+        under_way: dict[str, int] = {}
+        most: list[tuple[int, int]] = []
+        order: list[str] = []
+
+        async def watched(key: str, data: bytes, tag: str) -> None:
+            under_way[key] = len(data)
+            order.append(key)
+            most.append((sum(under_way.values()), len(under_way)))
+            try:
+                await asyncio.sleep(1)
+                await put_new(key, data, tag)
+            finally:
+                del under_way[key]
+
+        objects.put_new = watched  # type: ignore[method-assign]  # Watched, and then as before.
+        names = [f"{NAME}{number}" for number in range(8)]
+        tasks = [asyncio.ensure_future(storage.create_with_content(name, [bytes(30)] * 2)) for name in names]
+        tasks.append(asyncio.ensure_future(storage.create_with_content(NAME, [bytes(1000)])))
+        await asyncio.sleep(0.5)
+        assert storage.content.held_bytes == 120
+        tasks[3].cancel()
+        await asyncio.sleep(0)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [result for result in results if isinstance(result, int)] == [60] * 7 + [1000]
+        assert max(byte_count for byte_count, _ in most[:-1]) == 120
+        assert most[-1] == (1000, 1)
+        assert order == [*names[:3], *names[4:], NAME]
+        assert storage.content.held_bytes == 0
+
+    with Simulation(1) as simulation:
+        simulation.run(scenario)

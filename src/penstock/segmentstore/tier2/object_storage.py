@@ -44,6 +44,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.objects import ObjectInfo, ObjectStore, ObjectStoreSettings
+from penstock.segmentstore.tier2.byte_gate import ByteGate
 from penstock.segmentstore.tier2.chunk_deletion import AWAY, delete_each
 from penstock.segmentstore.tier2.chunk_files import IDENTITY_NAME
 from penstock.segmentstore.tier2.chunk_name import (
@@ -74,6 +75,7 @@ class ObjectStorageSettings:
     Attributes:
         flush_bytes: as `ContainerSettings.flush_bytes`, in place of it: about the length of an object.
         flush_age_s: as `ContainerSettings.flush_age_s`, in place of it.
+        content_bytes_max: bytes of objects under creation at a time, each of which is a copy of its own; more wait.
         put_attempts_max: how often a creation is begun whose outcome is unknown.
         put_deadline_s: no further attempt is begun so long after the first one.
         put_retry_delay_s: pause before the second attempt; it doubles.
@@ -82,6 +84,7 @@ class ObjectStorageSettings:
 
     flush_bytes: int = 16 * _MIB
     flush_age_s: float = 60.0
+    content_bytes_max: int = 128 * _MIB
     put_attempts_max: int = 3
     put_deadline_s: float = 90.0
     put_retry_delay_s: float = 0.2
@@ -107,6 +110,8 @@ class ObjectChunkStorage:
         self.objects: ObjectStore = objects
         self._rng = rng
         self._settings = settings or ObjectStorageSettings()
+        #: Copies of what is being created.
+        self.content: ByteGate = ByteGate(self._settings.content_bytes_max)
         self._prefix = prefix
         self._folder = f"{prefix}/" if prefix else ""
         self._known_identity: bytes | None = None
@@ -164,14 +169,16 @@ class ObjectChunkStorage:
         """See `ChunkStorage.create_with_content`. Of an unknown outcome see the module."""
         self._check(name)
         self._check_key(name)
-        # Copied once, unless it is in one piece: the library below reads it while this loop turns.
-        content = bytes(data[0]) if len(data) == 1 else b"".join(data)
-        if not content:
+        length = sum(map(len, data))
+        if not length:
             raise InvalidArgumentError(f"chunk {name}: there is no content to create it with")
-        await demand_identity(self, self._known_identity, name)
-        if not await self._put_new(name, content):
-            raise ChunkExistsError(name)
-        return len(content)
+        async with self.content.hold(length):
+            # Copied once, unless it is in one piece: the library below reads it while this loop turns.
+            content = bytes(data[0]) if len(data) == 1 else b"".join(data)
+            await demand_identity(self, self._known_identity, name)
+            if not await self._put_new(name, content):
+                raise ChunkExistsError(name)
+        return length
 
     async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
         """See `ChunkStorage.write`."""

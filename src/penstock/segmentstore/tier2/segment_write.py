@@ -281,7 +281,7 @@ class Rest:
         self._buffers = [buffer for buffer in data if len(buffer)]
         self._next = 0
         self._position = 0
-        self.length = sum(map(len, self._buffers))
+        self.length: int = sum(map(len, self._buffers))
 
     def take(self, length_max: int) -> list[Buffer]:
         """Take up to `length_max` bytes off the front."""

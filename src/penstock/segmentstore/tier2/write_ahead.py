@@ -2,9 +2,9 @@
 
 A write's bytes need nothing of the record of the write before but its length, which is known before that is recorded.
 So while the checksums of one are taken and its record is committed, up to `writes_max` are written, or have been. They
-are recorded one after the other, in order, each by a commit of its own, and until then they are what any write without a
-record is: bytes behind a chunk's recorded length, or chunks that no record leads to. If one fails, those behind it are
-never recorded, whatever became of them: the next write begins where the records end.
+are recorded one after the other, in order, each by a commit of its own, and until then they are what any write without
+a record is: bytes behind a chunk's recorded length, or chunks that no record leads to. If one fails, those behind it
+are never recorded, whatever became of them: the next write begins where the records end.
 
 Storage that can append gets them one at a time, since each needs the outcome of the one before: whether it was appended
 to a chunk or has one of its own. Elsewhere each has chunks of its own, and they are created together.
@@ -59,10 +59,11 @@ async def write_segment_ahead(
 ) -> int:
     """See `ChunkedStorage.write_ahead`. The caller holds the segment's lock."""
     await finish_deletion(context, segment)
-    transaction = context.transaction()
-    record = await load_writable(context, transaction, segment, offset, chunk_length_max)
-    last = await context.load_last(transaction, record)
+    first = context.transaction()
+    record = await load_writable(context, first, segment, offset, chunk_length_max)
+    last = await context.load_last(first, record)
     ahead = _WritesAhead(context, record, last, take, writes_max)
+    transaction: MetadataTransaction | None = first
     try:
         while (write := await ahead.next()) is not None:
             stored(await ahead.commit(write, transaction))

@@ -55,6 +55,7 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_ingest_budget(cluster, profile, is_crowded=is_crowded)
     cluster = _with_controller(cluster, own("controller"), profile)
     cluster = _with_controllers(cluster, own("controllers"), profile)
+    cluster = _with_writes_ahead(cluster, own("writes ahead"))
     if profile.rescue_gap_s:
         cluster = _with_images(cluster, own("images"))
     if profile.storage == "bucket" or profile.has_joins:
@@ -273,6 +274,12 @@ def _with_log_bounds(cluster: ClusterSettings, rng: random.Random, profile: Prof
     )
     segment_store = replace(cluster.segment_store, container=container, throttle=throttle)
     return replace(cluster, segment_store=segment_store, chunk_faults=chunk_faults)
+
+
+def _with_writes_ahead(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
+    """Return a cluster in which a segment's flush has one write under way at a time, or some."""
+    container = replace(cluster.segment_store.container, flush_writes_max=rng.choice((1, 2, 8)))
+    return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
 
 
 def _with_images(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:

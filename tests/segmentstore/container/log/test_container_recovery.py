@@ -313,8 +313,7 @@ async def test_a_log_that_a_crash_left_long_is_cut_as_storage_takes_it(part_valu
     for name in (A, B):
         segment = container.segment(name)
         await flusher._open(segment)
-        for _ in range(5):
-            await flusher._write(segment)
+        await flusher._write(segment, 30_000)
         assert segment.storage_length == 30_000
     await container.writer.flush(container.segment("_system/containers/storage_metadata_0"))
     container.checkpoints.truncate_log()

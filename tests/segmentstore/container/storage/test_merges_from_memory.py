@@ -14,6 +14,8 @@ from penstock.model.errors import StorageError
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.operations import Forget
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
+from penstock.segmentstore.tier2.records import SegmentRecord
+from penstock.segmentstore.tier2.segment_write import SegmentWrite
 from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns, until
 
 A = "s/t/0.#epoch.0"
@@ -107,24 +109,24 @@ async def test_a_crash_in_the_middle_of_a_merged_segment_is_gone_on_from(
     """Writes end anywhere in what is merged. The process dies at each of them; the next one has the rest in its log."""
     container = await lives.start(flush_write_bytes_max=write_bytes_max)
     expected = await merge_some(container)
-    original = ChunkedStorage.write
+    original = SegmentWrite.commit
     lengths: set[int] = set()
     for _ in range(100):
         left = 1
 
-        async def write(self: ChunkedStorage, segment: str, offset: int, *rest: object, **named: object) -> int:
+        async def commit(self: SegmentWrite, *arguments: object) -> SegmentRecord:
             nonlocal left
-            if segment != A:
-                return await original(self, segment, offset, *rest, **named)  # type: ignore[arg-type]
+            if self.record.name != A:
+                return await original(self, *arguments)  # type: ignore[arg-type]
             if left or has_effect:
-                length = await original(self, segment, offset, *rest, **named)  # type: ignore[arg-type]
+                record = await original(self, *arguments)  # type: ignore[arg-type]
             if not left:
                 raise StorageError("the process dies here")
             left -= 1
-            return length
+            return record
 
         with monkeypatch.context() as patch:
-            patch.setattr(ChunkedStorage, "write", write)
+            patch.setattr(SegmentWrite, "commit", commit)
             try:
                 await container.writer.flush(container.segment(A))
             except StorageError:

@@ -330,7 +330,7 @@ class ContainerStorage:
     async def write_ahead(
         self, segment: Segment, offset: int, take: Callable[[int], Arrived | None], stored: Callable[[int], None]
     ) -> None:
-        """Append what `take` returns, one write behind the other. See `ChunkedStorage.write_ahead`; raises as `write`."""
+        """Append what `take` returns, in one write after the other. See `ChunkedStorage.write_ahead`."""
         await self.of(segment).write_ahead(
             segment.name,
             offset,
