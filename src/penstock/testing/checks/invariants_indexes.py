@@ -124,7 +124,9 @@ async def _orphans(container: SegmentContainer, inactive: dict[str, SegmentSnaps
         for kind in _KINDS:
             owner, is_index, number = name.rpartition(kind)
             if is_index:
-                if int(number, 16) not in ids and int(number, 16) not in state.metadata.by_id:
+                is_owned = int(number, 16) in ids or int(number, 16) in state.metadata.by_id
+                # It may have been freed since they were listed.
+                if not is_owned and await container.storage._user.info(name) is not None:
                     found.append(f"storage has {name}, but {owner} with that id is gone")
                 break
         else:
