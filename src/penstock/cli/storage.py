@@ -22,6 +22,7 @@ from penstock.cli.rolling import export, import_segments, survey
 
 if TYPE_CHECKING:
     from penstock.segmentstore.tier2.storage_check import StorageReport
+    from penstock.storage_probe import ProbeReport
     from penstock.storage_recovery import RecoveryReport
 
 storage: typer.Typer = typer.Typer(
@@ -139,6 +140,58 @@ def _recover(directory: str, tier2: str | None, config: Path | None, *, as_json:
 
     with asyncio.Runner(loop_factory=new_loop()) as runner:
         return runner.run(run())
+
+
+@storage.command()
+def probe(
+    tier2: Tier2 = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    chunk_bytes: Annotated[
+        int, typer.Option("--bytes", min=1, max=64 << 20, help="How much is written at a time.")
+    ] = 1 << 20,
+    as_json: AsJson = False,
+) -> None:
+    """Try whether long-term storage does what a server needs: create, read, append, join, list and delete.
+
+    With chunks of its own, which are deleted; a server may run there, or never have. It ends with 0 if all works.
+    """
+    with failures_told(as_json=as_json):
+        report = _probe(tier2, data_dir, config, chunk_bytes)
+        tell("storage_probe", asdict(report), _probe_lines(report), as_json=as_json)
+
+
+def _probe(tier2: str | None, data_dir: str | None, config: Path | None, chunk_bytes: int) -> ProbeReport:
+    # Only now: the help of all commands should not load a server.
+    from penstock.cli.serve import new_loop
+    from penstock.runtime.runtime import real_runtime
+    from penstock.runtime.settings import load_settings
+    from penstock.settings import StandaloneSettings
+    from penstock.storage_probe import probe_storage
+
+    logging.getLogger("penstock").addHandler(logging.NullHandler())
+    settings = load_settings(
+        StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir, "tier2": tier2}
+    )
+
+    async def run() -> ProbeReport:
+        runtime = real_runtime(1)
+        try:
+            return await probe_storage(settings, runtime, chunk_bytes=chunk_bytes)
+        finally:
+            await runtime.work.close()
+
+    with asyncio.Runner(loop_factory=new_loop()) as runner:
+        return runner.run(run())
+
+
+def _probe_lines(report: ProbeReport) -> Iterator[str]:
+    yield report.place + ("" if report.has_identity else ", where no server has kept anything yet")
+    for step in report.steps:
+        yield f"  {step.name}: {step.duration_s * 1000:.1f} ms"
+    grows = "chunks grow" if report.supports_append else "each write makes a chunk"
+    joins = "chunks are joined there" if report.supports_concat else "chunks are joined by reading them"
+    yield f"all of it works with {in_bytes(report.chunk_bytes)} at a time; {grows}, {joins}"
 
 
 def _recovery_lines(report: RecoveryReport) -> Iterator[str]:

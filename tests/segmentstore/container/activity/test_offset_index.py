@@ -348,3 +348,31 @@ async def test_an_index_made_behind_its_segments_deletion_goes_again(
     monkeypatch.setattr(bench.container, "create", late_create)
     await bench.look()
     assert INDEX not in bench.container.state.metadata.by_name
+
+
+async def test_a_look_that_fails_once_ends_neither_the_looks_nor_the_container(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SS-266. It is told with all that it knows."""
+    looks: list[bool] = []
+    again = asyncio.Event()
+
+    async def look(self: ActivityWatch) -> None:
+        looks.append(not looks)
+        if looks[-1]:
+            raise ZeroDivisionError("a defect")
+        again.set()
+
+    monkeypatch.setattr(ActivityWatch, "look", look)
+    bench = Bench()
+    activity = ActivitySettings(interval_s=0.001, index_entry_bytes=ENTRY_BYTES)
+    settings = replace(SETTINGS, container=replace(SETTINGS.container, activity=activity))
+    store = memory_store(bench.logs, bench.chunks, bench.runtime, settings)
+    await store.start()
+    async with asyncio.timeout(60):
+        await again.wait()
+    await store.create_segment(A)
+    assert (await store.segment_info(A)).length == 0
+    await store.stop()
+    assert "a look at its activity failed" in caplog.text
+    assert "ZeroDivisionError: a defect" in caplog.text

@@ -42,13 +42,16 @@ class ActivityWatch:
         )
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Look for ever. A look that fails is logged: what it was about is missing in statistics, and nothing else."""
         self._activity.take()  # What recovery did is no load.
         self._activity.take_created()
         self._activity.take_ended()
         while True:
             await asyncio.sleep(self._settings.interval_s)
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # A container must not end because it cannot be measured.
+                logger.exception("container %d: a look at its activity failed", self._container_id)
 
     async def look(self) -> None:
         """Bring in what has happened since the last look."""

@@ -1,0 +1,185 @@
+"""`probe_storage`: whether long-term storage does what a server needs, tried with two chunks of its own.
+
+A mount that cannot be written, credentials that may read and not delete, a bucket that loses bytes: better known before
+a server relies on them than by its first flush. Source: segment store specification, R8.36.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.data_directory import DataDirectory
+from penstock.long_term_storage import open_long_term_storage
+from penstock.model.errors import (
+    ChunkExistsError,
+    NoSuchChunkError,
+    PenstockError,
+    StorageError,
+    StorageUnavailableError,
+)
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.settings import StandaloneSettings
+
+T = TypeVar("T")
+
+#: Where the chunks are made. No sweep takes them for its own.
+PROBE_FOLDER = "_probe"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedStep:
+    """Something that was tried, and how long it took."""
+
+    name: str
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What was tried, in order; all of it worked.
+
+    Attributes:
+        place: for people.
+        chunk_bytes: what was written at a time.
+        has_identity: whether a server has ever kept anything there.
+        supports_append: whether chunks grow; else each write makes one.
+        supports_concat: whether chunks are joined without their bytes being sent.
+    """
+
+    place: str
+    chunk_bytes: int
+    has_identity: bool
+    supports_append: bool
+    supports_concat: bool
+    steps: tuple[ProbedStep, ...]
+
+
+async def probe_storage(settings: StandaloneSettings, runtime: Runtime, *, chunk_bytes: int) -> ProbeReport:
+    """Create, read, compare, append to, join and delete chunks where long-term storage is to be.
+
+    A server may run there meanwhile. Nothing is left behind, unless it cannot be deleted: then the error names it.
+
+    Raises:
+        InvalidArgumentError: the settings name no place that can be.
+        StorageUnavailableError: there is nothing in that place.
+        StorageError: something did not work, or what is read is not what was written; it says what, and of which chunk.
+    """
+    async with AsyncExitStack() as held:
+        directory = DataDirectory(settings.data_dir, runtime)
+        if not (settings.is_object_storage or settings.is_hdfs_storage):
+            await runtime.work.run(lambda: _demand_directory(settings.tier2 or directory.tier2))
+        chunks = open_long_term_storage(settings, directory, runtime)
+        held.push_async_callback(chunks.close)
+        has_identity = await chunks.read_identity() is not None
+        unique = uuid.UUID(bytes=runtime.rng.randbytes(16), version=4)
+        probe = _Probe(chunks, unique, runtime.rng.randbytes(chunk_bytes))
+        try:
+            await probe.run()
+        except StorageError as error:
+            left = await probe.clean_up()
+            if left:
+                raise StorageError(f"{error}; still there, to be deleted by hand: {', '.join(left)}") from error
+            raise
+        except asyncio.CancelledError:
+            await probe.clean_up()
+            raise
+        return ProbeReport(
+            chunks.place, chunk_bytes, has_identity, chunks.supports_append, chunks.supports_concat, tuple(probe.steps)
+        )
+
+
+def _demand_directory(path: str | Path) -> None:
+    if not Path(path).is_dir():
+        raise StorageUnavailableError(
+            f"{path} is no directory: make it, or mount what belongs there, or say where it is with --tier2"
+        )
+
+
+class _Probe:
+    """One probe. `steps`: what has worked."""
+
+    def __init__(self, chunks: ChunkStorage, unique: uuid.UUID, content: bytes) -> None:
+        self.steps: list[ProbedStep] = []
+        self._chunks = chunks
+        self._names = (f"{PROBE_FOLDER}/{unique}.1", f"{PROBE_FOLDER}/{unique}.2")
+        self._content = content
+        #: Chunks that may be there.
+        self._made: list[str] = []
+
+    async def run(self) -> None:
+        """Try everything that a server does with chunks."""
+        chunks, content = self._chunks, self._content
+        first, second = self._names
+        length = len(content)
+        self._made.append(first)
+        await self._step("create", first, lambda: chunks.create_with_content(first, [content]))
+        info = await self._step("look at", first, lambda: chunks.info(first))
+        if info.length != length:
+            raise StorageError(f"chunk {first} of {chunks.place}: {length} bytes were written, it has {info.length}")
+        if await self._step("create once more", first, self._is_created_again):
+            raise StorageError(f"chunk {first} of {chunks.place}: it was there, and was created over it a second time")
+        await self._compare("read", first, content)
+        whole = content
+        if chunks.supports_append:
+            await self._step("append to", first, lambda: chunks.write(first, length, [content]))
+            whole += content
+        if chunks.supports_concat:
+            self._made.append(second)
+            await self._step("create another beside", first, lambda: chunks.create_with_content(second, [content]))
+            await self._step("join another to", first, lambda: chunks.concat(first, len(whole), [(second, length)]))
+            self._made.remove(second)
+            whole += content
+        if len(whole) > length:
+            await self._compare("read all of", first, whole)
+        listed = await self._step("list", first, lambda: chunks.list(first))
+        if [one.name for one in listed] != [first]:
+            raise StorageError(f"chunk {first} is in {chunks.place}, and a listing there does not have it")
+        await self._step("delete", first, lambda: chunks.delete(first))
+        self._made.remove(first)
+        if await self._step("look in vain for", first, lambda: chunks.exists(first)):
+            raise StorageError(f"chunk {first} is in {chunks.place} although it was deleted")
+
+    async def _is_created_again(self) -> bool:
+        """Say whether storage creates what is there already, with other bytes, as it must not."""
+        try:
+            await self._chunks.create_with_content(self._names[0], [self._content[::-1]])
+        except ChunkExistsError:
+            return False
+        return True
+
+    async def clean_up(self) -> list[str]:
+        """Delete what was made; return what may still be there."""
+        left: list[str] = []
+        for name in self._made:
+            try:
+                await self._chunks.delete(name)
+            except NoSuchChunkError:
+                pass
+            except (StorageError, OSError):
+                left.append(name)
+        return left
+
+    async def _compare(self, what: str, name: str, wanted: bytes) -> None:
+        found = await self._step(what, name, lambda: self._chunks.read(name, 0, len(wanted)))
+        if found != wanted:
+            pairs = enumerate(zip(found, wanted, strict=False))
+            at = next((position for position, (one, other) in pairs if one != other), min(len(found), len(wanted)))
+            raise StorageError(f"chunk {name} of {self._chunks.place}: from byte {at} on it is not what was written")
+
+    async def _step(self, what: str, name: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        begin_s = time.perf_counter()
+        try:
+            done = await attempt()
+        except (PenstockError, OSError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
+            raise StorageError(f"{self._chunks.place}: to {what} chunk {name} failed: {reason}") from error
+        self.steps.append(ProbedStep(what, time.perf_counter() - begin_s))
+        return done
