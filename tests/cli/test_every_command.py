@@ -81,7 +81,8 @@ ARGUMENTS = {
 }
 #: Those that ask no server.
 LOCAL = {
-    "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable", "storage check",
+    "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable",
+    "storage check", "storage probe",
     "storage recover", "storage backup", "storage restore",
     "storage survey", "storage import", "storage export",
 }  # fmt: skip
@@ -154,6 +155,7 @@ BAD_INPUT = {
     "log enable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "log disable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "storage check": [["extra"], ["--data-dir", "/nowhere/at/all"]],
+    "storage probe": [["extra"], ["--tier2", "/nowhere/at/all"], ["--bytes", "0"]],
     "storage backup": [[], ["/nowhere/a", "b"], ["/nowhere/a", "--data-dir", "/no/b"], ["/nowhere/a", "--admin", "9"]],
     "storage restore": [[], ["/nowhere/at/all"], ["/nowhere/at/all", "--directory", "/nowhere/either"]],
     "storage survey": [["--no-such-option"], ["--tier2", "/nowhere/at/all"]],
