@@ -327,6 +327,85 @@ async def test_a_failure_of_a_later_write_takes_nothing_from_those_before() -> N
     await world.check(10)
 
 
+async def test_behind_a_failure_no_more_is_begun() -> None:
+    """Objects: the third fails while the second is under way; the first is recorded, and nothing takes its place."""
+    world = Stepped(supports_append=False)
+    create = world.chunks.create_with_content
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    async def some(name: str, data: Sequence[Buffer]) -> int:
+        number = data[0][0] // 10
+        if number < 2:
+            await gates[number].wait()
+        if number == 2:
+            raise StorageError("the third fails")
+        return await create(name, data)
+
+    world.chunks.create_with_content = some  # type: ignore[method-assign]  # Fails for one.
+    stored: list[int] = []
+    task = run(world.storage(), (10,), stored=stored)
+    await turns()
+    gates[0].set()
+    await turns()
+    assert stored == [10]
+    assert world.steps.seen.count("write") == 4
+    gates[1].set()
+    with pytest.raises(StorageError, match="the third fails"):
+        await task
+    assert stored == [10, 20]
+    await world.check(20)
+
+
+@BOTH
+async def test_nothing_is_under_way_once_it_has_ended(supports_append: bool) -> None:
+    """A cancelled write of a directory ends a while later: that is waited for, even by who gives up twice."""
+    world = Stepped(supports_append=supports_append)
+    ended = 0
+
+    async def stubborn(name: str, *arguments: object) -> int:
+        nonlocal ended
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.02)
+            ended += 1
+        return 0
+
+    world.chunks.create_with_content = stubborn  # type: ignore[method-assign]  # Ends late.
+    task = run(world.storage(), (10,))
+    await turns()
+    task.cancel()
+    await turns(3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == (1 if supports_append else 4)
+    assert world.steps.under_way["write"] == 0
+
+
+@BOTH
+async def test_what_somebody_else_has_recorded_in_between_is_not_overwritten(supports_append: bool) -> None:
+    """Another instance of the same epoch; and this one remembers nothing, so that no version tells."""
+    world = Stepped(supports_append=supports_append)
+    storage, other = world.storage(), world.storage()
+
+    def stored(length: int) -> None:
+        if length == 30:
+            world.steps.hold("write")
+
+    task = asyncio.ensure_future(storage.write_ahead(SEGMENT, 0, pieces((10,)), stored, writes_max=1))
+    await turns()
+    gate = world.steps.held.pop("write")
+    await other.truncate(SEGMENT, 15)
+    storage._context.cache.forget([SEGMENT.encode()])
+    gate.set()
+    with pytest.raises(StorageConflictError):
+        await task
+    found = await storage.open(SEGMENT)
+    assert found is not None
+    assert (found.start_offset, found.length) == (15, 30)
+
+
 @BOTH
 async def test_who_is_overtaken_in_the_midst_records_no_more(supports_append: bool) -> None:
     world = Stepped(supports_append=supports_append)

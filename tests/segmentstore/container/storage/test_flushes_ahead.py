@@ -159,13 +159,15 @@ async def test_what_is_truncated_meanwhile_is_left_out(lives: Incarnations, monk
     flush = asyncio.ensure_future(container.writer.flush(segment))
     await turns(100)
     await container.truncate(A, 15_000)
+    await append(container, A, bytes(3000))
     commits.gate.set()
     await flush
-    await container.flush()
+    assert segment.storage_length == len(EXPECTED), "what came meanwhile waits for the next flush"
     assert commits.count == 3 + 5
-    assert segment.storage_length == len(EXPECTED)
+    await container.flush()
+    assert segment.storage_length == len(EXPECTED) + 3000
     evict_all(container)
-    assert await read_all(container, A) == EXPECTED[15_000:]
+    assert await read_all(container, A) == EXPECTED[15_000:] + bytes(3000)
 
 
 async def test_a_segment_that_is_deleted_meanwhile_is_freed(
@@ -185,11 +187,12 @@ async def test_a_segment_that_is_deleted_meanwhile_is_freed(
     assert [info.name for info in await lives.chunks.list("s/")] == []
 
 
+@pytest.mark.parametrize("is_interrupted", [False, True])
 async def test_bytes_that_come_meanwhile_wait_for_the_next_flush(
-    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
 ) -> None:
-    """A segment that is always written does not keep others from their turn."""
-    container = await begin(lives)
+    """A segment that is always written does not keep others from their turn, even if somebody asks for its layout."""
+    container = await begin(lives, flush_writes_max=3)
     commits = Commits(monkeypatch)
     commits.gate.clear()
     segment = container.segment(A)
@@ -197,7 +200,11 @@ async def test_bytes_that_come_meanwhile_wait_for_the_next_flush(
     await turns(100)
     for _ in range(10):
         await append(container, A, bytes(500))
+    layout = asyncio.ensure_future(container.storage.layout(segment)) if is_interrupted else None
+    await turns(20)
     commits.gate.set()
+    if layout is not None:
+        assert sum(chunk.length for chunk in await layout) == 3 * WRITE_BYTES
     await flush
     assert segment.storage_length == len(EXPECTED)
     await container.flush()
