@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from penstock.client import arrow as arrow_module
 from penstock.client.arrow import frame_array, is_arrow, keys_of, payloads_of, starts_of, unframe
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.model.events import event_starts, frame_events
@@ -52,6 +55,47 @@ def test_unframing_leaves_a_cut_event(events, cut):
     assert payloads.to_pylist() == events
     assert [starts.tolist(), consumed] == [event_starts(whole)[0], len(whole)]
     payloads.validate(full=True)
+
+
+def test_events_of_one_length_are_neither_joined_with_the_head_nor_looked_at_one_by_one(monkeypatch):
+    monkeypatch.setattr(arrow_module, "starts_of", None)
+    data = frame_events([b"abcde"] * 10)
+    payloads, starts, consumed = unframe(memoryview(data), head=frame_events([b"ABCDE"]))
+    assert payloads.to_pylist() == [b"ABCDE", *[b"abcde"] * 10]
+    assert (starts.tolist(), consumed) == (list(range(0, 143, 13)), 143)
+
+
+def test_a_head_of_several_events_is_as_good_as_one():
+    payloads, starts, consumed = unframe(frame_events([b"ef"] * 3), head=frame_events([b"ab", b"cd"]))
+    assert payloads.to_pylist() == [b"ab", b"cd", b"ef", b"ef", b"ef"]
+    assert (starts.tolist(), consumed) == ([0, 10, 20, 30, 40], 50)
+
+
+@given(
+    events=st.one_of(
+        st.lists(st.binary(max_size=20), max_size=30),
+        st.integers(0, 20).flatmap(lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=30)),
+    ),
+    head=st.one_of(st.none(), st.binary(max_size=20)),
+    cut=st.binary(max_size=30),
+    is_bad=st.booleans(),
+)
+def test_a_head_and_data_give_what_both_together_give(events, head, cut, is_bad):
+    # Against the chain of lengths, event by event: of one length and not, whole, cut, and not events at all.
+    first = b"" if head is None else frame_events([head])
+    data = frame_events(events) + (b"\xff" * 8 if is_bad else frame_events([cut])[:-1])
+    whole = first + data
+    if is_bad:
+        with pytest.raises(CorruptionError) as caught:
+            unframe(data, head=first, source="s", base_offset=100)
+        assert (caught.value.path, caught.value.offset) == ("s", 100 + len(whole) - 8)
+        return
+    expected, end = event_starts(whole, source="s", base_offset=100)
+    payloads, starts, consumed = unframe(data, head=first, source="s", base_offset=100)
+    payloads.validate(full=True)
+    assert (starts.tolist(), consumed) == (expected, end)
+    ends = [*expected[1:], end]
+    assert payloads.to_pylist() == [whole[at + 8 : to] for at, to in zip(expected, ends, strict=False)]
 
 
 def test_bad_header_is_reported():

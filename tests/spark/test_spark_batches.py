@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from itertools import pairwise
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pytest.importorskip("pyspark", reason="needs pyspark")
@@ -77,6 +80,58 @@ def test_an_event_larger_than_a_batch_comes_whole(monkeypatch: pytest.MonkeyPatc
     events = [b"a", b"b" * 5000, b"c"]
     found = batches_of(frame_events(events), 64, columns=("event",))
     assert [event for batch in found for event in batch["event"].to_pylist()] == events
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    events=st.one_of(
+        st.lists(st.binary(max_size=30), max_size=60),
+        st.integers(0, 30).flatmap(lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=60)),
+    ),
+    cuts=st.lists(st.integers(0, 2000), max_size=20),
+    target=st.integers(1, 300),
+)
+def test_events_come_whole_wherever_blocks_are_cut(
+    monkeypatch: pytest.MonkeyPatch, events: list[bytes], cuts: list[int], target: int
+) -> None:
+    # Blocks of any lengths, none among them empty; events of one length and not, cut in their headers and payloads.
+    monkeypatch.setattr(batches_module, "BATCH_BYTES_TARGET", target)
+    data, start = frame_events(events), 1000
+    borders = [0, *sorted({each % len(data) for each in cuts if each % len(data)}), len(data)] if data else [0]
+    place = Place(start)
+    found = record_batches(
+        (data[at:to] for at, to in pairwise(borders)),
+        scope="a",
+        stream="b",
+        segment=0,
+        segment_name=NAME,
+        place=place,
+        columns=("event", "offset"),
+    )
+    rows = [row for batch in found for row in zip(batch["event"].to_pylist(), batch["offset"].to_pylist(), strict=True)]
+    offsets = [start + sum(8 + len(event) for event in events[:index]) for index in range(len(events))]
+    assert rows == list(zip(events, offsets, strict=True))
+    assert place.at == start + len(data)
+
+
+def test_a_large_block_is_not_copied_for_the_event_that_its_start_cuts() -> None:
+    block = b"end" + frame_events([b"next"] * 3)
+    head, data = batches_module._joined([frame_events([b"start and end"])[:-3], block], NAME, 0)
+    assert bytes(head) == frame_events([b"start and end"])
+    assert isinstance(data, memoryview)
+    assert data.obj is block
+    assert bytes(data) == block[3:]
+
+
+@pytest.mark.parametrize("kept", [3, 8, 12])
+def test_a_bad_header_behind_a_cut_event_is_corruption_with_its_offset(
+    monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(batches_module, "BATCH_BYTES_TARGET", 50)
+    good = frame_events([b"abcd"] * 10)
+    with pytest.raises(CorruptionError) as caught:
+        batches_of(good + b"\1" * 100, 108 + kept, start=1000)
+    assert (caught.value.path, caught.value.offset) == (NAME, 1120)
 
 
 def test_no_bytes_give_no_batch() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard, cast
 
 from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
-from penstock.model.events import EVENT_HEADER_LENGTH, HEADER_LENGTH_VALUE_MAX, event_starts
+from penstock.model.events import EVENT_HEADER_LENGTH, HEADER_LENGTH_VALUE_MAX, event_starts, framed_length_at
 from penstock.model.segments import Buffer
 
 if TYPE_CHECKING:
@@ -163,16 +163,25 @@ def starts_of(data: Buffer, *, source: str = "buffer", base_offset: int = 0) -> 
 
 
 def unframe(
-    data: Buffer, *, source: str = "buffer", base_offset: int = 0
+    data: Buffer, *, head: Buffer = b"", source: str = "buffer", base_offset: int = 0
 ) -> tuple[pa.BinaryArray, npt.NDArray[np.int64], int]:
-    """Return the payloads in `data` as a binary array, the offsets of their headers in `data`, and the bytes used.
+    """Return the payloads in `data` as a binary array, the offsets of their headers, and the bytes used.
 
-    `data` starts at an event; a cut event at the end is left alone. `(events,) int64 offsets, bytes`. Costs one
-    copy of the payloads. Raises `CorruptionError` as `split_events` does, `InvalidArgumentError` above 2 GiB.
+    `data` starts at an event; a cut event at the end is left alone. `(events,) int64 offsets, bytes`. `head` is one
+    whole event that comes before `data`, which was cut by the end of what came earlier: offsets, the bytes used and
+    `base_offset` count from its start.
+
+    Costs one copy of the payloads; a `head` before events that are not all of its length costs another. Raises
+    `CorruptionError` as `split_events` does, `InvalidArgumentError` above 2 GiB.
     """
     pyarrow, numpy = import_arrow()
-    if len(data) > UNFRAME_BYTES_MAX:
-        raise InvalidArgumentError(f"{len(data)} bytes at once: unframe up to {UNFRAME_BYTES_MAX}")
+    if len(head) + len(data) > UNFRAME_BYTES_MAX:
+        raise InvalidArgumentError(f"{len(head) + len(data)} bytes at once: unframe up to {UNFRAME_BYTES_MAX}")
+    found = _unframed_equal(head, data, source, base_offset)
+    if found is not None:
+        return found
+    if head:
+        data = b"".join((head, data))
     starts, consumed = starts_of(data, source=source, base_offset=base_offset)
     count = len(starts)
     # Headers and payloads alternate over the raw bytes without a copy; taking every other one copies the payloads.
@@ -185,6 +194,40 @@ def unframe(
     )
     payloads = alternating.take(pyarrow.array(numpy.arange(1, 2 * count, 2, dtype=numpy.int64)))
     return cast("pa.BinaryArray", payloads), starts, consumed
+
+
+def _unframed_equal(
+    head: Buffer, data: Buffer, source: str, base_offset: int
+) -> tuple[pa.BinaryArray, npt.NDArray[np.int64], int] | None:
+    """Do the work of `unframe` for events of one length above 0, looking at each header; None: they are not that."""
+    pyarrow, numpy = import_arrow()
+    stride = framed_length_at(head or data, source=source, base_offset=base_offset)
+    if stride is None or stride == EVENT_HEADER_LENGTH or len(head) not in (0, stride):
+        return None
+    length, count = stride - EVENT_HEADER_LENGTH, len(data) // stride
+    if not count:
+        return None
+    headers = numpy.ndarray((count,), ">u8", buffer=data, strides=(stride,))
+    if not bool((headers == length).all()):
+        return None
+    # What is left is shorter, but may hold shorter whole events.
+    end = count * stride
+    following = framed_length_at(data, end, source=source, base_offset=base_offset + len(head))
+    if following is not None and end + following <= len(data):
+        return None
+    total = count + bool(head)
+    # Arrow's pool has the memory of the batch before: fresh pages would cost more than the copy.
+    buffer = pyarrow.allocate_buffer(total * length)
+    payloads = numpy.ndarray((total, length), numpy.uint8, buffer=buffer)
+    if head:
+        payloads[0] = numpy.ndarray((length,), numpy.uint8, buffer=head, offset=EVENT_HEADER_LENGTH)
+    payloads[total - count :] = numpy.ndarray((count, stride), numpy.uint8, buffer=data)[:, EVENT_HEADER_LENGTH:]
+    offsets = numpy.arange(total + 1, dtype=numpy.int32)
+    offsets *= length
+    array = pyarrow.Array.from_buffers(pyarrow.binary(), total, [None, pyarrow.py_buffer(offsets), buffer])
+    starts = numpy.arange(total, dtype=numpy.int64)
+    starts *= stride
+    return cast("pa.BinaryArray", array), starts, total * stride
 
 
 def _chunks(array: ArrowStrings) -> Sequence[pa.Array]:

@@ -22,8 +22,10 @@ def verify_blocks(
         CorruptionError: names the chunk and the first byte of the first block that is not what was written.
     """
     first = start // block_length
+    # A slice of the bytes themselves would be a copy.
+    view = memoryview(data)
     for index, position in enumerate(range(0, len(data), block_length), first):
-        part = data if len(data) <= block_length else data[position : position + block_length]
+        part = view[position : position + block_length]
         found = crc32c(part, 0)
         expected = checksums[index - first_block]
         if found != expected:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.model.events import framed_length_at
+from penstock.model.events import EVENT_HEADER_LENGTH, framed_length_at
 from penstock.model.segments import Buffer
 
 if TYPE_CHECKING:
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-#: Bounds of one record batch: past these Spark gets slower (measured), below a tenth of them too.
-BATCH_BYTES_TARGET = 4 * 1024 * 1024
+#: Bounds of one record batch: past some MB Spark gets slower (measured), below a tenth of them too. A block that has as
+#: many bytes is a batch of its own, and is not joined with others, which would be a copy of it.
+BATCH_BYTES_TARGET = 1024 * 1024
 BATCH_ROW_COUNT_MAX = 20_000
 
 
@@ -42,8 +43,8 @@ def record_batches(
     `place` moves with what was yielded.
 
     Batches hold `columns` out of ``event: binary, scope: string, stream: string, segment_id: int64, offset: int64``;
-    `offset` is that of the event's header in the segment. Each has about `BATCH_BYTES_TARGET` bytes, more only for
-    a single larger event, and at most `BATCH_ROW_COUNT_MAX` rows.
+    `offset` is that of the event's header in the segment. Each has from `BATCH_BYTES_TARGET` bytes to so many and
+    a block, more only for a single larger event, and at most `BATCH_ROW_COUNT_MAX` rows.
 
     Raises:
         InvalidArgumentError: the bytes end inside an event: a cut that does not lie on an event boundary.
@@ -61,26 +62,45 @@ def record_batches(
         pending_bytes += len(block)
         if pending_bytes < wanted_bytes:
             continue
-        data = b"".join(parts)
-        events, starts, consumed = unframe(data, source=segment_name, base_offset=place.at)
+        head, data = _joined(parts, segment_name, place.at)
+        events, starts, consumed = unframe(data, head=head, source=segment_name, base_offset=place.at)
         yield from shape.batches(events, starts, place.at)
-        rest = data[consumed:]
+        rest = bytes(memoryview(data)[consumed - len(head) :])
         place.at += consumed
-        parts, pending_bytes = [rest], len(rest)
+        parts, pending_bytes = [rest] if rest else [], len(rest)
         wanted_bytes = max(
             BATCH_BYTES_TARGET, framed_length_at(rest, source=segment_name, base_offset=place.at) or 0
         )
-    data = b"".join(parts)
-    if not data:
+    if not pending_bytes:
         return
-    events, starts, consumed = unframe(data, source=segment_name, base_offset=place.at)
-    if consumed != len(data):
+    head, data = _joined(parts, segment_name, place.at)
+    events, starts, consumed = unframe(data, head=head, source=segment_name, base_offset=place.at)
+    if consumed != pending_bytes:
         raise InvalidArgumentError(
-            f"{segment_name}: the range that starts at byte {start} ends at byte {place.at + len(data)}, inside the "
-            f"event at byte {place.at + consumed}: the stream cut does not lie on an event boundary"
+            f"{segment_name}: the range that starts at byte {start} ends at byte {place.at + pending_bytes}, inside "
+            f"the event at byte {place.at + consumed}: the stream cut does not lie on an event boundary"
         )
     yield from shape.batches(events, starts, place.at)
     place.at += consumed
+
+
+def _joined(parts: Sequence[Buffer], segment_name: str, base_offset: int) -> tuple[Buffer, Buffer]:
+    """Return `parts`, which start at an event, as one buffer: the second one returned.
+
+    If there are two, the first being the start of an event, that event may come apart, as the first one returned, and
+    the rest of the second part as it is: so a large block is not copied for the sake of an event that its start cuts.
+    """
+    if len(parts) == 1:
+        return b"", parts[0]
+    if len(parts) == 2:
+        first, second = parts
+        header = bytes(first[:EVENT_HEADER_LENGTH])
+        header += bytes(second[: EVENT_HEADER_LENGTH - len(header)])
+        length = framed_length_at(header, source=segment_name, base_offset=base_offset)
+        if length is not None and 0 <= (missing := length - len(first)) <= len(second):
+            view = memoryview(second)
+            return b"".join((first, view[:missing])), view[missing:]
+    return b"", b"".join(parts)
 
 
 class _Shape:
