@@ -1,6 +1,7 @@
 """Spark batch read: rows per second and core of `spark.read.format("penstock")`, written to nowhere, beside Parquet.
 
-Through the store, directly from chunks, and the same rows from Parquet files that Spark wrote, in turns in one session.
+Through the store, directly from chunks, and the same rows from Parquet files that Spark wrote, in turns in one session;
+`floor` is a source in Python that gives out one ready batch over and over, which no source in Python can outdo.
 The store is started anew with a cache that is smaller than the stream, so that it reads chunks, too; `--cached`: with
 one that holds it all.
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import penstock
 from _common import parser, raw_disk, report, server, work_directory
-from _spark import in_turns, measured, medians, ratios, start_session, wait_until_flushed
+from _spark import in_turns, measured, medians, ratios, ready_batches, start_session, wait_until_flushed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,11 +103,14 @@ def main() -> None:
                     name: partial(turn, frame)
                     for name, frame in frames(session, running.uri, directory, columns).items()
                 }
+                ready = ready_batches(session, columns, counted, arguments.event_bytes, arguments.segments)
+                works["floor"] = partial(turn, ready)
                 runs = in_turns(works, arguments.rounds)
                 middle = medians(runs)
                 pairs = [
                     *(("store", "parquet"), ("direct", "parquet"), ("direct", "store")),
                     *(("store", "parquet_snappy"), ("direct", "parquet_snappy")),
+                    *(("floor", "parquet"), ("floor", "parquet_snappy"), ("direct", "floor")),
                 ]
                 reads["event" if len(columns) == 1 else "all"] = {
                     "median": middle,
