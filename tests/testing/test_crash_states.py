@@ -770,8 +770,9 @@ def read_log(disk: SimulatedDisk) -> list[bytes]:
             raise CorruptionError(file.name, 0, "sequence")
         offset, sequence = 4096, file.first_sequence
         while offset < file.end:
-            frames, offset, sequence = read_frames(disk, path, file, offset, sequence, 1 << 20)
-            found += [frame.data for frame in frames if frame.address > address]
+            runs, offset, sequence = read_frames(disk, path, file, offset, sequence, 1 << 20)
+            for run in runs:
+                found += [data for at, data in zip(run.addresses, run.data, strict=True) if at > address]
     return found
 
 

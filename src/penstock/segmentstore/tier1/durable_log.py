@@ -27,6 +27,13 @@ class LogFrame(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
+class LogFrameRun(msgspec.Struct, frozen=True):
+    """Frames that follow each other: their addresses, and in the same order their bytes. One at least."""
+
+    addresses: Sequence[int]
+    data: Sequence[bytes]
+
+
 class DurableLog(Protocol):
     """One container's log. Created by a `DurableLogFactory`; `open` first."""
 
@@ -73,6 +80,9 @@ class DurableLog(Protocol):
 
         Raises `LogDisabledError`, `CorruptionError` (with file and offset), `StorageFullError`.
         """
+
+    def frame_runs(self) -> AsyncIterator[LogFrameRun]:
+        """Yield what `frames` does, many at a time. Either of the two is called once."""
 
     def frames(self) -> AsyncIterator[LogFrame]:
         """Yield every frame after the truncation point, oldest first, as they were when `open` returned.

@@ -39,6 +39,8 @@ _CRC = struct.Struct(">I")
 
 FILE_HEADER_LENGTH = _FILE_HEADER.size + _CRC.size
 FRAME_HEADER_LENGTH = _FRAME_HEADER.size + _CRC.size
+#: So much of a frame's header is under its checksum, which follows.
+FRAME_SUMMED_LENGTH = _FRAME_HEADER.size
 LINK_LENGTH = _LINK.size
 
 _OPENS_INCARNATION = 1
@@ -170,6 +172,16 @@ def encode_frame(
     out.extend(parts)
     if frame.is_last_of_batch:
         out.append(padding(frame.end))
+
+
+def encode_lone_frame_constants(file: FileHeader, sequence: int) -> bytes:
+    """Return what the header of a data frame that is a batch by itself has under its checksum.
+
+    Payload's length, offset, synced offset and the low half of the sequence number are zeros or mean nothing.
+    """
+    return _FRAME_HEADER.pack(
+        _FRAME_MAGIC, file.salt, FrameKind.DATA, _LAST_OF_BATCH, 0, 0, 0, file.epoch, sequence, 0
+    )
 
 
 def decode_frame_header(data: bytes, salt: int, offset: int) -> FrameHeader | None:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from enum import Enum
 from functools import partial
 
@@ -33,7 +33,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
+from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame, LogFrameRun
 from penstock.segmentstore.tier1.log_batch import (
     Append,
     BatchResult,
@@ -48,7 +48,7 @@ from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.log_recovery import ChainFile, log_address
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.log_work import LogWork, while_locked
-from penstock.segmentstore.tier1.recovered_frames import recovered_frames
+from penstock.segmentstore.tier1.recovered_frames import one_by_one, recovered_frames
 
 __all__ = ["LocalLog", "LocalLogFactory", "LocalLogSettings"]
 
@@ -170,17 +170,23 @@ class LocalLog:
         self._state = _State.OPENING
         await self._work.shielded(self._open())
 
-    async def frames(self) -> AsyncIterator[LogFrame]:
-        """See `DurableLog.frames`."""
+    async def frame_runs(self) -> AsyncGenerator[LogFrameRun, None]:
+        """See `DurableLog.frame_runs`."""
         self._check_open()
         truncation_address = self._directory.truncation_address
-        found = recovered_frames(self._work, self._runtime.disk, self._directory.path, self._recovered)
+        path = self._directory.path
+        found = recovered_frames(self._work, self._runtime.disk, path, self._recovered, truncation_address)
         try:
-            async for frame in found:
-                if frame.address > truncation_address:
-                    yield frame
+            async for run in found:
+                yield run
         finally:
             await found.aclose()
+
+    async def frames(self) -> AsyncIterator[LogFrame]:
+        """See `DurableLog.frames`."""
+        async with aclosing(one_by_one(self.frame_runs())) as found:
+            async for frame in found:
+                yield frame
 
     def append(self, buffers: Sequence[Buffer], length: int) -> asyncio.Future[LogAddress]:
         """See `DurableLog.append`."""

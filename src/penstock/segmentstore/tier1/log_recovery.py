@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.model.errors import CorruptionError
 from penstock.runtime.disk import Disk, DiskFile
-from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
+from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
     FRAME_HEADER_LENGTH,
@@ -26,8 +26,15 @@ from penstock.segmentstore.tier1.frame_format import (
     frame_matches,
     frame_pattern,
 )
+from penstock.segmentstore.tier1.lone_frames import COLUMN_LENGTH_MAX, COLUMN_LENGTH_MIN, LoneFrames, lone_frames
 
 _READ_LENGTH = 4 * 1024 * 1024
+#: The same while frames are read by the column: memory of this size is used again, more is taken from the system anew.
+_COLUMN_READ_LENGTH = 1024 * 1024
+#: So much shows what kind of frames there are.
+_FIRST_READ_LENGTH = 128 * 1024
+#: Beyond any file's end.
+_ANY_END = 1 << 62
 _NAME = re.compile(r"log-([0-9a-f]{16})-([0-9a-f]{8})")
 
 
@@ -75,7 +82,7 @@ class RecoveredLog:
 
 
 class FrameScanner:
-    """Reads the frames of one file in order, through a window of `_READ_LENGTH` bytes."""
+    """Reads the frames of one file in order, through a window of `_READ_LENGTH` bytes or less."""
 
     def __init__(self, file: DiskFile, path: str, header: FileHeader, offset: int, sequence: int | None) -> None:
         """Start at `offset`, where a frame with `sequence` should lie (None: take any)."""
@@ -85,6 +92,9 @@ class FrameScanner:
         self._sequence = sequence
         self._window = b""
         self._window_offset = 0
+        #: As many frames are read by the column next, if they can be; and so many before are to be read one by one.
+        self._column_length = COLUMN_LENGTH_MIN
+        self._single_count = 0
         #: Where the next frame is looked for.
         self.offset: int = offset
 
@@ -113,15 +123,45 @@ class FrameScanner:
             self.offset = frame.next_offset
         return frame, payload
 
+    def next_lone(self, end: int) -> LoneFrames | None:
+        """Return the frames of the next blocks before `end`, if each has one, and go on to the block after them.
+
+        None if there are too few of them, or something else: then `next` tells what it is.
+        """
+        if self._single_count:
+            self._single_count -= 1
+            return None
+        start = self.offset - self._window_offset
+        count_max = min((end - self.offset) // BLOCK_LENGTH, self._column_length)
+        if self._sequence is None or start + COLUMN_LENGTH_MIN * BLOCK_LENGTH > len(self._window):
+            return None
+        found = lone_frames(self._window, start, self.offset, self._header, self._sequence, count_max)
+        if found is None:
+            self._column_length = COLUMN_LENGTH_MIN
+            self._single_count = COLUMN_LENGTH_MIN
+            return None
+        self._column_length = min(4 * self._column_length, COLUMN_LENGTH_MAX)
+        self._sequence += len(found.payloads)
+        self.offset += len(found.payloads) * BLOCK_LENGTH
+        return found
+
     def _bytes(self, offset: int, length: int) -> bytes:
         start = offset - self._window_offset
         if start < 0 or start + length > len(self._window):
             if length > _READ_LENGTH:
                 return self._file.read(offset, min(length, max(self._file.length() - offset, 0)))
-            self._window = self._file.read(offset, _READ_LENGTH)
+            self._window = self._file.read(offset, self._read_length(length))
             self._window_offset = offset
             start = 0
         return self._window[start : start + length]
+
+    def _read_length(self, length: int) -> int:
+        """Return how much to read where `length` bytes are needed."""
+        if length > BLOCK_LENGTH:
+            return _READ_LENGTH
+        if not self._window:
+            return _FIRST_READ_LENGTH
+        return _COLUMN_READ_LENGTH if self._column_length > COLUMN_LENGTH_MIN else _READ_LENGTH
 
 
 def recover(
@@ -187,19 +227,32 @@ def read_file_header(disk: Disk, directory: str, name: str, container_id: int) -
 
 def read_frames(
     disk: Disk, directory: str, file: ChainFile, offset: int, sequence: int, length_max: int
-) -> tuple[list[LogFrame], int, int]:
+) -> tuple[list[LogFrameRun], int, int]:
     """Read data frames of `file` from `offset` (there lies `sequence`) until `length_max` bytes or its end.
 
     Return the frames, and the offset and sequence number to go on from. Raises `CorruptionError`.
     """
     path = f"{directory}/{file.name}"
+    number = file.header.number
     handle = disk.open(path, writable=False)
     try:
         scanner = FrameScanner(handle, path, file.header, offset, sequence)
-        frames: list[LogFrame] = []
+        runs: list[LogFrameRun] = []
+        addresses: list[LogAddress] = []
+        payloads: list[bytes] = []
         total = 0
         while scanner.offset < file.end and total < length_max:
             at = scanner.offset
+            lone = scanner.next_lone(file.end)
+            if lone is not None:
+                if payloads:
+                    runs.append(LogFrameRun(addresses, payloads))
+                    addresses, payloads = [], []
+                first, after = log_address(number, at), log_address(number, scanner.offset)
+                runs.append(LogFrameRun(range(first, after, BLOCK_LENGTH), lone.payloads))
+                sequence += len(lone.payloads)
+                total += FRAME_HEADER_LENGTH * len(lone.payloads) + sum(map(len, lone.payloads))
+                continue
             found = scanner.next()
             if found is None or found[0].kind is FrameKind.TRAILER or scanner.offset > file.end:
                 raise CorruptionError(path, at, f"a frame is damaged; the file was valid up to byte {file.end}")
@@ -207,8 +260,11 @@ def read_frames(
             sequence = frame.sequence + 1
             total += FRAME_HEADER_LENGTH + frame.length
             if frame.kind is FrameKind.DATA:
-                frames.append(LogFrame(log_address(file.header.number, at), payload))
-        return frames, scanner.offset, sequence
+                addresses.append(log_address(number, at))
+                payloads.append(payload)
+        if payloads:
+            runs.append(LogFrameRun(addresses, payloads))
+        return runs, scanner.offset, sequence
     finally:
         handle.close()
 
@@ -235,7 +291,15 @@ def _scan_tail(disk: Disk, path: str, name: str, header: FileHeader) -> _Tail | 
         first_sequence = next_sequence = 0
         synced = BLOCK_LENGTH
         is_clean = False
-        while (found := scanner.next()) is not None:
+        while True:
+            lone = scanner.next_lone(_ANY_END)
+            if lone is not None:
+                synced = max(synced, lone.synced_offset)
+                next_sequence += len(lone.payloads)
+                continue
+            found = scanner.next()
+            if found is None:
+                break
             frame, payload = found
             synced = max(synced, frame.synced_offset)
             if link is None:

@@ -21,7 +21,10 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
+from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame, LogFrameRun
+
+#: As many frames are handed out together.
+_RUN_LENGTH = 256
 
 
 @dataclass(slots=True)
@@ -136,6 +139,13 @@ class MemoryLog:
     def is_truncated(self) -> bool:
         """See `DurableLog.is_truncated`."""
         return self._stored.truncation_address > 0
+
+    async def frame_runs(self) -> AsyncIterator[LogFrameRun]:
+        """See `DurableLog.frame_runs`."""
+        self._check_open()
+        for start in range(0, len(self._recovered), _RUN_LENGTH):
+            frames = self._recovered[start : start + _RUN_LENGTH]
+            yield LogFrameRun([frame.address for frame in frames], [frame.data for frame in frames])
 
     async def frames(self) -> AsyncIterator[LogFrame]:
         """See `DurableLog.frames`."""

@@ -6,16 +6,17 @@ any other.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 
 from penstock.model.errors import CorruptionError
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier1.durable_log import LogFrame
+from penstock.segmentstore.tier1.durable_log import LogFrame, LogFrameRun
 from penstock.segmentstore.tier1.log_records import EPOCH_FILE, read_epoch, read_truncation
 from penstock.segmentstore.tier1.log_recovery import ChainFile, recover
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.log_work import LogWork
-from penstock.segmentstore.tier1.recovered_frames import recovered_frames
+from penstock.segmentstore.tier1.recovered_frames import one_by_one, recovered_frames
 
 
 class ReadOnlyLog:
@@ -61,15 +62,20 @@ class ReadOnlyLog:
         )
         self._files = found.files
 
-    async def frames(self) -> AsyncIterator[LogFrame]:
-        """See `DurableLog.frames`."""
-        found = recovered_frames(self._work, self._disk, self.path, self._files)
+    async def frame_runs(self) -> AsyncGenerator[LogFrameRun, None]:
+        """See `DurableLog.frame_runs`."""
+        found = recovered_frames(self._work, self._disk, self.path, self._files, self._truncation_address)
         try:
-            async for frame in found:
-                if frame.address > self._truncation_address:
-                    yield frame
+            async for run in found:
+                yield run
         finally:
             await found.aclose()
+
+    async def frames(self) -> AsyncIterator[LogFrame]:
+        """See `DurableLog.frames`."""
+        async with aclosing(one_by_one(self.frame_runs())) as found:
+            async for frame in found:
+                yield frame
 
     def close(self) -> None:
         """Read no more."""

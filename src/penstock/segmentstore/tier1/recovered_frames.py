@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from penstock.model.errors import CorruptionError
 from penstock.runtime.disk import Disk
-from penstock.segmentstore.tier1.durable_log import LogFrame
+from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame, LogFrameRun
 from penstock.segmentstore.tier1.frame_format import BLOCK_LENGTH
 from penstock.segmentstore.tier1.log_recovery import ChainFile, read_frames
 from penstock.segmentstore.tier1.log_work import LogWork
@@ -26,32 +28,44 @@ class _ReadPosition:
 
 
 async def recovered_frames(
-    work: LogWork, disk: Disk, directory: str, files: Sequence[ChainFile]
-) -> AsyncGenerator[LogFrame, None]:
-    """Yield every data frame of `files`. Raises `CorruptionError`, `StorageError`."""
+    work: LogWork, disk: Disk, directory: str, files: Sequence[ChainFile], truncation_address: int
+) -> AsyncGenerator[LogFrameRun, None]:
+    """Yield every data frame of `files` behind an address. Raises `CorruptionError`, `StorageError`."""
     loop = asyncio.get_running_loop()
     reading = loop.create_task(_read_batch(work, disk, directory, files, _ReadPosition(0, BLOCK_LENGTH, None)))
     is_over = False
     try:
         while not is_over:
-            frames, following = await reading
+            runs, following = await reading
             if following is not None:
                 # While the caller works on one batch the next one is read.
                 reading = loop.create_task(_read_batch(work, disk, directory, files, following))
                 # It begins now: the caller may not give the loop a turn before it has worked all frames off.
                 await asyncio.sleep(0)
             is_over = following is None
-            for frame in frames:
-                yield frame
+            for run in runs:
+                forgotten = bisect_right(run.addresses, truncation_address)
+                if not forgotten:
+                    yield run
+                elif forgotten < len(run.addresses):
+                    yield LogFrameRun(run.addresses[forgotten:], run.data[forgotten:])
     finally:
         # A caller that stops early hears nothing more of the read under way.
         reading.cancel()
         reading.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 
+async def one_by_one(runs: AsyncGenerator[LogFrameRun, None]) -> AsyncGenerator[LogFrame, None]:
+    """Yield the frames of `runs`, and close it in the end."""
+    async with aclosing(runs):
+        async for run in runs:
+            for address, data in zip(run.addresses, run.data, strict=True):
+                yield LogFrame(LogAddress(address), data)
+
+
 async def _read_batch(
     work: LogWork, disk: Disk, directory: str, files: Sequence[ChainFile], position: _ReadPosition
-) -> tuple[list[LogFrame], _ReadPosition | None]:
+) -> tuple[list[LogFrameRun], _ReadPosition | None]:
     """Return the frames of a batch, and where the next one begins; None behind the last."""
     if position.file_index == len(files):
         return [], None
@@ -63,9 +77,9 @@ async def _read_batch(
             f"expected frame {position.sequence}, found frame {file.first_sequence}",
         )
     sequence = file.first_sequence if position.offset == BLOCK_LENGTH else position.sequence
-    frames, offset, sequence = await work.run(
+    runs, offset, sequence = await work.run(
         "read", read_frames, disk, directory, file, position.offset, sequence, _READ_BATCH_LENGTH
     )
     if offset < file.end:
-        return frames, _ReadPosition(position.file_index, offset, sequence)
-    return frames, _ReadPosition(position.file_index + 1, BLOCK_LENGTH, sequence)
+        return runs, _ReadPosition(position.file_index, offset, sequence)
+    return runs, _ReadPosition(position.file_index + 1, BLOCK_LENGTH, sequence)

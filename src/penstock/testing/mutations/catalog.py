@@ -39,6 +39,7 @@ from penstock.segmentstore.container.storage.container_storage import ContainerS
 from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher
 from penstock.segmentstore.container.tables.index import Loaded, TableIndex
 from penstock.segmentstore.tier1 import log_records, log_recovery
+from penstock.segmentstore.tier1.durable_log import LogFrameRun
 from penstock.segmentstore.tier1.local_log import LocalLog
 from penstock.segmentstore.tier1.log_batch import WritableFile
 from penstock.segmentstore.tier1.log_directory import LogDirectory
@@ -153,16 +154,18 @@ def _truncate_log_too_far() -> AbstractContextManager[None]:
 
 @contextmanager
 def _forget_last_frame() -> Iterator[None]:
-    original = LocalLog.frames
+    original = LocalLog.frame_runs
 
-    async def frames(self: LocalLog) -> object:
+    async def frame_runs(self: LocalLog) -> object:
         held = None
-        async for frame in original(self):
+        async for run in original(self):
             if held is not None:
                 yield held
-            held = frame
+            held = run
+        if held is not None and len(held.data) > 1:
+            yield LogFrameRun(held.addresses[:-1], held.data[:-1])
 
-    with patched(LocalLog, "frames", frames):
+    with patched(LocalLog, "frame_runs", frame_runs):
         yield
 
 

@@ -3,20 +3,23 @@
 They may lie in several frames.
 
 Nearly all of a log are appends, often short ones. What the state sees of a run is the same as of its appends: the
-bytes, the events, the last event number of its writer. Two ways to find runs, both over the bytes of a frame:
+bytes, the events, the last event number of its writer. Three ways to find runs, two over the bytes of a frame:
 
 - Records of one length and one segment, as a single busy writer leaves them, are unpacked and compared by the column,
   without Python code per record.
 - Any others are unpacked one by one, and appended to the run of their segment.
+- Frames that have one append each, as those leave them who wait for each, are read by the column, too: `lone_appends`.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.model.segments import NO_VALUE, Buffer
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, LAST
+from penstock.segmentstore.container.log.lone_appends import lone_appends
 from penstock.segmentstore.container.log.operations import APPEND_HEADER, APPEND_TYPE, Append
 from penstock.segmentstore.container.state import ContainerState
 
@@ -52,12 +55,15 @@ class _Run:
 class AppendRuns:
     """See the module. Call `flush` before anything else is replayed."""
 
-    __slots__ = ("_runs", "_state", "_structs")
+    __slots__ = ("_lone_count", "_runs", "_skip_count", "_state", "_structs")
 
     def __init__(self, state: ContainerState) -> None:
         self._state = state
         self._runs: dict[int, _Run] = {}
         self._structs: dict[int, struct.Struct] = {}
+        #: So many frames are looked at together next, if they have one append each; so many before are not.
+        self._lone_count = _COLUMN_LENGTH_MIN
+        self._skip_count = 0
 
     def take(self, frame: memoryview, position: int, last: int, starts: list[int]) -> tuple[int, int]:
         """Add the whole appends that follow each other from `position` of a frame; return where the next entry is.
@@ -80,6 +86,39 @@ class AppendRuns:
             if position == before:
                 break
         return position, last
+
+    def take_frames(self, frames: Sequence[bytes], index: int, last: int) -> tuple[int, int]:
+        """Add the appends of the frames from `index` on, if they are such that `lone_appends` reads them.
+
+        Return how many frames were taken, and the number of the last append: 0 and `last` if any of those looked at is
+        something else, or if the first one's number is not above `last`; then `take` is for the frame at `index`.
+        Raises as that.
+        """
+        if self._skip_count:
+            self._skip_count -= 1
+            return 0, last
+        count = min(len(frames) - index, self._lone_count)
+        if count < _COLUMN_LENGTH_MIN:
+            return 0, last
+        lone = lone_appends(frames[index : index + count])
+        if lone is None or lone.number <= last:
+            self._lone_count = self._skip_count = _COLUMN_LENGTH_MIN
+            return 0, last
+        self._lone_count = min(4 * self._lone_count, _COLUMN_LENGTH_MAX)
+        self._add(
+            _Run(
+                lone.number,
+                lone.start,
+                lone.end,
+                lone.time_ms,
+                lone.event_count,
+                lone.event_number,
+                lone.writer_id,
+                [lone.data],
+            ),
+            lone.segment_id,
+        )
+        return count, lone.number + count - 1
 
     def _take_column(
         self, frame: memoryview, position: int, last: int, starts: list[int], count_max: int

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import lt
 from typing import Protocol
 
 from penstock.model.checksum import crc32c
@@ -20,9 +21,10 @@ from penstock.model.segments import Buffer
 from penstock.runtime.collector import let_live
 from penstock.segmentstore.container.log.append_runs import TAKEN_COUNT_MAX, AppendRuns
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, RecordReader, check_frame_version
+from penstock.segmentstore.container.log.lone_appends import record_of
 from penstock.segmentstore.container.log.operations import RECORD_HEADER, Checkpoint, decode_operation
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
+from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -36,6 +38,8 @@ _REPLAY_STEP = 256
 #: Frames that are replayed before others get a turn: so many bytes, each frame with what it costs besides.
 _TURN_BYTES = 64 * 1024
 _FRAME_COST_BYTES = 256
+#: The same of a frame that is read with many others, by the column.
+_LONE_FRAME_COST_BYTES = 32
 _unpack_record_header = RECORD_HEADER.unpack_from
 
 
@@ -46,8 +50,8 @@ class ReplayedLog(Protocol):
     def is_truncated(self) -> bool:
         """See `DurableLog.is_truncated`."""
 
-    def frames(self) -> AsyncIterator[LogFrame]:
-        """See `DurableLog.frames`."""
+    def frame_runs(self) -> AsyncIterator[LogFrameRun]:
+        """See `DurableLog.frame_runs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +231,7 @@ async def recover(
     *,
     checkpoints_max: int = 64,
 ) -> Recovered:
-    """Replay every frame of an opened log into an empty `state`; call `progress` behind each.
+    """Replay every frame of an opened log into an empty `state`; call `progress` behind each, or each few.
 
     At most `checkpoints_max` places are remembered where the log may still be cut.
 
@@ -245,86 +249,110 @@ async def recover(
     cut: LogAddress | None = None
     cut_bytes = 0
     container = f"log of container {state.metadata.container_id}"
-    async for frame in log.frames():
-        frames += 1
-        before, bytes_before = address, byte_count
-        byte_count += len(frame.data)
-        if address is not None and frame.address <= address:
-            raise CorruptionError(container, frame.address, f"frame address does not follow {address}")
-        address = frame.address
-        try:
-            check_frame_version(frame.data)
-            view = memoryview(frame.data)
-            position = 1
-            records: list[Buffer] = []
-            while position < len(view):
-                if first.is_complete:
-                    starts: list[int] = []
-                    position, last = appends.take(view, position, last, starts)
-                    if starts:
-                        operations += len(starts)
+    async for run in log.frame_runs():
+        index = 0
+        is_in_order = all(map(lt, run.addresses, run.addresses[1:]))
+        while index < len(run.data):
+            before, bytes_before = address, byte_count
+            address, data = LogAddress(run.addresses[index]), run.data[index]
+            if before is not None and address <= before:
+                raise CorruptionError(container, address, f"frame address does not follow {before}")
+            try:
+                if first.is_complete and is_in_order:
+                    lone_count, last = appends.take_frames(run.data, index, last)
+                    if lone_count:
+                        lone = run.data[index : index + lone_count]
+                        index += lone_count
+                        address = LogAddress(run.addresses[index - 1])
+                        length = sum(map(len, lone))
+                        frames += lone_count
+                        operations += lone_count
+                        byte_count += length
+                        turn_bytes += length + _LONE_FRAME_COST_BYTES * lone_count
                         reader.pass_whole()
-                        if records:
-                            latest.add(records)
-                            records = []
-                        latest.add_entries(view, starts)
-                        if len(starts) >= TAKEN_COUNT_MAX:
+                        latest.add([record_of(frame) for frame in lone[-REPEATED_RECORDS_MAX:]])
+                        progress()
+                        if turn_bytes >= _TURN_BYTES:
+                            turn_bytes = 0
                             appends.flush()
+                            let_live()
                             await asyncio.sleep(0)
                         continue
-                if view[position] & FIRST:
-                    cut, cut_bytes = before if position == 1 else None, bytes_before
-                record, position = reader.feed_entry(view, position)
-                if record is None:
-                    continue
-                number = record_number(record)
-                if number <= last:
-                    # Rare: what of this frame came before it counts among the latest, too.
-                    latest.add(records)
-                    records = []
-                    latest.check(number, last, record)
-                    repeated += 1
-                    logger.warning(
-                        "%s: record %d comes again at %d, byte for byte; the repetition is left out",
-                        container,
-                        number,
-                        frame.address,
-                    )
-                    continue
-                last = number
-                records.append(record)
-                if first.is_complete:
-                    appends.flush()
-                    _, operation = decode_operation(record)
-                    state.replay(number, operation)
-                    operations += 1
-                    if isinstance(operation, Checkpoint):
-                        later.add(operation, cut, cut_bytes)
-                    rare_count += 1
-                    if rare_count % _REPLAY_STEP == 0:  # A frame may hold very many, and each costs some 10 us.
-                        await asyncio.sleep(0)
-                elif first.add(record):
-                    for _ in state.restore(*first.parts):
-                        let_live()
-                        await asyncio.sleep(0)
-                    for step, between in enumerate(first.later):
-                        state.replay(*decode_operation(between))
-                        if step % _REPLAY_STEP == _REPLAY_STEP - 1:
+                index += 1
+                frames += 1
+                byte_count += len(data)
+                check_frame_version(data)
+                view = memoryview(data)
+                position = 1
+                records: list[Buffer] = []
+                while position < len(view):
+                    if first.is_complete:
+                        starts: list[int] = []
+                        position, last = appends.take(view, position, last, starts)
+                        if starts:
+                            operations += len(starts)
+                            reader.pass_whole()
+                            if records:
+                                latest.add(records)
+                                records = []
+                            latest.add_entries(view, starts)
+                            if len(starts) >= TAKEN_COUNT_MAX:
+                                appends.flush()
+                                await asyncio.sleep(0)
+                            continue
+                    if view[position] & FIRST:
+                        cut, cut_bytes = before if position == 1 else None, bytes_before
+                    record, position = reader.feed_entry(view, position)
+                    if record is None:
+                        continue
+                    number = record_number(record)
+                    if number <= last:
+                        # Rare: what of this frame came before it counts among the latest, too.
+                        latest.add(records)
+                        records = []
+                        latest.check(number, last, record)
+                        repeated += 1
+                        logger.warning(
+                            "%s: record %d comes again at %d, byte for byte; the repetition is left out",
+                            container,
+                            number,
+                            address,
+                        )
+                        continue
+                    last = number
+                    records.append(record)
+                    if first.is_complete:
+                        appends.flush()
+                        _, operation = decode_operation(record)
+                        state.replay(number, operation)
+                        operations += 1
+                        if isinstance(operation, Checkpoint):
+                            later.add(operation, cut, cut_bytes)
+                        rare_count += 1
+                        if rare_count % _REPLAY_STEP == 0:  # A frame may hold very many, and each costs some 10 us.
                             await asyncio.sleep(0)
-                    operations += len(first.later)
-                    first.later.clear()
-            latest.add(records)
-            turn_bytes += len(view) + _FRAME_COST_BYTES
+                    elif first.add(record):
+                        for _ in state.restore(*first.parts):
+                            let_live()
+                            await asyncio.sleep(0)
+                        for step, between in enumerate(first.later):
+                            state.replay(*decode_operation(between))
+                            if step % _REPLAY_STEP == _REPLAY_STEP - 1:
+                                await asyncio.sleep(0)
+                        operations += len(first.later)
+                        first.later.clear()
+                latest.add(records)
+                turn_bytes += len(view) + _FRAME_COST_BYTES
+                if turn_bytes >= _TURN_BYTES:
+                    appends.flush()
+                    let_live()
+                progress()
+            except (KeyError, ValueError) as error:
+                raise CorruptionError(container, address, f"record cannot be replayed: {error!r}") from error
             if turn_bytes >= _TURN_BYTES:
-                appends.flush()
-                let_live()
-            progress()
-        except (KeyError, ValueError) as error:
-            raise CorruptionError(container, frame.address, f"record cannot be replayed: {error!r}") from error
-        if turn_bytes >= _TURN_BYTES:
-            # Other containers serve meanwhile, and the next frames are read.
-            turn_bytes = 0
-            await asyncio.sleep(0)
+                # Other containers serve meanwhile, and the next frames are read.
+                turn_bytes = 0
+                await asyncio.sleep(0)
     appends.flush()
     let_live()
     if log.is_truncated and not first.is_complete:
