@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 #: Less than this is no work for a task of its own.
 TASK_BYTES_MIN = 8 * 1024 * 1024
 
+#: What Spark puts before the last end of a task.
+_LOST = "most recent failure: "
+#: Characters of a failure that are told.
+_TOLD_LENGTH_MAX = 500
+
 
 @dataclass(frozen=True, slots=True)
 class _Task:
@@ -90,9 +95,15 @@ class SparkWriter:
         return [sorted(share, key=lambda each: (each.segment, each.start)) for share in shares if share]
 
 
-def told_by(error: Exception) -> object:
-    """Return the line of a failure of Spark's that says what a task raised, if it has one."""
-    return next((line for line in reversed(str(error).splitlines()) if "Error: " in line), error)
+def told_by(error: Exception) -> str:
+    """Return of a failure of Spark's, which is a page, the line that says what a task raised, or what became of it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    raised = next((line for line in reversed(lines) if "Error: " in line and not line.startswith("at ")), "")
+    # Of a task that could not raise anything any more: killed, out of memory, with its machine.
+    lost = next((line.partition(_LOST)[2] for line in lines if _LOST in line), "")
+    thrown = next((line for line in lines if "Exception: " in line and not line.startswith("at ")), "")
+    told = raised or lost or thrown or next(filter(None, lines), type(error).__name__)
+    return told if len(told) <= _TOLD_LENGTH_MAX else f"{told[:_TOLD_LENGTH_MAX]}..."
 
 
 def open_session() -> SparkSession:
