@@ -23,6 +23,7 @@ from penstock.model.errors import (
     PenstockError,
     StorageNotPrimaryError,
 )
+from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.activity.offset_index import OffsetIndexes
 from penstock.segmentstore.container.activity.watch import ActivityWatch
@@ -508,7 +509,7 @@ class SegmentContainer(SegmentMerges):
 
     # Storage.
 
-    async def _storage_read(self, segment: Segment, offset: int, length: int) -> bytes:
+    async def _storage_read(self, segment: Segment, offset: int, length: int) -> Buffer:
         return await self.storage.read(segment, offset, length)
 
     async def flush(self) -> None:

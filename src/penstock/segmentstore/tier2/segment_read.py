@@ -19,6 +19,7 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     SegmentTruncatedError,
 )
+from penstock.model.segments import Buffer
 from penstock.segmentstore.tier2.chunk_lookup import ChunkWalk, ExtentGoneError, PlacedChunk, find_chunks
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check
@@ -35,7 +36,7 @@ async def load_existing(transaction: MetadataTransaction, segment: str) -> Segme
     return record
 
 
-async def read_segment(context: StorageContext, segment: str, offset: int, length: int) -> bytes:
+async def read_segment(context: StorageContext, segment: str, offset: int, length: int) -> Buffer:
     """See `ChunkedStorage.read`."""
     if offset < 0 or length < 0:
         raise InvalidArgumentError(f"{segment}: offset {offset} and length {length} must not be negative")
@@ -94,7 +95,7 @@ async def placed_chunks(
 
 async def _read(
     context: StorageContext, transaction: MetadataTransaction, record: SegmentRecord, offset: int, end: int
-) -> bytes:
+) -> Buffer:
     pieces = await find_chunks(transaction, record, offset, end, page_length=context.settings.page_length)
 
     async def read(piece: PlacedChunk) -> memoryview:
@@ -102,12 +103,13 @@ async def _read(
         return await read_chunk(context, piece.chunk, max(offset - begin, 0), min(end - begin, piece.chunk.length))
 
     parts = await run_bounded(read, pieces, context.settings.chunk_reads_max)
-    if len(parts) == 1 and isinstance(parts[0].obj, bytes) and len(parts[0]) == len(parts[0].obj):
-        return parts[0].obj
+    # A view of a part of what was read would keep all of it, uncounted.
+    if len(parts) == 1 and len(parts[0]) == memoryview(parts[0].obj).nbytes:
+        return parts[0]
     return b"".join(parts)
 
 
-async def _read_with_retries(context: StorageContext, chunk: str, offset: int, length: int) -> bytes:
+async def _read_with_retries(context: StorageContext, chunk: str, offset: int, length: int) -> Buffer:
     """Read from a chunk, again if that fails: a container that starts needs very many reads to succeed."""
     settings = context.settings
     for attempt in range(1, settings.chunk_read_attempts):
