@@ -20,7 +20,6 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     UnsupportedOperationError,
 )
-from penstock.model.segments import Buffer
 from penstock.rolling_storage import RollingProblem, is_chosen
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.container import SegmentContainer
@@ -193,7 +192,7 @@ async def _check_replaceable(
         length = (await chunks.info(name)).length
     except NoSuchChunkError:
         return False
-    stored = bytes(await chunks.read(name, 0, min(length, HEADER_LENGTH_MAX))) if length else b""
+    stored = await chunks.read(name, 0, min(length, HEADER_LENGTH_MAX)) if length else b""
     # One that was cut off here is the beginning of what is written now.
     if new.startswith(stored) or await container.storage.is_adopted(segment):
         return True
@@ -217,7 +216,7 @@ async def _copy_of_last(
     """Return the name of a chunk that has what counts of `chunk` and no more; make it unless the header names one."""
     try:
         name = header_name(segment.name)
-        stored = decode_header(name, bytes(await chunks.read(name, 0, HEADER_LENGTH_MAX)))
+        stored = decode_header(name, await chunks.read(name, 0, HEADER_LENGTH_MAX))
         if stored is not None and stored.chunks and stored.chunks[-1].start == chunk.start_offset:
             known = stored.chunks[-1].name
             if known != chunk.name and (await chunks.info(known)).length == chunk.length:
@@ -238,7 +237,7 @@ async def _copy_of_last(
     return made
 
 
-async def _pieces(chunks: ChunkStorage, name: str, chunk: ChunkLayout) -> AsyncIterator[Buffer]:
+async def _pieces(chunks: ChunkStorage, name: str, chunk: ChunkLayout) -> AsyncIterator[bytes]:
     """Yield what counts of `chunk`, read from chunk `name` and verified. Raises `CorruptionError`."""
     block_length = chunk.block_length
     step = max(1, _COPY_BYTES // block_length) * block_length if chunk.length > _WHOLE_BYTES else chunk.length

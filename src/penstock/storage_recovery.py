@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from penstock.data_directory import DataDirectory, Identity
 from penstock.long_term_storage import open_long_term_storage
 from penstock.model.errors import CorruptionError, InvalidArgumentError, StorageError, StorageUnavailableError
-from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.image import (
     IMAGES_PREFIX,
@@ -169,7 +168,7 @@ async def _newest_whole(chunks: ChunkStorage, names: Sequence[ImageName]) -> tup
 
 async def _read(chunks: ChunkStorage, name: str) -> bytes:
     length = (await chunks.info(name)).length
-    pieces: list[Buffer] = []
+    pieces: list[bytes] = []
     at = 0
     while at < length:
         piece = await chunks.read(name, at, min(_READ_BYTES, length - at))

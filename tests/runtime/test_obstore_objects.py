@@ -308,27 +308,3 @@ def test_broken_credentials_of_google_and_azure_are_told_at_once(
 def test_other_forms_of_places_are_refused(url: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is no place for objects"):
         ObjectPlace.parse(url)
-
-
-async def test_much_of_an_object_is_not_copied_out_of_the_librarys_memory() -> None:
-    """Little is: it may be a part of a receive buffer, all of which it would keep."""
-    content = random.Random(1).randbytes(3 << 20)
-
-    def respond(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        first, last = map(int, headers["range"].removeprefix("bytes=").split("-"))
-        fields = {
-            "Content-Range": f"bytes {first}-{last}/{len(content)}",
-            "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT",
-            "ETag": '"x"',
-        }
-        return 206, fields, content[first : last + 1]
-
-    async with served(respond) as objects:
-        much = await objects.get_range("key", 1000, 2 << 20)
-        assert much == content[1000 : 1000 + (2 << 20)]
-        assert isinstance(much, memoryview)
-        assert type(much.obj).__module__.startswith("obstore")
-        assert memoryview(much.obj).nbytes == len(much)
-        little = await objects.get_range("key", 1000, 1 << 19)
-        assert isinstance(little, bytes)
-        assert little == content[1000 : 1000 + (1 << 19)]

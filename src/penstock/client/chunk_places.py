@@ -19,7 +19,6 @@ from penstock.model.errors import (
     ProtocolError,
     StorageIdentityError,
 )
-from penstock.model.segments import Buffer
 from penstock.runtime.disk import Disk
 from penstock.runtime.files import FilePlace, FileStore, FileStoreSettings
 from penstock.runtime.objects import ObjectPlace, ObjectStore, ObjectStoreSettings
@@ -34,7 +33,7 @@ _IDENTITY_LENGTH_MAX = 64 * 1024
 class ChunkPlace(Protocol):
     """Whole objects by name. Raises `NoSuchChunkError`, `StorageError`, and for a hung place in time."""
 
-    async def read(self, name: str, offset: int, length: int) -> Buffer:
+    async def read(self, name: str, offset: int, length: int) -> bytes:
         """Return `length` bytes (above 0) from `offset` on, fewer only at the end."""
 
     async def close(self) -> None:
@@ -138,7 +137,7 @@ class _ObjectPlace:
         self._folder = f"{place.prefix}/" if place.prefix else ""
         self._objects = objects
 
-    async def read(self, name: str, offset: int, length: int) -> Buffer:
+    async def read(self, name: str, offset: int, length: int) -> bytes:
         """See `ChunkPlace.read`."""
         try:
             return await self._objects.get_range(self._folder + name, offset, length)

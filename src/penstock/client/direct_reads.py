@@ -14,7 +14,7 @@ from penstock.client.chunk_places import ChunkPlace, ChunkPlaces, check_chunk_na
 from penstock.client.segment_reader import Reads
 from penstock.model.block_checksums import block_range, verify_blocks
 from penstock.model.errors import CorruptionError, PenstockError
-from penstock.model.segments import Buffer, SegmentData
+from penstock.model.segments import SegmentData
 
 
 class DirectReads:
@@ -58,7 +58,7 @@ class DirectReads:
         self.store_bytes += sum(map(len, found.data))
         return found
 
-    async def _read(self, offset: int, end: int) -> Buffer:
+    async def _read(self, offset: int, end: int) -> bytes:
         """Return verified bytes from `offset` on, at most up to `end`, at least one."""
         if self._place is None:
             self._place = await self._places.find(self._layout.storage, self._at)
@@ -77,4 +77,4 @@ class DirectReads:
         checksums = struct.unpack(f">{count}I", chunk.checksums)
         verify_blocks(name, first, data, checksums, block_length=block_length, first_block=chunk.first_block)
         stop = min(last, end - chunk.start_offset)
-        return data if (start, stop) == (first, last) else bytes(data[start - first : stop - first])
+        return data if (start, stop) == (first, last) else data[start - first : stop - first]

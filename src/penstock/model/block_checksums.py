@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
-from penstock.model.segments import Buffer
 
 
 def block_range(start: int, end: int, *, length: int, block_length: int) -> tuple[int, int]:
@@ -15,7 +14,7 @@ def block_range(start: int, end: int, *, length: int, block_length: int) -> tupl
 
 
 def verify_blocks(
-    chunk: str, start: int, data: Buffer, checksums: Sequence[int], *, block_length: int, first_block: int = 0
+    chunk: str, start: int, data: bytes, checksums: Sequence[int], *, block_length: int, first_block: int = 0
 ) -> None:
     """Check `data`, whole blocks of `chunk` from byte `start` on, against `checksums`: of block `first_block` and on.
 

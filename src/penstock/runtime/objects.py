@@ -122,7 +122,7 @@ class ObjectStore(Protocol):
     async def get(self, key: str) -> bytes:
         """Return an object's bytes. Raises `NoSuchObjectError`."""
 
-    async def get_range(self, key: str, offset: int, length: int) -> Buffer:
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Return `length` bytes (above 0) from `offset` on, fewer only at the end of the object.
 
         Raises `NoSuchObjectError`; `ObjectRangeError` when there is no byte at `offset`.

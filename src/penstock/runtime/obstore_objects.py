@@ -43,9 +43,6 @@ _TAG = "penstocktag"
 _FILE_NAME_BYTES_MAX = 255
 #: What obstore adds to a file's name while it writes it: ``#`` and a number.
 _DRAFT_SUFFIX_BYTES = 4
-#: What is shorter is copied: it may lie in a longer receive buffer, which it would keep. Longer ones are put together
-#: from several, in memory of just their length.
-_VIEW_BYTES_MIN = 1024 * 1024
 #: Objects in one answer of a list; S3 gives no more.
 _PAGE_LENGTH = 1000
 
@@ -179,14 +176,12 @@ class ObstoreObjects:
 
         return await self._call(self._reads, key, get)
 
-    async def get_range(self, key: str, offset: int, length: int) -> Buffer:
-        """See `ObjectStore.get_range`. Much is a view of the library's own memory, which has just that."""
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
 
-        async def get() -> tuple[Buffer, int]:
+        async def get() -> tuple[bytes, int]:
             found = await self._store.get_async(key, options={"range": (offset, offset + length)})
-            content = await found.bytes_async()
-            data = bytes(content) if len(content) < _VIEW_BYTES_MIN else memoryview(content)
-            return data, found.meta["size"]
+            return bytes(await found.bytes_async()), found.meta["size"]
 
         data, length_bytes = await self._call(self._reads, key, get)
         expected = min(length, length_bytes - offset)

@@ -169,7 +169,7 @@ class FaultyChunkStorage(WrappedChunkStorage):
 
         return await self._write("write", name, data, write)
 
-    async def read(self, name: str, offset: int, length: int) -> Buffer:
+    async def read(self, name: str, offset: int, length: int) -> bytes:
         """See `ChunkStorage.read`."""
         return await self._call("read", name, length, lambda: self.inner.read(name, offset, length))
 

@@ -26,7 +26,6 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer, TableRemoval, TableUpdate
 from penstock.segmentstore.settings import JoinSettings, OrphanSettings
-from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
@@ -934,30 +933,3 @@ async def test_buffers_are_handed_on_without_copies(world: World) -> None:
     await storage.write(SEGMENT, 0, [first, second])
     assert seen[0] is first
     assert all(isinstance(part, memoryview) and part.obj is second for part in seen[1:])
-
-
-class ViewedChunks(WrappedChunkStorage):
-    """Gives views of memory of its own, as a library does that is not Python's. Blocks are of 4 bytes here."""
-
-    def __init__(self, inner: ChunkStorage) -> None:
-        super().__init__(inner)
-        self.given: list[bytearray] = []
-
-    async def read(self, name: str, offset: int, length: int) -> memoryview:
-        self.given.append(bytearray(await super().read(name, offset, length)))
-        return memoryview(self.given[-1])
-
-
-async def test_what_storage_gives_is_handed_on_as_it_is_and_a_part_of_it_is_copied(world: World) -> None:
-    """So whatever is kept has no more memory than its length."""
-    chunks = ViewedChunks(world.chunks)
-    storage = ChunkedStorage(chunks, world.table, epoch=1, runtime=world.runtime, settings=SMALL)
-    block_length = SMALL.block_length
-    await storage.write(SEGMENT, 0, [bytes(range(2 * block_length))])
-    whole = await storage.read(SEGMENT, 0, 2 * block_length)
-    assert whole == bytes(range(2 * block_length))
-    assert isinstance(whole, memoryview)
-    assert whole.obj is chunks.given[-1]
-    part = await storage.read(SEGMENT, 1, block_length)
-    assert isinstance(part, bytes)
-    assert part == bytes(range(1, 1 + block_length))

@@ -23,7 +23,6 @@ from penstock.model.errors import (
     PenstockError,
     StorageNotPrimaryError,
 )
-from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.activity.offset_index import OffsetIndexes
 from penstock.segmentstore.container.activity.watch import ActivityWatch
@@ -509,7 +508,7 @@ class SegmentContainer(SegmentMerges):
 
     # Storage.
 
-    async def _storage_read(self, segment: Segment, offset: int, length: int) -> Buffer:
+    async def _storage_read(self, segment: Segment, offset: int, length: int) -> bytes:
         return await self.storage.read(segment, offset, length)
 
     async def flush(self) -> None:

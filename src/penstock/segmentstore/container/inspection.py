@@ -181,7 +181,7 @@ class ContainerInspection:
             settings=self._settings.index,
         )
 
-    async def _read(self, segment: Segment, offset: int, length: int) -> Buffer:
+    async def _read(self, segment: Segment, offset: int, length: int) -> bytes:
         if self._damage is not None:
             raise self._damage
         return await self._storage.read(segment, offset, length)

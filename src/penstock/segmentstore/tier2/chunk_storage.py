@@ -75,7 +75,7 @@ class ChunkStorage(Protocol):
         `StorageFullError`.
         """
 
-    async def read(self, name: str, offset: int, length: int) -> Buffer:
+    async def read(self, name: str, offset: int, length: int) -> bytes:
         """Read up to `length` bytes, fewer only at the chunk's end.
 
         Raises `NoSuchChunkError`; `InvalidArgumentError` when `offset` is beyond the end.

@@ -213,7 +213,7 @@ class ChunkedStorage:
                 writes_max=writes_max, chunk_length_max=chunk_length_max,
             )  # fmt: skip
 
-    async def read(self, segment: str, offset: int, length: int) -> Buffer:
+    async def read(self, segment: str, offset: int, length: int) -> bytes:
         """Return `length` verified bytes from `offset`, fewer only at the stored end. Claims nothing.
 
         Raises:

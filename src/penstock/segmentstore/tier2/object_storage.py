@@ -185,7 +185,7 @@ class ObjectChunkStorage:
         self._check(name, offset)
         raise UnsupportedOperationError(f"chunk {name}: object storage cannot append, create another chunk")
 
-    async def read(self, name: str, offset: int, length: int) -> Buffer:
+    async def read(self, name: str, offset: int, length: int) -> bytes:
         """See `ChunkStorage.read`. One request, except at the end of the chunk."""
         self._check(name, offset, length)
         try:

@@ -88,7 +88,7 @@ async def read_layout(chunks: ChunkStorage, segment: str) -> RollingLayout | Non
         return None
     if len(data) != length:
         raise CorruptionError(name, len(data), f"the header ends here, it should have {length} bytes")
-    header = decode_header(name, bytes(data))
+    header = decode_header(name, data)
     if header is None:
         return None
     return _placed(segment, header, await _lengths(chunks, header))

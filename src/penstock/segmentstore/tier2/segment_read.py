@@ -19,7 +19,6 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     SegmentTruncatedError,
 )
-from penstock.model.segments import Buffer
 from penstock.segmentstore.tier2.chunk_lookup import ChunkWalk, ExtentGoneError, PlacedChunk, find_chunks
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check
@@ -36,7 +35,7 @@ async def load_existing(transaction: MetadataTransaction, segment: str) -> Segme
     return record
 
 
-async def read_segment(context: StorageContext, segment: str, offset: int, length: int) -> Buffer:
+async def read_segment(context: StorageContext, segment: str, offset: int, length: int) -> bytes:
     """See `ChunkedStorage.read`."""
     if offset < 0 or length < 0:
         raise InvalidArgumentError(f"{segment}: offset {offset} and length {length} must not be negative")
@@ -95,7 +94,7 @@ async def placed_chunks(
 
 async def _read(
     context: StorageContext, transaction: MetadataTransaction, record: SegmentRecord, offset: int, end: int
-) -> Buffer:
+) -> bytes:
     pieces = await find_chunks(transaction, record, offset, end, page_length=context.settings.page_length)
 
     async def read(piece: PlacedChunk) -> memoryview:
@@ -103,13 +102,12 @@ async def _read(
         return await read_chunk(context, piece.chunk, max(offset - begin, 0), min(end - begin, piece.chunk.length))
 
     parts = await run_bounded(read, pieces, context.settings.chunk_reads_max)
-    # A view of a part of what was read would keep all of it, uncounted.
-    if len(parts) == 1 and len(parts[0]) == memoryview(parts[0].obj).nbytes:
-        return parts[0]
+    if len(parts) == 1 and isinstance(parts[0].obj, bytes) and len(parts[0]) == len(parts[0].obj):
+        return parts[0].obj
     return b"".join(parts)
 
 
-async def _read_with_retries(context: StorageContext, chunk: str, offset: int, length: int) -> Buffer:
+async def _read_with_retries(context: StorageContext, chunk: str, offset: int, length: int) -> bytes:
     """Read from a chunk, again if that fails: a container that starts needs very many reads to succeed."""
     settings = context.settings
     for attempt in range(1, settings.chunk_read_attempts):

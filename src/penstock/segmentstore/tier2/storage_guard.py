@@ -350,7 +350,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
         """See `ChunkStorage.write`."""
         return await self._guarded(lambda: self.inner.write(name, offset, data))
 
-    async def read(self, name: str, offset: int, length: int) -> Buffer:
+    async def read(self, name: str, offset: int, length: int) -> bytes:
         """See `ChunkStorage.read`."""
         return await self._guarded(lambda: self.inner.read(name, offset, length))
 

@@ -63,7 +63,7 @@ class WrappedChunkStorage:
         """See `ChunkStorage.write`."""
         return await self.inner.write(name, offset, data)
 
-    async def read(self, name: str, offset: int, length: int) -> Buffer:
+    async def read(self, name: str, offset: int, length: int) -> bytes:
         """See `ChunkStorage.read`."""
         return await self.inner.read(name, offset, length)
 

@@ -14,7 +14,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import CommittingTransactions
 from penstock.controller.metadata.stream_tables import CommitView, StreamTables
 from penstock.model.errors import BadOffsetError, LogFencedError
-from penstock.model.segments import NO_VALUE, Buffer
+from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.container import SegmentContainer
@@ -31,7 +31,7 @@ from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
 
 def _read_what_followed() -> AbstractContextManager[None]:
-    async def read_storage(self: SegmentReader, segment: Segment, offset: int, length: int) -> Buffer | None:
+    async def read_storage(self: SegmentReader, segment: Segment, offset: int, length: int) -> bytes | None:
         start, _, task = self._storage_task(segment, offset)
         data = await asyncio.shield(task)
         # Whether the segment is still the one that was asked for is what is not looked at.

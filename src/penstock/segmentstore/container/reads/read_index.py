@@ -246,7 +246,7 @@ class ReadIndex(Generic[S]):
         """Whether bytes of long-term storage may be taken in: not in essential-only mode, nor after `clear`."""
         return not (self._is_closed or self._cache.is_essential_only)
 
-    def insert_stored(self, offset: int, data: Buffer) -> bool:
+    def insert_stored(self, offset: int, data: bytes) -> bool:
         """Take in bytes read from long-term storage, where there are gaps; say whether `takes_stored` let it."""
         if not self.takes_stored:
             return False
@@ -258,7 +258,7 @@ class ReadIndex(Generic[S]):
         self.freeze_tail()
         self._fill(offset, data, is_stored=False)
 
-    def _fill(self, offset: int, data: Buffer, *, is_stored: bool) -> None:
+    def _fill(self, offset: int, data: bytes, *, is_stored: bool) -> None:
         cache = self._cache
         view = memoryview(data)
         end = offset + len(data)

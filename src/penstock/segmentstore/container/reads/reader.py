@@ -31,7 +31,7 @@ from penstock.segmentstore.settings import ContainerSettings
 class StorageRead(Protocol):
     """Reads verified bytes of a segment from long-term storage."""
 
-    async def __call__(self, segment: Segment, offset: int, length: int) -> Buffer:
+    async def __call__(self, segment: Segment, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes; the range is known to be there."""
 
 
@@ -75,8 +75,8 @@ class SegmentReader:
         self._settings = settings
         self._storage_read = storage_read
         self._storage_slots = asyncio.Semaphore(settings.storage_reads_max)
-        self._pending: dict[tuple[int, int], tuple[int, asyncio.Task[Buffer]]] = {}
-        self._tasks: set[asyncio.Task[Buffer]] = set()
+        self._pending: dict[tuple[int, int], tuple[int, asyncio.Task[bytes]]] = {}
+        self._tasks: set[asyncio.Task[bytes]] = set()
         self._loop = asyncio.get_running_loop()
         self._ahead = ReadAhead(
             range_bytes=settings.read_ahead_bytes,
@@ -235,7 +235,7 @@ class SegmentReader:
 
     # Storage.
 
-    async def _read_storage(self, segment: Segment, offset: int, length: int) -> Buffer | None:
+    async def _read_storage(self, segment: Segment, offset: int, length: int) -> bytes | None:
         """Read from storage up to the next boundary, sharing one read among all who want that range.
 
         None: the range that was shared no longer has the byte, read again.
@@ -263,9 +263,9 @@ class SegmentReader:
         first = offset - start
         if first >= len(data):
             return None  # The disk cache had only a part of it.
-        return bytes(data[first : first + length]) if first or length < len(data) else data
+        return data[first : first + length] if first or length < len(data) else data
 
-    def _storage_task(self, segment: Segment, offset: int) -> tuple[int, int, asyncio.Task[Buffer]]:
+    def _storage_task(self, segment: Segment, offset: int) -> tuple[int, int, asyncio.Task[bytes]]:
         """Return the read that gets `offset`, a new one if none does, and its range."""
         boundary = self._settings.read_ahead_bytes
         end = min((offset // boundary + 1) * boundary, segment.storage_length)
@@ -293,16 +293,16 @@ class SegmentReader:
         elif isinstance(segment.index.lookup(start, end - start, is_use=False), Missing):
             self._storage_task(segment, start)
 
-    def _drop_pending(self, key: tuple[int, int], task: asyncio.Task[Buffer]) -> None:
+    def _drop_pending(self, key: tuple[int, int], task: asyncio.Task[bytes]) -> None:
         self._tasks.discard(task)
         if key in self._pending and self._pending[key][1] is task:
             del self._pending[key]
         if not task.cancelled():
             task.exception()  # Those who wait for it hear of it; nobody may be left.
 
-    async def _read_and_cache(self, segment: Segment, offset: int, length: int) -> Buffer:
+    async def _read_and_cache(self, segment: Segment, offset: int, length: int) -> bytes:
         disk = self._disk_cache
-        data: Buffer | None = await disk.read(self._disk_key(segment), offset, length) if disk is not None else None
+        data = await disk.read(self._disk_key(segment), offset, length) if disk is not None else None
         is_on_disk = data is not None
         if data is None:
             async with self._storage_slots:
@@ -318,7 +318,7 @@ class SegmentReader:
         self._loop.call_soon(self._insert, segment, offset, data, is_on_disk)
         return data
 
-    def _insert(self, segment: Segment, offset: int, data: Buffer, is_on_disk: bool) -> None:
+    def _insert(self, segment: Segment, offset: int, data: bytes, is_on_disk: bool) -> None:
         if segment.is_deleted or segment.is_merged or offset + len(data) <= segment.durable_start_offset:
             return
         if not segment.index.insert_stored(offset, data) and not is_on_disk:

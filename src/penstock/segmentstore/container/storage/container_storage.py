@@ -139,7 +139,7 @@ class ChunkedIndexStorage:
         )
         if len(data) != length:
             raise CorruptionError(self._name, offset + len(data), f"{length - len(data)} bytes of the index are gone")
-        return bytes(data)
+        return data
 
     async def _in_time(self, call: Awaitable[T], what: str) -> T:
         """Return what `call` does, soon: calls of clients wait for it, and some of them hold what others need."""
@@ -314,7 +314,7 @@ class ContainerStorage:
         """Claim a segment's storage for this incarnation."""
         return await self.of(segment).open(segment.name)
 
-    async def read(self, segment: Segment, offset: int, length: int) -> Buffer:
+    async def read(self, segment: Segment, offset: int, length: int) -> bytes:
         """Return exactly `length` verified bytes."""
         return await self._judged(self.of(segment).read(segment.name, offset, length))
 
