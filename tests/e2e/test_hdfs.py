@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock.standalone_process import StandaloneProcess
+from support.command_line import run_command
 from support.hdfs_server import HdfsServer
 
 pytestmark = pytest.mark.e2e
@@ -77,3 +78,34 @@ def test_what_was_acknowledged_outlives_kills_over_hdfs(
     server.start()
     assert read(server) == expected
     assert not list(server.data_dir.glob("tier2/*"))
+
+
+def test_hdfs_is_tried_before_and_its_chunks_verified_while_a_server_runs(
+    hdfs_server: HdfsServer, make_server: Callable[..., StandaloneProcess], tmp_path: Path
+) -> None:
+    """`penstock storage probe` and `penstock verify`; one chunk is taken away."""
+    import hdfs_native
+
+    config = tmp_path / "settings.toml"
+    config.write_text(SETTINGS.format(webhdfs=hdfs_server.webhdfs))
+    folder = hdfs_server.new_folder()
+    probe = ("storage", "probe", "--config", str(config), "--tier2", str(folder), "--json")
+    told = run_command(*probe).ok.json
+    assert (told["place"], told["supports_append"], told["supports_concat"]) == (str(folder), True, True)
+    server = make_server("--config", str(config), "--tier2", str(folder)).start()
+    write(server)
+    length_bytes = sum(8 + len(event(number)) for number in range(EVENT_COUNT))
+    end_s = time.monotonic() + GUARD_S
+    while (well := run_command("verify", STREAM, "--json", uri=server.uri).ok.json)["unflushed_bytes"]:
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    assert well["checked_bytes"] == length_bytes
+    client = hdfs_native.Client(folder.file_system)
+    assert client.get_content_summary(f"{folder.root}/_probe").file_count == 0
+    chunk = next(each.path for each in client.list_status(f"{folder.root}/{STREAM}") if not each.isdir)
+    client.delete(chunk)
+    found = run_command("verify", STREAM, "--json", uri=server.uri)
+    assert found.code == 3
+    assert [(each["kind"], each["chunk"].rpartition("/")[2]) for each in found.json["problems"]] == [  # type: ignore[attr-defined]
+        ("chunk_missing", chunk.rpartition("/")[2])
+    ]

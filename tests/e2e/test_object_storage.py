@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock.standalone_process import ServerProcessError, StandaloneProcess
+from support.command_line import run_command
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
 pytestmark = pytest.mark.e2e
@@ -158,3 +159,35 @@ def test_long_term_storage_may_be_another_directory(make_server: Make, tmp_path:
     server.start()
     assert read(server) == [event(number) for number in range(EVENT_COUNT)]
     assert (tmp_path / "elsewhere" / "penstock-storage.toml").exists()
+
+
+def test_a_bucket_is_tried_before_and_its_chunks_verified_while_a_server_runs(
+    s3_server: S3Server, make_server: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`penstock storage probe` and `penstock verify`; one chunk is damaged in the bucket, one is taken away."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    server, folder = over(s3_server, make_server, tmp_path)
+    place = f"s3://{folder.parent.parent.name}/some/prefix"
+    told = run_command("storage", "probe", "--tier2", place, "--json").ok.json
+    assert (told["place"], told["has_identity"], told["supports_append"]) == (place, False, False)
+    server.start()
+    write(server, 0)
+    wait_until(lambda: run_command("verify", STREAM, "--json", uri=server.uri).ok.json["unflushed_bytes"] == 0)
+    told = run_command("storage", "probe", "--tier2", place, "--json").ok.json
+    assert told["has_identity"]
+    well = run_command("verify", STREAM, "--json", uri=server.uri).ok.json
+    assert well["checked_bytes"] == sum(8 + len(event(number)) for number in range(EVENT_COUNT))
+    assert not (folder / "_probe").exists()
+
+    damaged, missing = sorted(path for path in (folder / STREAM).rglob("*.E-*") if path.is_file())[:2]
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    missing.unlink()
+    found = run_command("verify", STREAM, "--json", uri=server.uri)
+    assert found.code == 3
+    assert {(each["kind"], each["chunk"].rpartition("/")[2]) for each in found.json["problems"]} == {  # type: ignore[attr-defined]
+        ("block_damaged", damaged.name),
+        ("chunk_missing", missing.name),
+    }
