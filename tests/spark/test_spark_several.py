@@ -5,8 +5,10 @@ Most tests need no JVM: they hand offsets on as Spark does, as JSON text.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +25,9 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 import penstock
+from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
+from penstock.model.segments import SegmentInfo
 from penstock.spark import several
 from penstock.spark.options import StoreSettings, parse_source_options
 from penstock.spark.planner import advance, ranges_between
@@ -340,3 +344,58 @@ def test_streams_of_a_pattern_scale_under_a_query(spark, store, new_streams, wri
     assert Counter((f"{row.scope}/{row.stream}", bytes(row.event)) for row in rows) == events
     batch = read(spark, store, f"{first},{second}").groupBy("stream").count()
     assert {row.stream: row["count"] for row in batch.collect()} == {"orders-1": 40, "orders-2": 20}
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_micro_batch_ends_amid_no_transaction(
+    store, client, new_streams, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+) -> None:
+    """Each has one event in each of two segments, and the end of each micro-batch as much of one as of the other.
+
+    Whoever asks for the segments' lengths one by one has the second one's much later.
+    """
+    scope, stream = new_streams("a")
+    keys: dict[int, str] = {}
+    with client.event_writer(stream) as writer:
+        while len(keys) < 2:
+            before = client.tail(stream).positions
+            key = f"key-{len(keys)}-{time.monotonic_ns()}"
+            writer.write(b"12", routing_key=key)
+            writer.flush()
+            after = client.tail(stream).positions
+            keys.setdefault(next(one for one in after if after[one] != before[one]), key)
+    at_first = client.tail(stream)
+    is_over = threading.Event()
+    segment_info = WireSegments.segment_info
+
+    async def slow_info(self: WireSegments, segment: str) -> SegmentInfo:
+        if segment.endswith("/1.#epoch.0"):
+            await asyncio.sleep(0.02)
+        return await segment_info(self, segment)
+
+    monkeypatch.setattr(WireSegments, "segment_info", slow_info)
+
+    def commit() -> None:
+        while not is_over.is_set():
+            with client.begin_transaction(stream) as transaction:
+                for key in keys.values():
+                    transaction.write(b"one", routing_key=key)
+
+    query = Query(store, stream if is_alone else f"{scope}/*", start="latest" if is_alone else "earliest")
+    assert query.reader._options.has_whole_transactions
+    committers = [threading.Thread(target=commit) for _ in range(4)]
+    for committer in committers:
+        committer.start()
+    grown = set()
+    try:
+        for _ in range(40):
+            end = query.reader.latestOffset(json.loads(query.at), ReadAllAvailable())
+            positions = end["positions"] if is_alone else end["streams"][stream]["positions"]
+            ahead = {int(offset) - at_first.positions[int(segment)] for segment, offset in positions.items()}
+            assert len(ahead) == 1, positions
+            grown |= ahead
+    finally:
+        is_over.set()
+        for committer in committers:
+            committer.join()
+    assert len(grown) > 2
