@@ -205,6 +205,35 @@ async def test_frames_come_back_as_appended_with_growing_addresses(factory: Dura
     await log.close()
 
 
+async def test_who_watches_syncs_is_called_before_those_who_wait_and_may_append(factory: DurableLogFactory) -> None:
+    """In that call all frames of the sync have their addresses, and no callback of their futures has run yet."""
+    log = await opened(factory)
+    appended = [log.append([b"1"], 1), log.append([b"2"], 1)]
+    told: list[asyncio.Future[LogAddress]] = []
+    seen: list[tuple[int, int]] = []
+
+    def synced() -> None:
+        seen.append((sum(future.done() for future in appended), len(told)))
+        if len(appended) < 5:
+            appended.append(log.append([b"more"], 4))
+            appended[-1].add_done_callback(told.append)
+
+    for future in appended:
+        future.add_done_callback(told.append)
+    log.on_synced = synced
+    while len(appended) < 5 or not appended[-1].done():  # noqa: ASYNC110  # what is shown is who is called when
+        await asyncio.sleep(0.001)
+    addresses = [await future for future in appended]
+    assert addresses == sorted(addresses)
+    done_before = 0
+    for done, told_then in seen:
+        assert done > done_before
+        assert told_then <= done_before
+        done_before = done
+    assert done_before == 5
+    await log.close()
+
+
 async def test_longest_frame_is_taken_and_one_byte_more_is_refused_at_once(factory: DurableLogFactory) -> None:
     """SS-74: the refusal comes from the call, not the future, and the log stays usable."""
     log = await opened(factory)

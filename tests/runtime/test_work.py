@@ -70,6 +70,37 @@ async def test_the_loop_hears_news_of_a_function_in_order_and_before_its_end(wor
     assert heard == [*range(100), "end"]
 
 
+async def test_who_begins_a_function_hears_of_its_end_in_the_turn_in_which_the_loop_does(work: ThreadedWork) -> None:
+    """Before whatever that turn schedules; also of an error. Of one that is refused it hears at once, and once."""
+    pool = work.pool("p", PoolSettings(thread_count_max=1, waiting_count_max=1))
+    heard: list[object] = []
+    ended = asyncio.Event()
+
+    def note(result: str | None, error: BaseException | None) -> None:
+        heard.append(result if error is None else type(error))
+        asyncio.get_running_loop().call_soon(heard.append, "a turn later")
+        ended.set()
+
+    def fail() -> str:
+        raise ZeroDivisionError
+
+    for function in (lambda: "end", fail):
+        ended.clear()
+        pool.begin(function, note)
+        await ended.wait()
+        await asyncio.sleep(0)
+    assert heard == ["end", "a turn later", ZeroDivisionError, "a turn later"]
+    hanging = Hanging()
+    pool.begin(hanging.call, note)
+    waits = pool.run(int, "7")
+    pool.begin(lambda: "refused", note)
+    assert heard[4:] == [StorageNotRespondingError]
+    hanging.may_go_on.set()
+    assert await waits == 7
+    await asyncio.sleep(0)
+    assert [one for one in heard[4:] if one != "a turn later"] == [StorageNotRespondingError, "late"]
+
+
 async def test_no_more_functions_run_than_there_are_threads(work: ThreadedWork, hanging: Hanging) -> None:
     """The others wait, and run in order."""
     pool = work.pool("p", PoolSettings(thread_count_max=2))

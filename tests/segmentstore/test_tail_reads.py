@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -48,18 +48,34 @@ async def test_reads_that_wait_at_the_tail_take_no_tasks(service: WireService) -
 
 
 async def test_a_tail_read_leaves_in_one_write_with_the_acknowledgement(service: WireService) -> None:
-    """A writer and a reader on one connection: what is acknowledged and what was waited for are one write."""
+    """A writer and a reader on one connection: what is acknowledged and what was waited for are one write.
+
+    It leaves in the turn in which the log hears of the sync, not a turn later.
+    """
     wire = await service.connect()
     await set_up(wire)
     await _parked(service, wire, 1)
     (connection,) = service.server.connections
     writes: list[bytes] = []
-    write = connection._transport.write
+    log = service.store.find(A)[0]._log
+    told, is_told = log.on_synced, False
+
+    def tell() -> None:
+        nonlocal is_told
+        is_told = True
+        told()
+        is_told = False
+
+    log.on_synced = tell
 
     class Transport:
         def write(self, data: bytes) -> None:
-            writes.append(bytes(data))
-            write(data)
+            self.writelines([data])
+
+        def writelines(self, parts: Sequence[bytes]) -> None:
+            assert is_told
+            writes.append(b"".join(parts))
+            real.writelines(parts)
 
         def __getattr__(self, name: str) -> object:
             return getattr(real, name)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class InlineWork(WorkPools):
-    """`BlockingWork` that runs a function where it is asked for, whatever its pool.
+    """`BlockingWork` that runs a function where it is asked for, whatever its pool; by `begin`, a turn later.
 
     Attributes:
         held_names: functions of these names wait for `release`.
@@ -46,6 +46,10 @@ class _InlinePool(WorkQueue):
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
+
+    def begin(self, function: Callable[[], T], on_done: Callable[[T | None, BaseException | None], None]) -> None:
+        """See `WorkPool.begin`: in the next turn, as what a thread takes finds there what came in this one."""
+        self._loop().call_soon(super().begin, function, on_done)
 
     def tell(self, function: Callable[[T], object], news: T) -> None:
         """See `WorkPool.tell`: at once."""

@@ -103,6 +103,12 @@ class WorkPool(Protocol):
         still have its effect, later) or when no thread is left that does not hang.
         """
 
+    def begin(self, function: Callable[[], T], on_done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run `function()` as `run` would; `on_done` gets its result, or its error.
+
+        It is called on the loop, in the turn in which it hears of the end: who waits for a future goes on a turn later.
+        """
+
     @property
     def writes_without_thread(self) -> bool:
         """Whether `write_synced` needs no thread for small writes."""
@@ -239,6 +245,10 @@ class WorkQueue(ABC):
             future.add_done_callback(partial(self._done, job))
         return future
 
+    def begin(self, function: Callable[[], T], on_done: Callable[[T | None, BaseException | None], None]) -> None:
+        """See `WorkPool.begin`."""
+        self._begin_call(Job(self._loop(), partial(function)), on_done)  # type: ignore[arg-type]  # what it returned
+
     @property
     def writes_without_thread(self) -> bool:
         """See `WorkPool.writes_without_thread`."""
@@ -248,6 +258,10 @@ class WorkQueue(ABC):
         """See `WorkPool.write_synced`."""
         job = Job(self._loop(), partial(file.write_synced, offset, buffers))
         job.write = SyncedWrite(file, offset, buffers)
+        self._begin_call(job, lambda _, error: on_written(error))
+
+    def _begin_call(self, job: Job, on_done: Callable[[object, BaseException | None], None]) -> None:
+        """Admit a job whose caller is called once, when it has ended or will not be waited for."""
         is_told = False
 
         def settle(result: object, error: BaseException | None) -> None:
@@ -255,7 +269,7 @@ class WorkQueue(ABC):
             if not is_told:
                 is_told = True
                 self._done(job)
-                on_written(error)
+                on_done(result, error)
 
         job.is_settled = lambda: is_told
         job.settle = settle

@@ -46,8 +46,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 WIRE_VERSION = 17
 WIRE_VERSION_OLDEST = 5
-#: Larger parts of a reply are handed to the transport as they are instead of being joined with their neighbours.
-_JOIN_LENGTH_MAX = 16 * 1024
 
 
 class ConnectionHost(Protocol):
@@ -393,17 +391,8 @@ class Connection(asyncio.BufferedProtocol):
         if len(out) == 1:
             self._transport.write(out[0])
         else:
-            small: list[Buffer] = []
-            for part in out:
-                if len(part) < _JOIN_LENGTH_MAX:
-                    small.append(part)
-                    continue
-                if small:
-                    self._transport.write(b"".join(small))
-                    small = []
-                self._transport.write(part)
-            if small:
-                self._transport.write(b"".join(small))
+            # In one call of the system, whatever their lengths: each call is a packet, and wakes the peer.
+            self._transport.writelines(out)
         if self._slow_reply_bytes:
             self._note_slow_replies()
 

@@ -72,6 +72,7 @@ class SegmentStoreServer:
     async def start(self, host: str, port: int) -> None:
         """Listen on `host`:`port`; 0 takes a free port, which `port` then says. Raises `OSError` if it is taken."""
         self.loop = asyncio.get_running_loop()
+        self.store.on_durable = self._flush_due
         self._server = await self.loop.create_server(
             lambda: Connection(self), host, port, backlog=self.settings.accept_backlog, start_serving=False
         )
@@ -85,6 +86,11 @@ class SegmentStoreServer:
         if not self._flush_is_scheduled:
             self._flush_is_scheduled = True
             self.loop.call_soon(self._flush)
+
+    def _flush_due(self) -> None:
+        """Send what is due now, not at the end of the turn: turns of a busy loop are long, and clients wait for it."""
+        if self._flush_is_scheduled:
+            self._flush()  # What is scheduled finds nothing left.
 
     def _flush(self) -> None:
         """Let every connection send what is due: one call of the loop for all of them."""

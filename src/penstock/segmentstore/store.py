@@ -85,6 +85,8 @@ class SegmentStore:
     ) -> None:
         self.settings = settings
         self.cluster_id: str = cluster_id
+        #: Called when a sync of a log has made operations durable and their callers know: what answers clients is due.
+        self.on_durable: Callable[[], None] = lambda: None
         self.cache: Cache = Cache(settings.cache)
         self.runtime = runtime
         #: The second level of the cache, if the settings ask for one.
@@ -143,6 +145,7 @@ class SegmentStore:
             runtime=self.runtime,
             settings=self.settings.container,
             on_failure=self._container_failed,
+            on_durable=lambda: self.on_durable(),
             throttle=self.settings.throttle,
             disk_cache=self.disk_cache,
             storage_health=self._chunks,

@@ -10,7 +10,7 @@ import asyncio
 import errno
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.log_batch import BatchResult
 from penstock.segmentstore.tier1.log_directory import LogDirectory, fill
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.testing.simulation.disk import SimulatedDisk
@@ -375,6 +376,47 @@ async def test_open_overtaken_before_its_clean_up_removes_nothing() -> None:
     assert await data_of(last) == expected
 
 
+@pytest.mark.parametrize("length", [100, 15_000])
+async def test_a_batch_begins_when_it_comes_and_is_told_when_its_end_is_heard(
+    tmp_path: Path, length: int
+) -> None:
+    """Small or large, with real threads: no turn of the loop lies between, since those of a busy one are long."""
+    work = ThreadedWork(2)
+    runtime = Runtime(disk=LocalDisk(), work=work, rng=random.Random(), wall_clock_ms=lambda: 0)
+    settings = replace(
+        SETTINGS,
+        threadless_batch_bytes_max=0,
+        trailer_delay_s=60.0,
+        first_file_length_bytes=1 << 17,
+        file_length_bytes=1 << 17,
+    )
+    log = LocalLogFactory(str(tmp_path), runtime, settings).create(0)
+    await log.open()
+    await append(log, b"first")
+    await asyncio.sleep(0)  # The writer is idle.
+    begun: list[bool] = []
+    really_begin = log._work.writes.begin
+
+    def begin(function: Callable[[], BatchResult | None], on_done: Callable[..., None]) -> None:
+        def ended(result: BatchResult | None, error: BaseException | None) -> None:
+            assert not future.done()
+            on_done(result, error)
+            assert future.done()
+            assert told == [True]
+
+        begun.append(True)
+        really_begin(function, ended)
+
+    told: list[bool] = []
+    log._work.writes.begin = begin  # type: ignore[method-assign, assignment]
+    log.on_synced = lambda: told.append(future.done())
+    future = log.append([bytes(length)], length)
+    assert begun == [True]
+    await future
+    await log.close()
+    await work.close()
+
+
 async def test_owner_overtaken_during_its_sync_does_not_acknowledge(tmp_path: Path) -> None:
     """SS-94: real files; the first owner's sync is held until the second has opened the log and read it."""
     is_syncing, may_go_on = threading.Event(), threading.Event()
@@ -645,10 +687,14 @@ async def test_log_whose_writer_was_stopped_refuses_appends() -> None:
         log = make_log(new_disk())
         await log.open()
         await asyncio.sleep(0)
+        work = log._runtime.work
+        assert isinstance(work, InlineWork)
+        work.held_names.add("write_queued")
         futures = [] if is_idle else [log.append([b"x"], 1)]
         assert log._writer is not None
         log._writer.cancel()
         await asyncio.wait([log._writer])
+        work.release()
         assert all(isinstance(future.exception(), StorageError) for future in futures)
         with pytest.raises(LogClosedError):
             log.append([b"x"], 1)
@@ -888,16 +934,16 @@ async def test_what_comes_during_a_sync_is_written_next_without_the_loop(monkeyp
     log = make_log(disk, first_file_length_bytes=1 << 17, file_length_bytes=1 << 17)
     await log.open()
     appended = append_during_sync(disk, log, [b"second", b"third"])
-    jobs: list[str] = []
-    run_write = log._work.run_write
+    jobs: list[object] = []
+    begin = log._work.writes.begin
 
-    async def count(what: str, *arguments: object) -> object:
-        jobs.append(what)
-        return await run_write(what, *arguments)  # type: ignore[arg-type]  # passed on as they came
+    def count(function: Callable[[], object], on_done: Callable[[object, BaseException | None], None]) -> None:
+        jobs.append(function)
+        begin(function, on_done)
 
-    monkeypatch.setattr(log._work, "run_write", count)
+    monkeypatch.setattr(log._work.writes, "begin", count)
     first = await append(log, b"first")
-    assert jobs == ["append to"]
+    assert len(jobs) == 1
     addresses = [first, *(one.result() for one in appended)]
     assert addresses == sorted(addresses)
     disk.crash()

@@ -89,6 +89,7 @@ class SegmentContainer(SegmentMerges):
         runtime: Runtime,
         settings: ContainerSettings,
         on_failure: Callable[[SegmentContainer, BaseException], None],
+        on_durable: Callable[[], None] = lambda: None,
         throttle: ThrottleSettings | None = None,
         disk_cache: DiskCache | None = None,
         storage_health: StorageHealth | None = None,
@@ -102,6 +103,7 @@ class SegmentContainer(SegmentMerges):
         self._log = log
         self._settings = settings
         self._on_failure = on_failure
+        self._on_durable = on_durable
         self._background: set[asyncio.Task[None]] = set()
         self.state: ContainerState = ContainerState(container_id, cache, settings)
         self._disk_cache = disk_cache
@@ -208,6 +210,7 @@ class SegmentContainer(SegmentMerges):
                 last_address=recovered.last_address,
                 fail=self._fail,
             )
+            self.pipeline.on_durable = self._on_durable
             self.pipeline.on_shrunk = self.throttle.notify
             self.checkpoints = Checkpoints(
                 self.state,

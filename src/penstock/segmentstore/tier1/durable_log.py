@@ -7,7 +7,7 @@ Source: segment store specification, section 3.1. Implementations: a local direc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NewType, Protocol
 
 import msgspec
@@ -35,7 +35,14 @@ class LogFrameRun(msgspec.Struct, frozen=True):
 
 
 class DurableLog(Protocol):
-    """One container's log. Created by a `DurableLogFactory`; `open` first."""
+    """One container's log. Created by a `DurableLogFactory`; `open` first.
+
+    Attributes:
+        on_synced: called in the turn in which the log hears that frames are synced, when the futures of all of them
+            have their addresses; what waits for these futures is called a turn later. May append.
+    """
+
+    on_synced: Callable[[], None]
 
     @property
     def epoch(self) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from enum import Enum
 from functools import partial
@@ -114,9 +114,12 @@ class LocalLog:
         self._needs_trailer = False
         self._trailer_due_s = 0.0
         self._trailer_timer: asyncio.TimerHandle | None = None
-        #: What is being written without a thread; and such a batch that could not be, for the writer.
+        self.on_synced: Callable[[], None] = lambda: None
+        #: What is being written without a thread; and whether the thread for appends is at work.
         self._small: tuple[WritableFile, PreparedBatch] | None = None
-        self._small_failure: tuple[WritableFile, PreparedBatch, BaseException] | None = None
+        self._is_thread_busy = False
+        #: What went wrong with either, for the writer; the batch, if it is not back in the queue or given up.
+        self._write_failure: tuple[WritableFile, PreparedBatch | None, BaseException] | None = None
         self._last_address = LogAddress(0)
         self._confirmed_s = float("-inf")
 
@@ -276,24 +279,16 @@ class LocalLog:
         """Write what `_go_on` does not, and see to what goes wrong."""
         try:
             while self._has_work():
-                if self._small_failure is not None:
-                    failure, self._small_failure = self._small_failure, None
-                    await self._small_failed(*failure)
+                if self._write_failure is not None:
+                    failure, self._write_failure = self._write_failure, None
+                    await self._write_failed(*failure)
                     continue
-                if self._small is not None or not self._queue:
+                if self._is_writing or not self._queue:
                     await self._idle()
                     continue
                 file = await self._files.with_room(self._queue[0].length)
-                if not self._queue or self._begin_small(file):
-                    continue
-                self._batches.noted_s = self._runtime.monotonic_s()
-                try:
-                    result = await self._work.run_write("append to", self._batches.write_queued, file)
-                except NoRoomToGrowError as error:
-                    await self._wait_for_room(file, error)
-                    continue
-                if result is not None:
-                    self._committed(result)
+                if self._queue:
+                    self._begin(file)
             current = self._files.current
             if self._state is _State.CLOSING and current is not None:
                 await self._work.run_write("close", self._batches.write_closing_trailer, current)
@@ -303,9 +298,14 @@ class LocalLog:
             if self._state is _State.OPEN or self._unacknowledged:
                 self._fail(StorageError(f"the writer of {self._describe()} was stopped"))
 
+    @property
+    def _is_writing(self) -> bool:
+        """Whether a batch is under way: of the kernel's workers, or of the thread."""
+        return self._small is not None or self._is_thread_busy
+
     def _has_work(self) -> bool:
         """Whether the writer is to go on: there is or may come something to write, or to hear the end of."""
-        is_busy = self._small is not None or self._small_failure is not None
+        is_busy = self._is_writing or self._write_failure is not None
         return is_busy or self._state is _State.OPEN or (self._state is _State.CLOSING and bool(self._queue))
 
     async def _idle(self) -> None:
@@ -320,7 +320,7 @@ class LocalLog:
             await self._work.run_write("append to", self._batches.write_trailer, self._files.current)
 
     def _is_trailer_due(self) -> bool:
-        is_quiet = self._small is None and self._small_failure is None and not self._queue
+        is_quiet = not self._is_writing and self._write_failure is None and not self._queue
         now_s = asyncio.get_running_loop().time()
         return is_quiet and self._state is _State.OPEN and now_s >= self._trailer_due_s - _TIMER_GRAIN_S
 
@@ -334,19 +334,28 @@ class LocalLog:
         self._trailer_timer = None
         if self._is_trailer_due():
             self._wake()
-        elif self._small is None and not self._queue and self._state is _State.OPEN:
+        elif not self._is_writing and not self._queue and self._state is _State.OPEN:
             self._await_trailer()
 
-    # Small batches, without a thread: begun in the turn in which they come, ended in the one that hears of it.
+    # Batches: begun in the turn in which they come, ended in the one that hears of it. A busy loop's turns are long.
 
     def _go_on(self) -> None:
         """Begin to write what is queued, or wake the writer for it, if nothing is being written."""
         is_writer_idle = self._wakeup is not None and not self._wakeup.done()
-        if self._small is not None or self._small_failure is not None or not is_writer_idle:
+        if self._is_writing or self._write_failure is not None or not is_writer_idle:
             return
         file = self._files.current
-        if file is None or not self._files.fits(file, self._queue[0].length) or not self._begin_small(file):
+        if file is None or not self._files.fits(file, self._queue[0].length):
             self._wake()
+        else:
+            self._begin(file)
+
+    def _begin(self, file: WritableFile) -> None:
+        """Write what is queued and has room in `file`, some of it at least. Nothing is being written."""
+        if not self._begin_small(file):
+            self._batches.noted_s = self._runtime.monotonic_s()
+            self._is_thread_busy = True
+            self._work.writes.begin(partial(self._batches.write_queued, file), partial(self._thread_ended, file))
 
     def _begin_small(self, file: WritableFile) -> bool:
         """Write everything that waits if it is one small batch, and needs no thread. Nothing is being written."""
@@ -376,16 +385,28 @@ class LocalLog:
                 error = failure
             else:
                 self._committed(result)
+        self._write_ended(file, batch, error)
+
+    def _thread_ended(self, file: WritableFile, result: BatchResult | None, error: BaseException | None) -> None:
+        self._is_thread_busy = False
+        if result is not None:
+            self._committed(result)
+        self._write_ended(file, None, error)
+
+    def _write_ended(self, file: WritableFile, batch: PreparedBatch | None, error: BaseException | None) -> None:
         if error is not None or self._state is not _State.OPEN:
-            self._small_failure = None if error is None else (file, batch, error)
+            self._write_failure = None if error is None else (file, batch, error)
             self._wake()
         elif self._queue:
             self._go_on()
         else:
             self._await_trailer()
 
-    async def _small_failed(self, file: WritableFile, batch: PreparedBatch, error: BaseException) -> None:
-        if isinstance(error, (OSError, StorageError)):
+    async def _write_failed(self, file: WritableFile, batch: PreparedBatch | None, error: BaseException) -> None:
+        if isinstance(error, NoRoomToGrowError):
+            await self._wait_for_room(file, error)
+            return
+        if batch is not None and isinstance(error, (OSError, StorageError)):
             try:
                 self._batches.give_back(file, batch, error)
             except NoRoomToGrowError as no_room:
@@ -410,6 +431,7 @@ class LocalLog:
         self._needs_trailer = True
         self._trailer_due_s = asyncio.get_running_loop().time() + self._settings.trailer_delay_s
         self._files.prepare_ahead()
+        self.on_synced()
 
     async def _wait_for_room(self, file: WritableFile, error: StorageFullError) -> None:
         """Let a batch that a file could not grow for go to the next file; it is in the queue again.

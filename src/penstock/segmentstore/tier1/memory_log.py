@@ -64,6 +64,7 @@ class MemoryLog:
     def __init__(
         self, container_id: int, stored: _StoredLog, frame_length_max: int, now_s: Callable[[], float]
     ) -> None:
+        self.on_synced: Callable[[], None] = lambda: None
         self._now_s = now_s
         self._confirmed_s = float("-inf")
         self._may_predecessor_answer = False
@@ -233,6 +234,7 @@ class MemoryLog:
                 return
             if not append.future.done():
                 append.future.set_result(LogAddress(stored.last_address))
+        self.on_synced()
 
     def _fail(self, error: PenstockError) -> None:
         self._state = "failed"

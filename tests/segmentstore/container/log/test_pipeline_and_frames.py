@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -97,6 +97,7 @@ class ManualLog:
     frame_length_max = 1000
 
     def __init__(self) -> None:
+        self.on_synced: Callable[[], None] = lambda: None
         self.futures: list[asyncio.Future[LogAddress]] = []
         self.is_closed = False
 
@@ -145,6 +146,48 @@ async def test_frames_acknowledged_out_of_order_commit_in_order() -> None:
     bench.log.futures[2].set_result(LogAddress(3))
     await asyncio.wait_for(bench.pipeline.close(), 20)
     assert bench.heard == [(1, None), (2, None), (3, None)]
+
+
+async def test_what_one_sync_made_durable_is_told_in_the_turn_in_which_the_log_says_so() -> None:
+    """Callers first, in order, then `on_durable`, once; the futures' own calls, a turn later, tell nobody twice."""
+    bench = Bench()
+    pipeline = bench.pipeline
+    told: list[list[int]] = []
+    pipeline.on_durable = lambda: told.append([name for name, _ in bench.heard])
+    for name in (1, 2, 3):
+        await bench.add(name)
+    bench.log.futures[0].set_result(LogAddress(1))
+    bench.log.futures[1].set_result(LogAddress(2))
+    bench.log.on_synced()
+    assert bench.heard == [(1, None), (2, None)]
+    assert told == [[1, 2]]
+    assert pipeline.frames_in_flight == 1
+    assert pipeline.durable_sequence_number == 2
+    await turns()
+    bench.log.on_synced()
+    assert (len(bench.heard), len(told), pipeline.frames_in_flight) == (2, 1, 1)
+    bench.log.futures[2].set_exception(StorageError("no"))
+    bench.log.on_synced()
+    assert [type(error) for _, error in bench.heard] == [type(None), type(None), OutcomeUnknownError]
+    assert [str(error) for error in bench.failures] == ["no"]
+
+
+async def test_who_breaks_when_operations_are_durable_does_not_stop_the_log() -> None:
+    """The log has called, and goes on; the loop hears of the bug."""
+    bench = Bench()
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context.get("exception")))
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    bench.pipeline.on_durable = broken
+    await bench.add(1)
+    bench.log.futures[0].set_result(LogAddress(1))
+    bench.log.on_synced()
+    assert bench.heard == [(1, None)]
+    assert [type(fault) for fault in faults] == [ZeroDivisionError]
+    assert bench.pipeline.error is None
 
 
 async def test_after_a_failed_frame_nothing_is_acknowledged() -> None:

@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError
 from penstock.model.segments import Buffer
@@ -57,6 +58,7 @@ class _Frame:
     future: asyncio.Future[LogAddress]
     sent_s: float
     is_told: bool = False
+    is_ended: bool = False
 
 
 class _Accepting:
@@ -107,6 +109,9 @@ class OperationPipeline:
         #: Called at the end of a turn of the loop in which frames were sent: every accepted operation is in the log's
         #: hands then, and nothing else.
         self.on_frames_sent: Callable[[], None] = lambda: None
+        #: Called when callers have been told that what they added is durable: once for all that one sync made so, in
+        #: the turn in which the log hears of it.
+        self.on_durable: Callable[[], None] = lambda: None
         #: Called when less is outstanding than before, and when the pipeline has ended.
         self.on_shrunk: Callable[[], None] = lambda: None
         self.error: BaseException | None = None
@@ -126,6 +131,7 @@ class OperationPipeline:
         self._last_durable_address = last_address
         self._idle: asyncio.Future[None] | None = None
         self._accepting = _Accepting(self)
+        log.on_synced = self._synced
 
     @property
     def outstanding_bytes(self) -> int:
@@ -270,7 +276,21 @@ class OperationPipeline:
         self._waiting_frames.append(frame)
         future.add_done_callback(lambda _: self._frame_done(frame))
 
+    def _synced(self) -> None:
+        """Take in the frames whose futures the log has just ended, before anybody else hears of them."""
+        ended = list(takewhile(lambda frame: frame.future.done(), self._waiting_frames))
+        try:
+            for frame in ended:
+                self._frame_done(frame)
+            if ended:
+                self.on_durable()
+        except Exception as fault:  # noqa: BLE001 - a bug of who was called; the log, which calls, has done its part
+            self._report(fault)
+
     def _frame_done(self, frame: _Frame) -> None:
+        if frame.is_ended:
+            return  # Its future calls, too.
+        frame.is_ended = True
         self._frames_in_flight -= 1
         self._bytes_in_flight -= frame.length
         future = frame.future
