@@ -25,6 +25,7 @@ import subprocess
 from pathlib import Path
 
 from _common import Server, cpu_s, memory_mb, parser, raw_disk, report, server, work_directory
+from _held_memory import add_option, held_memory
 from _loopback import bare_socket_mb_per_s
 from penstock.testing.java_client import CLIENT_VERSION, JavaUnavailableError, classpath, java_with_compiler
 
@@ -107,6 +108,7 @@ def main() -> None:
     options.add_argument("--cache-mib", type=int, default=512, help="the server's cache")
     options.add_argument("--heap-mib", type=int, default=1024, help="the client's memory")
     options.add_argument("--profile", type=Path, help="profile the server (half as fast) into this file")
+    add_option(options)
     arguments = options.parse_args()
     if arguments.event_bytes < 8:
         options.error("--event-bytes is at least 8: events carry the time at which they were written")
@@ -120,7 +122,7 @@ def main() -> None:
     except JavaUnavailableError as error:
         raise SystemExit(f"the Java client cannot run: {error}") from error
 
-    with work_directory(arguments) as directory:
+    with held_memory(arguments.hold_memory), work_directory(arguments) as directory:
         disk = raw_disk(directory)
         loopback = bare_socket_mb_per_s(LOOPBACK_BYTES // (64 if arguments.quick else 1))
         with server(directory, "--cache-mb", str(arguments.cache_mib), profile=arguments.profile) as running:
@@ -159,6 +161,7 @@ def main() -> None:
                 "offered_events_per_s": arguments.rate or "as fast as it goes",
                 "has_pooled_connections": not arguments.no_pooling,
                 "seconds": figures["measured_s"],
+                "is_memory_held": arguments.hold_memory,
                 **rates(figures, "events_acknowledged_then", arguments.event_bytes),
                 "append_to_ack": {name: figures.get(f"ack_{name}") for name in PERCENTILES},
                 "in_flight_mean_mb": round(int(str(figures["in_flight_mean"])) * arguments.event_bytes / 1e6, 2),

@@ -11,9 +11,10 @@ the first write to the last commit. `raw_file` is the same bytes in files of a c
 `raw_write` is the same, synced as often as a flush is. On S3 `raw` is one upload of the same bytes by obstore, with
 its own choice of parts.
 
-`read`: the same bytes are read in order, 1 MiB at a time, when nothing of them is in the store's cache; of a directory
-they are in the page cache. `raw` reads the same chunks in pieces of the same length: by `pread`, or by as many ranges
-at a time as the store reads ahead. Over a socket: see `catch_up.py`.
+`read`: the same bytes are read in order, 1 MiB at a time, when nothing of them is in the store's cache, which is full
+of others, as that of any server that has run for a while: memory for what comes is what goes for it. Of a directory
+they are in the page cache. `raw` reads the same chunks: by `pread`, 1 MiB at a time, or by ranges as long as those that
+the store reads ahead, and as many at a time; `raw_1m` of S3 by ranges of 1 MiB. Over a socket: see `catch_up.py`.
 
 `metadata`: one commit of the records of a write to a chunk, on a log on the disk, with chunks in memory; and, in turns
 with it, a bare append of as many bytes to another log there. `beyond_ms` is the difference of the medians.
@@ -60,6 +61,8 @@ Measure = Callable[[], Awaitable[None]]
 #: What one append brings, and one read asks for.
 BLOCK_BYTES = MIB
 _TOUCH_BLOCKS = 8
+#: The cache holds so much of what is moved in one turn.
+_CACHE_MULTIPLE = 3
 _numbers = itertools.count()
 
 
@@ -135,7 +138,8 @@ class Storage:
         self.byte_count = len(self.blocks) * BLOCK_BYTES
         self.flushes = Turns(directory, self.blocks)
         self.reads = Turns(directory, self.blocks)
-        self.store = _store(MemoryLogFactory(runtime), chunks, runtime, settings, cache_bytes=3 * self.byte_count)
+        cache_bytes = _CACHE_MULTIPLE * self.byte_count
+        self.store = _store(MemoryLogFactory(runtime), chunks, runtime, settings, cache_bytes=cache_bytes)
 
     @property
     def container(self) -> SegmentContainer:
@@ -147,10 +151,11 @@ class Storage:
         """Do all rounds."""
         await self.store.start()
         try:
+            others = await self._write_others()
             for _ in range(self.rounds):
                 await self.measure_raw_flush()
                 for count in self.counts:
-                    await self._measure_round(count)
+                    await self._measure_round(count, others)
         finally:
             await self.store.stop()
         return {"flush": self.flushes.figures(self.raw_name), "read": self.reads.figures("raw")}
@@ -165,7 +170,17 @@ class Storage:
         """Measure how the storage itself reads back what was flushed of a segment."""
         raise NotImplementedError
 
-    async def _measure_round(self, count: int) -> None:
+    async def _write_others(self) -> Sequence[str]:
+        """Store as much as the cache takes, to be read when nothing else is to be left there."""
+        names = [f"bench/others/{number}.#epoch.0" for number in range(_CACHE_MULTIPLE)]
+        for name in names:
+            await self.store.create_segment(name)
+            for block in self.blocks:
+                await self.store.append(name, block)
+            await self.container.flush()
+        return names
+
+    async def _measure_round(self, count: int, others: Sequence[str]) -> None:
         names = [f"bench/flushed/{next(_numbers)}.#epoch.0" for _ in range(count)]
         for name in names:
             await self.store.create_segment(name)
@@ -176,12 +191,12 @@ class Storage:
         await self.flushes.measure(f"{count}_segments", container.flush)
         if count == self.counts[0]:
             await self.measure_raw_read(names[0])
-            self.store.cache.evict_all()
+            await self._read(others)
+            assert not self.container.segment(names[0]).index.cached_bytes
             await self.reads.measure("in_process", lambda: self._read(names))
         for name in names:
             await self.store.delete_segment(name)
         await container.flush()
-        self.store.cache.evict_all()
 
     async def _read(self, names: Sequence[str]) -> None:
         for name in names:
@@ -279,12 +294,14 @@ class BucketStorage(Storage):
     async def measure_raw_read(self, segment: str) -> None:
         """See `Storage.measure_raw_read`."""
         lengths = {f"{self.prefix}/{name}": length for name, length in await self.layout(segment)}
-        lanes = 1 + self.settings.container.read_ahead_count_max
+        container = self.settings.container
+        lanes = 1 + container.read_ahead_count_max
 
-        async def work() -> None:
-            await read_ranges(self.server, lengths, BLOCK_BYTES, lanes=lanes)
+        async def work(range_bytes: int) -> None:
+            await read_ranges(self.server, lengths, range_bytes, lanes=lanes)
 
-        await self.reads.measure("raw", work)
+        await self.reads.measure("raw", lambda: work(container.read_ahead_range_bytes))
+        await self.reads.measure("raw_1m", lambda: work(BLOCK_BYTES))
 
 
 def _store(

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 from _common import cpu_s, memory_mb, parser, percentiles_ms, raw_disk, report, server, work_directory
+from _held_memory import add_option, held_memory
 from _load import AppendLoad, block_of
 from _wire import ask as ask_for
 from _wire import for_each, run, say
@@ -115,10 +116,12 @@ def main() -> None:
     options.add_argument("--block-events", type=int, default=16, help="events in each append")
     options.add_argument("--rate-mb", type=float, default=0.0, help="offered load in MB/s; 0: as fast as it goes")
     options.add_argument("--window", type=int, default=500, help="blocks under way, of all writers together")
+    add_option(options)
     arguments = options.parse_args()
     if arguments.quick:
         arguments.counts, arguments.rounds, arguments.seconds = [1, 10], 1, 0.3
-    run(measure(arguments))
+    with held_memory(arguments.hold_memory):
+        run(measure(arguments))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def open_long_term_storage(settings: StandaloneSettings, directory: DataDirector
 
 
 def segment_store_settings(settings: StandaloneSettings) -> SegmentStoreSettings:
-    """Return the settings of a segment store, with flushes and images that suit its long-term storage."""
+    """Return the settings of a segment store, with flushes, reads ahead and images that suit its long-term storage."""
     store, objects = settings.segment_store, settings.object_storage
     if not (settings.is_object_storage or settings.is_hdfs_storage):
         return store
@@ -55,6 +55,7 @@ def segment_store_settings(settings: StandaloneSettings) -> SegmentStoreSettings
         container,
         flush_bytes=objects.flush_bytes,
         flush_age_s=objects.flush_age_s,
+        read_ahead_range_bytes=objects.read_ahead_range_bytes,
         # Longer ones would be cut into several objects.
         flush_write_bytes_max=max(container.flush_write_bytes_max, objects.flush_bytes),
     )

@@ -48,7 +48,7 @@ MAY_BE_ZERO = frozenset((
     "table_utilisation_percent", "table_index_percent", "attributes_flush_share_percent", "move_percent",
     # Counts and caches: none.
     "request_retries_max", "restart_count_max", "failures_max", "hung_count_max", "flush_slow_max",
-    "read_ahead_count_max",
+    "read_ahead_count_max", "read_ahead_range_bytes",
     "read_ahead_segments_max", "whole_read_bytes", "index_entry_bytes", "index_segments_max",
     "attributes_in_memory_max", "attributes_cached_max",
     "backlog_operations_max", "pending_bytes_max", "move_pages_min", "redo_max", "spare_file_count_max",

@@ -398,7 +398,9 @@ class ContainerSettings:
         writer_retry_s: pause after a failed round of the storage writer.
         outstanding_bytes_max: bytes accepted but not yet synced to tier 1 before connections are held.
         read_ahead_bytes: a read from long-term storage is extended to the next multiple of this.
-        read_ahead_count_max: ranges of that length read ahead of a sequential reader; 0: none.
+        read_ahead_range_bytes: what is read ahead of a sequential reader comes in ranges of this length, aligned; at
+            least `read_ahead_bytes`, and as long as that if it is 0.
+        read_ahead_count_max: such ranges ahead of a sequential reader; 0: none.
         read_ahead_segments_max: sequential readers remembered.
         whole_read_bytes: a read of at most this length gets all bytes that exist, wherever they are; some clients do
             not ask again. Longer reads may come short.
@@ -477,6 +479,7 @@ class ContainerSettings:
     writer_retry_s: float = 1.0
     outstanding_bytes_max: int = 64 * MIB
     read_ahead_bytes: int = 1 * MIB
+    read_ahead_range_bytes: int = 0
     read_ahead_count_max: int = 2
     read_ahead_segments_max: int = 1024
     whole_read_bytes: int = 64 * 1024

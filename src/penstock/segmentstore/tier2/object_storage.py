@@ -75,6 +75,7 @@ class ObjectStorageSettings:
     Attributes:
         flush_bytes: as `ContainerSettings.flush_bytes`, in place of it: about the length of an object.
         flush_age_s: as `ContainerSettings.flush_age_s`, in place of it.
+        read_ahead_range_bytes: as `ContainerSettings.read_ahead_range_bytes`, in place of it: a request has its price.
         content_bytes_max: bytes of objects under creation at a time, each of which is a copy of its own; more wait.
         put_attempts_max: how often a creation is begun whose outcome is unknown.
         put_deadline_s: no further attempt is begun so long after the first one.
@@ -84,6 +85,7 @@ class ObjectStorageSettings:
 
     flush_bytes: int = 16 * _MIB
     flush_age_s: float = 60.0
+    read_ahead_range_bytes: int = 4 * _MIB
     content_bytes_max: int = 128 * _MIB
     put_attempts_max: int = 3
     put_deadline_s: float = 90.0
@@ -92,8 +94,10 @@ class ObjectStorageSettings:
 
     def __post_init__(self) -> None:
         """Check what no type says. Raises `InvalidArgumentError`."""
-        if self.put_attempts_max < 1 or self.flush_bytes < 1:
-            raise InvalidArgumentError("put_attempts_max and flush_bytes of object storage are at least 1")
+        if min(self.put_attempts_max, self.flush_bytes, self.read_ahead_range_bytes) < 1:
+            raise InvalidArgumentError(
+                "put_attempts_max, flush_bytes and read_ahead_range_bytes of object storage are at least 1"
+            )
 
 
 class ObjectChunkStorage:

@@ -402,6 +402,34 @@ async def test_a_sequential_reader_is_read_ahead_of(lives: Incarnations) -> None
     assert reads == [*((start, 1000) for start in range(0, 7000, 1000)), (7000, 300)]
 
 
+async def test_what_is_read_ahead_comes_in_ranges_of_its_own_length(lives: Incarnations) -> None:
+    """Lone reads stay short; whoever comes to a range that is on its way waits for it, wherever in it that is."""
+    container = await lives.start(read_ahead_count_max=2, read_ahead_range_bytes=4000)
+    data = random.Random(6).randbytes(15_000)
+    segment = await stored(container, data)
+    reads = note_reads(container)
+    assert await read(container, segment, 9500, 100) == data[9500:9600]
+    assert reads == [(9500, 500)]
+    del reads[:]
+    assert await read(container, segment, 0, 1000) == data[:1000]
+    lives.chunks.hold("read")
+    reading = asyncio.ensure_future(read(container, segment, 1000, 1000))
+    await turns()
+    assert reads == [(0, 1000), (1000, 1000), (2000, 2000), (4000, 4000)]
+    inside = [asyncio.ensure_future(read(container, segment, offset, 700)) for offset in (2000, 3100)]
+    await turns()
+    # The one behind is wanted now, but for what the lone read left in memory.
+    assert reads[4:] == [(8000, 1500)]
+    behind = asyncio.ensure_future(read(container, segment, 6900, 700))
+    await turns()
+    lives.chunks.release("read")
+    assert await reading == data[1000:2000]
+    assert [await one for one in inside] == [data[2000:2700], data[3100:3800]]
+    assert await behind == data[6900:7600]
+    await turns()
+    assert await read_all(container, A) == data
+
+
 async def test_nothing_is_read_ahead_without_room(lives: Incarnations) -> None:
     """Not in essential-only mode, and not while all reads from storage are taken by those who wait."""
     lives.cache_settings = CacheSettings(bytes_max=10_000, target_percent=50, block_length=64, small_append_length=32)

@@ -29,7 +29,7 @@ class ReadAhead:
     """
 
     def __init__(self, *, range_bytes: int, count_max: int, segments_max: int) -> None:
-        self._range_bytes = range_bytes
+        self.range_bytes: int = range_bytes
         self._count_max = count_max
         self._segments_max = segments_max
         self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
@@ -59,7 +59,7 @@ class ReadAhead:
         if sequence is None or not sequence.is_sequential or not sequence.next_offset < end <= sequence.ahead_offset:
             return []
         # Where the range ends that the reader is in: nothing more is wanted until it is past that.
-        sequence.next_offset = min(-(-end // self._range_bytes) * self._range_bytes, sequence.ahead_offset)
+        sequence.next_offset = min(-(-end // self.range_bytes) * self.range_bytes, sequence.ahead_offset)
         return self._wanted(sequence, limit)
 
     def forget(self, segment_id: int) -> None:
@@ -67,7 +67,7 @@ class ReadAhead:
         self._sequences.pop(segment_id, None)
 
     def _wanted(self, sequence: _Sequence, limit: int) -> list[tuple[int, int]]:
-        size = self._range_bytes
+        size = self.range_bytes
         ranges: list[tuple[int, int]] = []
         start = max(sequence.ahead_offset, sequence.next_offset)
         stop = min((sequence.next_offset // size + self._count_max) * size, limit)

@@ -23,7 +23,7 @@ from penstock.model.segments import Buffer
 from penstock.segmentstore.container.reads.cache import Cache, CacheEntry
 
 #: A view may keep so many times its own length of memory alive; what would keep more is copied.
-_VIEW_SHARE_MAX = 4
+VIEW_SHARE_MAX: int = 4
 #: Blocks up to this length are compared with what arrived whenever a part of them is used: some 3 us.
 _SHORT_BLOCK_BYTES = 64 * 1024
 
@@ -322,12 +322,12 @@ class ReadIndex(Generic[S]):
             count = min(len(data) - inside, length - found)
             if is_use:
                 entry.generation = generation
-                is_compared = len(data) <= _SHORT_BLOCK_BYTES or count * _VIEW_SHARE_MAX >= len(data)
+                is_compared = len(data) <= _SHORT_BLOCK_BYTES or count * VIEW_SHARE_MAX >= len(data)
                 if is_compared and (damage := entry.damage()) is not None:
                     raise damage
             if count == len(data) and not entry.is_open:
                 parts.append(data)
-            elif entry.is_open or count * _VIEW_SHARE_MAX < len(data):
+            elif entry.is_open or count * VIEW_SHARE_MAX < len(data):
                 # A view would forbid an open block to grow, and keep all of a large one alive and uncounted.
                 parts.append(bytes(memoryview(data)[inside : inside + count]))
             else:
@@ -361,7 +361,7 @@ class ReadIndex(Generic[S]):
             data = entry.data
             if at not in compared:
                 entry.generation = generation
-                is_compared = len(data) <= _SHORT_BLOCK_BYTES or length * _VIEW_SHARE_MAX >= len(data)
+                is_compared = len(data) <= _SHORT_BLOCK_BYTES or length * VIEW_SHARE_MAX >= len(data)
                 if is_compared:
                     if (damage := entry.damage()) is not None:
                         raise damage

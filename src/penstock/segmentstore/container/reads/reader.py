@@ -23,7 +23,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer, SegmentData
 from penstock.segmentstore.container.reads.disk_cache import DiskCache, SegmentKey
 from penstock.segmentstore.container.reads.read_ahead import ReadAhead
-from penstock.segmentstore.container.reads.read_index import Found, Missing, Victims
+from penstock.segmentstore.container.reads.read_index import VIEW_SHARE_MAX, Found, Missing, Victims
 from penstock.segmentstore.container.segment import ReadWaiter, Segment
 from penstock.segmentstore.settings import ContainerSettings
 
@@ -79,10 +79,12 @@ class SegmentReader:
         self._tasks: set[asyncio.Task[bytes]] = set()
         self._loop = asyncio.get_running_loop()
         self._ahead = ReadAhead(
-            range_bytes=settings.read_ahead_bytes,
+            range_bytes=max(settings.read_ahead_range_bytes, settings.read_ahead_bytes),
             count_max=settings.read_ahead_count_max,
             segments_max=settings.read_ahead_segments_max,
         )
+        #: Where reads end, those of whole ranges ahead first.
+        self._boundaries = sorted({settings.read_ahead_bytes, self._ahead.range_bytes}, reverse=True)
         self._disk_cache: DiskCache | None = None
         self._epoch = 0
 
@@ -235,7 +237,7 @@ class SegmentReader:
 
     # Storage.
 
-    async def _read_storage(self, segment: Segment, offset: int, length: int) -> bytes | None:
+    async def _read_storage(self, segment: Segment, offset: int, length: int) -> Buffer | None:
         """Read from storage up to the next boundary, sharing one read among all who want that range.
 
         None: the range that was shared no longer has the byte, read again.
@@ -263,21 +265,32 @@ class SegmentReader:
         first = offset - start
         if first >= len(data):
             return None  # The disk cache had only a part of it.
-        return data[first : first + length] if first or length < len(data) else data
+        if not first and length >= len(data):
+            return data
+        part = memoryview(data)[first : first + length]
+        # A small part of a long range would keep all of it alive.
+        return part if len(part) * VIEW_SHARE_MAX >= len(data) else bytes(part)
 
     def _storage_task(self, segment: Segment, offset: int) -> tuple[int, int, asyncio.Task[bytes]]:
-        """Return the read that gets `offset`, a new one if none does, and its range."""
-        boundary = self._settings.read_ahead_bytes
-        end = min((offset // boundary + 1) * boundary, segment.storage_length)
-        end = segment.index.gap_end(offset, end)
+        """Return the read that gets `offset`, a new one if none does, and its range.
+
+        A new one goes up to the next multiple of `read_ahead_bytes`: who reads here and there needs no more.
+        """
+        for boundary in self._boundaries:
+            end = min((offset // boundary + 1) * boundary, segment.storage_length)
+            end = segment.index.gap_end(offset, end)
+            key = (segment.id, end)
+            start, task = self._pending.get(key, (0, None))
+            if task is not None and start <= offset:
+                return start, end, task
+        return self._begin_storage_task(segment, offset, end)
+
+    def _begin_storage_task(self, segment: Segment, start: int, end: int) -> tuple[int, int, asyncio.Task[bytes]]:
         key = (segment.id, end)
-        start, task = self._pending.get(key, (0, None))
-        if task is None or start > offset:
-            start = offset
-            task = self._loop.create_task(self._read_and_cache(segment, start, end - start))
-            self._pending[key] = (start, task)
-            self._tasks.add(task)
-            task.add_done_callback(lambda done: self._drop_pending(key, done))
+        task = self._loop.create_task(self._read_and_cache(segment, start, end - start))
+        self._pending[key] = (start, task)
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._drop_pending(key, done))
         return start, end, task
 
     def _read_ahead(self, segment: Segment, start: int, end: int) -> None:
@@ -291,7 +304,10 @@ class SegmentReader:
         ):
             self._ahead.forget(segment.id)  # Whoever comes to it reads it, and may become sequential again.
         elif isinstance(segment.index.lookup(start, end - start, is_use=False), Missing):
-            self._storage_task(segment, start)
+            end = segment.index.gap_end(start, end)
+            pending_start, _ = self._pending.get((segment.id, end), (end, None))
+            if pending_start > start:
+                self._begin_storage_task(segment, start, end)
 
     def _drop_pending(self, key: tuple[int, int], task: asyncio.Task[bytes]) -> None:
         self._tasks.discard(task)
