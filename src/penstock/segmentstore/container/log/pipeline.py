@@ -285,7 +285,7 @@ class OperationPipeline:
             if ended:
                 self.on_durable()
         except Exception as fault:  # noqa: BLE001 - a bug of who was called; the log, which calls, has done its part
-            self._report(fault)
+            self._report(fault, "what was due because operations became durable was not done to its end")
 
     def _frame_done(self, frame: _Frame) -> None:
         if frame.is_ended:
@@ -363,9 +363,9 @@ class OperationPipeline:
                 except Exception as second:  # noqa: BLE001 - reported; the others must hear of the end
                     self._report(second)
 
-    def _report(self, fault: Exception) -> None:
+    def _report(self, fault: Exception, what: str = "a caller could not be told of a failure") -> None:
         self._loop.call_exception_handler(
-            {"message": f"container {self.container_id}: a caller could not be told of a failure", "exception": fault}
+            {"message": f"container {self.container_id}: {what}", "exception": fault}
         )
 
     async def close(self) -> None:
