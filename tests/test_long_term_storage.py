@@ -40,6 +40,7 @@ def test_a_flush_to_a_bucket_is_one_long_object() -> None:
     ).checked()
     container = segment_store_settings(settings).container
     assert container.flush_bytes == container.flush_write_bytes_max == 32 << 20
+    assert container.read_ahead_range_bytes == 4 << 20
     assert container.flush_age_s == settings.object_storage.flush_age_s > directory.flush_age_s
 
 

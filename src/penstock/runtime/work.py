@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from penstock.model.errors import InvalidArgumentError, StorageNotRespondingError
 from penstock.model.segments import Buffer
@@ -247,7 +247,9 @@ class WorkQueue(ABC):
 
     def begin(self, function: Callable[[], T], on_done: Callable[[T | None, BaseException | None], None]) -> None:
         """See `WorkPool.begin`."""
-        self._begin_call(Job(self._loop(), partial(function)), on_done)  # type: ignore[arg-type]  # what it returned
+        # What it gets is what `function` returned, which the queue of jobs of all kinds does not know.
+        told = cast(Callable[[object, BaseException | None], None], on_done)
+        self._begin_call(Job(self._loop(), partial(function)), told)
 
     @property
     def writes_without_thread(self) -> bool:

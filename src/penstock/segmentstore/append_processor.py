@@ -61,13 +61,13 @@ class Replies(Protocol):
     """The sending side of a connection."""
 
     def send(self, frame: bytes) -> None:
-        """Queue a reply; it leaves at the end of the loop's turn."""
+        """Queue a reply; it leaves at the end of the loop's turn at the latest."""
 
     def abort(self, reason: str) -> None:
         """Close the connection at once; the peer reconnects and sets up again."""
 
     def acknowledge_later(self) -> None:
-        """Call `AppendProcessor.send_acknowledgements` at the end of the loop's turn."""
+        """Call `AppendProcessor.send_acknowledgements` at the end of the loop's turn at the latest."""
 
     def note_outstanding(self, byte_count: int) -> None:
         """Count append bytes taken in (positive) or finished (negative), with what goes with them."""

@@ -76,7 +76,7 @@ class ConnectionHost(Protocol):
         ...
 
     def flush_later(self, connection: Connection) -> None:
-        """Call `Connection.flush` at the end of the loop's turn."""
+        """Call `Connection.flush` at the end of the loop's turn, or when a sync of a log has ended before that."""
 
     def refuse(self, transport: asyncio.Transport) -> None:
         """Close a connection that is one too many."""
@@ -369,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(self._settings.drain_timeout_s, self._transport.abort)
 
     def flush(self) -> None:
-        """Send what is due, at the end of the loop's turn."""
+        """Send what is due; see `ConnectionHost.flush_later`."""
         if self._is_closed:
             self._flush_is_due = False
             self._out.clear()

@@ -54,13 +54,13 @@ class ReadReplies(Protocol):
         ...
 
     def send(self, frame: bytes) -> None:
-        """Queue a reply; it leaves at the end of the loop's turn."""
+        """Queue a reply; it leaves at the end of the loop's turn at the latest."""
 
     def send_parts(self, parts: list[Buffer]) -> None:
         """Queue a reply in parts, which must not change any more."""
 
     def serve_reads_later(self) -> None:
-        """Call `ReadProcessor.serve` at the end of the loop's turn."""
+        """Call `ReadProcessor.serve` at the end of the loop's turn at the latest."""
 
     def abort(self, reason: str) -> None:
         """Close the connection at once."""

@@ -3,7 +3,8 @@
 An append costs the event loop a queue entry; a blocking job takes everything queued, checksums, writes and syncs it,
 looks that the log is still ours, and only then are the futures completed, in order. While it syncs one batch, later
 appends gather for the next one, which it takes by itself. When little is queued the loop does the same, where it can
-have small pieces written without a thread.
+have small pieces written without a thread. Neither waits for a task: that sees to new files, to trailers and to what
+goes wrong.
 
 When the file system is full the log goes on in files that it has kept in reserve for that, and in the end waits
 (docs/full-disk.md).

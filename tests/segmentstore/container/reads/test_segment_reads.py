@@ -299,7 +299,8 @@ async def test_in_essential_mode_storage_is_read_and_not_kept(lives: Incarnation
 async def test_a_merge_is_read_the_same_before_while_and_after_storage_does_it(seed: int) -> None:
     """SS-118, SS-119, SS-120: readers across the seam at random moments of the merge in storage, with evictions."""
     rng = random.Random(seed)
-    lives = Incarnations(replace(PLAIN, read_ahead_bytes=64, read_ahead_count_max=rng.choice([0, 2])))
+    ahead = {"read_ahead_count_max": rng.choice([0, 2]), "read_ahead_range_bytes": rng.choice([0, 256])}
+    lives = Incarnations(replace(PLAIN, read_ahead_bytes=64, **ahead))
     try:
         container = await lives.start()
         texts = [rng.randbytes(rng.randint(1, 300)) for _ in range(3)]
