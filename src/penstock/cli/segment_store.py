@@ -23,10 +23,11 @@ def segment_store(
     It ends when its parent ends, and in order on SIGTERM.
     """
     # Only now: the help of all commands should not load a server.
-    from penstock.cli.serve import bound_heaps, new_loop
+    from penstock.cli.serve import new_loop
     from penstock.model.errors import PenstockError, ProtocolError
     from penstock.runtime.collector import settle_collector
     from penstock.runtime.descriptors import raise_descriptor_limit
+    from penstock.runtime.heap import bound_heaps, keep_heap_small
     from penstock.store_processes.child import end_with_parent, run_child
     from penstock.store_processes.messages import LINE_BYTES_MAX, Refusal, decode_order, encode_message
 
@@ -55,6 +56,7 @@ def segment_store(
         format=f"%(asctime)s %(levelname)s store {order.store}: %(name)s: %(message)s",
     )
     bound_heaps()
+    keep_heap_small()
     raise_descriptor_limit()
     settle_collector()
     try:

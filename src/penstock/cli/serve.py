@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import logging
 import os
@@ -17,13 +16,10 @@ from pathlib import Path
 from penstock.model.errors import PenstockError
 from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
+from penstock.runtime.heap import bound_heaps, keep_heap_small
 from penstock.runtime.settings import load_settings
 from penstock.settings import StandaloneSettings
 from penstock.standalone import Standalone
-
-#: glibc's mallopt parameter, and the number of heaps for it: one per thread would leave memory idle in each.
-_M_ARENA_MAX = -8
-_ARENA_COUNT_MAX = 2
 
 
 def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float, as_json: bool) -> bool:
@@ -38,6 +34,7 @@ def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     bound_heaps()
+    keep_heap_small()
     raise_descriptor_limit()
     with asyncio.Runner(loop_factory=new_loop()) as runner:
         return runner.run(_serve(settings, started_s, as_json))
@@ -127,11 +124,3 @@ def new_loop() -> type[asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.Loop
-
-
-def bound_heaps() -> None:
-    """Keep glibc from giving every thread a heap of its own. Harmless where the C library is another one."""
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-        if mallopt is not None:
-            mallopt(_M_ARENA_MAX, _ARENA_COUNT_MAX)

@@ -1,0 +1,111 @@
+"""Free memory of the C library's heap goes back to the system."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from penstock.runtime.heap import HeapTrim, HeapUse
+
+MIB = 1024 * 1024
+
+
+class Process:
+    """A process with so much in use, so much free that takes memory, and so much outside of the heap, in MiB."""
+
+    def __init__(self, *, used: int = 100, free: int = 0, outside: int = 60) -> None:
+        self.used = used
+        self.free = free
+        self.outside = outside
+        #: Free, without memory behind it.
+        self.given_back = 0
+        self.times = 0
+        self.trim = HeapTrim(self.read, self.give_back, slack_bytes=50 * MIB)
+
+    def read(self) -> HeapUse:
+        resident = self.used + self.free + self.outside
+        return HeapUse(resident * MIB, self.used * MIB, (self.free + self.given_back) * MIB)
+
+    def give_back(self) -> None:
+        self.times += 1
+        self.given_back += self.free
+        self.free = 0
+
+
+def test_what_is_free_goes_back_when_it_is_more_than_the_slack() -> None:
+    process = Process()
+    assert process.trim.look() == 0
+    process.used, process.free = 60, 40
+    assert process.trim.look() == 0
+    process.used, process.free = 40, 60
+    assert process.trim.look() == 60 * MIB
+    assert process.times == 1
+
+
+def test_what_was_given_back_is_not_given_back_again() -> None:
+    process = Process()
+    process.trim.look()
+    process.free = 200
+    process.trim.look()
+    for _ in range(10):
+        assert process.trim.look() == 0
+    process.free, process.given_back = 51, 149
+    assert process.trim.look() == 51 * MIB
+    assert process.times == 2
+
+
+def test_memory_outside_of_the_heap_is_tried_once_for_each_slack_that_it_grows_by() -> None:
+    process = Process()
+    process.trim.look()
+    process.given_back = 300  # So that it might be the heap's.
+    for _ in range(200):
+        process.outside += 1
+        process.trim.look()
+    assert process.times == 3
+
+
+def test_what_the_heap_gives_out_is_no_reason_to_look_for_more() -> None:
+    process = Process()
+    process.trim.look()
+    process.used = 1000
+    assert process.trim.look() == 0
+    assert process.times == 0
+
+
+def test_memory_outside_that_goes_makes_no_room_for_what_is_free() -> None:
+    """The slack counts from the least there was, or what is free would take the place of what went."""
+    process = Process(outside=200)
+    process.trim.look()
+    process.outside = 100
+    process.trim.look()
+    process.free = 60
+    assert process.trim.look() == 60 * MIB
+
+
+#: Half a GB of blocks of 100 KB; what stays lies between what goes. Says what is resident before and after.
+CHURN = """
+import sys, time
+from penstock.runtime.heap import bound_heaps, keep_heap_small
+from penstock.runtime.program import resident_bytes
+bound_heaps()
+if sys.argv[1] == "watched":
+    keep_heap_small()
+blocks = [bytearray(b"x" * 100_000) for _ in range(3_000)]
+before = resident_bytes()
+blocks = blocks[::10]
+for _ in range(100):
+    time.sleep(0.1)
+    if resident_bytes() < before - 200_000_000:
+        break
+print((before - resident_bytes()) // 1_000_000)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's heap is looked after")
+def test_holes_between_what_stays_go_back_to_the_system() -> None:
+    """In a process of its own; without the thread most of them stay."""
+    gone_mb = int(subprocess.check_output([sys.executable, "-c", CHURN, "watched"], timeout=60))
+    assert gone_mb > 200
