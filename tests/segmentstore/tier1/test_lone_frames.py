@@ -7,6 +7,7 @@ import random
 import pytest
 
 from penstock.model.errors import CorruptionError
+from penstock.segmentstore.columns import COLUMN_LENGTH_MAX
 from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
@@ -20,7 +21,6 @@ from penstock.segmentstore.tier1.frame_format import (
     encode_link,
 )
 from penstock.segmentstore.tier1.log_recovery import FrameScanner, log_file_name, read_frames, recover
-from penstock.segmentstore.tier1.lone_frames import COLUMN_LENGTH_MAX
 from penstock.testing.simulation.disk import SimulatedDisk
 
 DIRECTORY = "/log"
@@ -130,6 +130,24 @@ def test_headers_of_lone_frames_are_not_read_one_by_one(monkeypatch: pytest.Monk
     assert [data for _, data in result[4]] == writer.payloads
     # Twice, to find the end and to read.
     assert len(seen) < 2 * 3000 // 10
+
+
+@pytest.mark.parametrize("other", ["longer", "batch", "large"])
+def test_what_comes_between_lone_frames_is_read_by_itself_and_little_else(
+    other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame of another length, a batch of two, or one of several blocks, behind each 150 lone frames."""
+    writer = FileWriter()
+    for number in range(3000):
+        writer.add([b"x" * 100])
+        if number % 150 == 149:
+            writer.add({"longer": [b"y" * 900], "batch": [b"y", b"z"], "large": [b"y" * 9000]}[other])
+    seen = counted_headers(monkeypatch)
+    result = found(bytes(writer.data))
+    assert isinstance(result, tuple)
+    assert [data for _, data in result[4]] == writer.payloads
+    # Twice, to find the end and to read; and a few where a part that was read has its end.
+    assert len(seen) < 2 * (20 * 3 + 150)
 
 
 @pytest.mark.parametrize("seed", range(12))

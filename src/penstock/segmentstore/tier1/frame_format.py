@@ -174,14 +174,12 @@ def encode_frame(
         out.append(padding(frame.end))
 
 
-def encode_lone_frame_constants(file: FileHeader, sequence: int) -> bytes:
+def encode_lone_frame_constants(file: FileHeader) -> bytes:
     """Return what the header of a data frame that is a batch by itself has under its checksum.
 
-    Payload's length, offset, synced offset and the low half of the sequence number are zeros or mean nothing.
+    Payload's length, offset, sequence number and synced offset are zeros.
     """
-    return _FRAME_HEADER.pack(
-        _FRAME_MAGIC, file.salt, FrameKind.DATA, _LAST_OF_BATCH, 0, 0, 0, file.epoch, sequence, 0
-    )
+    return _FRAME_HEADER.pack(_FRAME_MAGIC, file.salt, FrameKind.DATA, _LAST_OF_BATCH, 0, 0, 0, file.epoch, 0, 0)
 
 
 def decode_frame_header(data: bytes, salt: int, offset: int) -> FrameHeader | None:

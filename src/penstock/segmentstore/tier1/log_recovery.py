@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from penstock.model.errors import CorruptionError
 from penstock.runtime.disk import Disk, DiskFile
+from penstock.segmentstore.columns import COLUMN_LENGTH_MIN, ColumnPace
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
@@ -26,7 +27,7 @@ from penstock.segmentstore.tier1.frame_format import (
     frame_matches,
     frame_pattern,
 )
-from penstock.segmentstore.tier1.lone_frames import COLUMN_LENGTH_MAX, COLUMN_LENGTH_MIN, LoneFrames, lone_frames
+from penstock.segmentstore.tier1.lone_frames import LoneFrames, lone_frames
 
 _READ_LENGTH = 4 * 1024 * 1024
 #: The same while frames are read by the column: memory of this size is used again, more is taken from the system anew.
@@ -92,9 +93,7 @@ class FrameScanner:
         self._sequence = sequence
         self._window = b""
         self._window_offset = 0
-        #: As many frames are read by the column next, if they can be; and so many before are to be read one by one.
-        self._column_length = COLUMN_LENGTH_MIN
-        self._single_count = 0
+        self._pace = ColumnPace()
         #: Where the next frame is looked for.
         self.offset: int = offset
 
@@ -128,20 +127,23 @@ class FrameScanner:
 
         None if there are too few of them, or something else: then `next` tells what it is.
         """
-        if self._single_count:
-            self._single_count -= 1
+        sequence, pace = self._sequence, self._pace
+        if sequence is None or pace.takes_single() or self.offset % BLOCK_LENGTH:
+            return None
+        is_likely = pace.length > COLUMN_LENGTH_MIN
+        in_window = (self._window_offset + len(self._window) - self.offset) // BLOCK_LENGTH
+        if in_window < COLUMN_LENGTH_MIN and is_likely:
+            self._fill_window(self.offset, BLOCK_LENGTH)
+            in_window = len(self._window) // BLOCK_LENGTH
+        count = min(in_window, (end - self.offset) // BLOCK_LENGTH, pace.length)
+        if count < COLUMN_LENGTH_MIN:
             return None
         start = self.offset - self._window_offset
-        count_max = min((end - self.offset) // BLOCK_LENGTH, self._column_length)
-        if self._sequence is None or start + COLUMN_LENGTH_MIN * BLOCK_LENGTH > len(self._window):
-            return None
-        found = lone_frames(self._window, start, self.offset, self._header, self._sequence, count_max)
+        found = lone_frames(self._window, start, self.offset, self._header, sequence, count)
+        pace.note(0 if found is None else len(found.payloads), count)
         if found is None:
-            self._column_length = COLUMN_LENGTH_MIN
-            self._single_count = COLUMN_LENGTH_MIN
             return None
-        self._column_length = min(4 * self._column_length, COLUMN_LENGTH_MAX)
-        self._sequence += len(found.payloads)
+        self._sequence = sequence + len(found.payloads)
         self.offset += len(found.payloads) * BLOCK_LENGTH
         return found
 
@@ -150,10 +152,14 @@ class FrameScanner:
         if start < 0 or start + length > len(self._window):
             if length > _READ_LENGTH:
                 return self._file.read(offset, min(length, max(self._file.length() - offset, 0)))
-            self._window = self._file.read(offset, self._read_length(length))
-            self._window_offset = offset
+            self._fill_window(offset, length)
             start = 0
         return self._window[start : start + length]
+
+    def _fill_window(self, offset: int, length: int) -> None:
+        """Read the window anew from `offset` on, where `length` bytes are needed."""
+        self._window = self._file.read(offset, self._read_length(length))
+        self._window_offset = offset
 
     def _read_length(self, length: int) -> int:
         """Return how much to read where `length` bytes are needed."""
@@ -161,7 +167,7 @@ class FrameScanner:
             return _READ_LENGTH
         if not self._window:
             return _FIRST_READ_LENGTH
-        return _COLUMN_READ_LENGTH if self._column_length > COLUMN_LENGTH_MIN else _READ_LENGTH
+        return _COLUMN_READ_LENGTH if self._pace.length > COLUMN_LENGTH_MIN else _READ_LENGTH
 
 
 def recover(
@@ -251,7 +257,8 @@ def read_frames(
                 first, after = log_address(number, at), log_address(number, scanner.offset)
                 runs.append(LogFrameRun(range(first, after, BLOCK_LENGTH), lone.payloads))
                 sequence += len(lone.payloads)
-                total += FRAME_HEADER_LENGTH * len(lone.payloads) + sum(map(len, lone.payloads))
+                # What is read counts, not what is kept: so the reading of the next ones goes on beside their replay.
+                total += BLOCK_LENGTH * len(lone.payloads)
                 continue
             found = scanner.next()
             if found is None or found[0].kind is FrameKind.TRAILER or scanner.offset > file.end:

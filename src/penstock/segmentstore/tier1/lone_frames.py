@@ -1,8 +1,8 @@
 """`lone_frames`: frames that each are a batch, and so begin a block each, read by the column.
 
 A lone append is such a frame, and a log may hold millions of them. What is read so is exactly what would be read frame
-by frame: a column is taken only if all of it is as it should be, and all checksums hold. Of anything else, damage, the
-end of the log, a longer batch, the reading frame by frame tells what it is. A pure function over bytes.
+by frame: of a column all is taken up to the first frame that is not as it should be, its checksum included. What that
+is, damage, the end of the log, a longer batch, the reading frame by frame tells. A pure function over bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,16 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from penstock.model.checksum import crc32c
+from penstock.segmentstore.columns import (
+    COLUMN_LENGTH_MIN,
+    NUMBER_LENGTH,
+    Table,
+    agreeing,
+    agreeing_with,
+    first_difference,
+    packed,
+    progression,
+)
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
     FRAME_HEADER_LENGTH,
@@ -21,17 +31,10 @@ from penstock.segmentstore.tier1.frame_format import (
     encode_lone_frame_constants,
 )
 
-#: So many frames at least are worth a column.
-COLUMN_LENGTH_MIN = 16
-#: And so many at most are one: they are a run of the log's user, who has to give others a turn behind it.
-COLUMN_LENGTH_MAX = 1024
-#: A block's frame: what its checksum covers of its header, the checksum, and the rest.
-_BLOCK = struct.Struct(f"{FRAME_SUMMED_LENGTH}s{FRAME_HEADER_LENGTH - FRAME_SUMMED_LENGTH}s")
-_BLOCKS = struct.Struct(f"{_BLOCK.format}{BLOCK_LENGTH - FRAME_HEADER_LENGTH}x")
-_WORDS = FRAME_SUMMED_LENGTH // 4
-#: Words of a header: those that are the same in all frames of a column, and those that are not.
-_CONSTANT_WORDS = (0, 1, 2, 3, 6, 7, 8)
-_LENGTH_WORD, _OFFSET_WORD, _SEQUENCE_WORD, _SYNCED_WORD = 4, 5, 9, 10
+#: Where a frame's header has numbers of 64 bits: those that are the same in all frames of a column; length and offset;
+#: and the sequence number. Behind that lies the synced offset.
+_CONSTANTS = (0, 8, 24)
+_LENGTH_AND_OFFSET, _SEQUENCE, _SYNCED = 16, 32, 40
 _LONE_LENGTH_MAX = BLOCK_LENGTH - FRAME_HEADER_LENGTH
 
 
@@ -44,41 +47,47 @@ class LoneFrames:
 
 
 def lone_frames(
-    window: bytes, start: int, offset: int, file: FileHeader, sequence: int, count_max: int
+    window: bytes, start: int, offset: int, file: FileHeader, sequence: int, count: int
 ) -> LoneFrames | None:
-    """Read the frames of whole blocks from byte `start` of `window` on, which is byte `offset` of a file.
+    """Read the frames of `count` whole blocks from byte `start` of `window` on, which is byte `offset` of a file.
 
-    The first should be frame `sequence`; at most `count_max` are read. None unless all of them are good data frames of
-    that file, each last of its batch, and there are enough of them.
+    The first should be frame `sequence`, and begins a block; `count` is at most `COLUMN_LENGTH_MAX`. All that are
+    returned are good data frames of that file, each last of its batch; None if the first is something else.
     """
-    count = min((len(window) - start) // BLOCK_LENGTH, count_max, COLUMN_LENGTH_MAX)
-    last_start = start + (count - 1) * BLOCK_LENGTH
-    if count < COLUMN_LENGTH_MIN or offset % BLOCK_LENGTH:
+    constants = encode_lone_frame_constants(file)
+    if window[start : start + _LENGTH_AND_OFFSET] != constants[:_LENGTH_AND_OFFSET]:
         return None
-    constants = encode_lone_frame_constants(file, sequence)
-    if window[last_start : last_start + 4 * 4] != constants[: 4 * 4] or (sequence ^ (sequence + count)) >> 32:
+    # Most are as long as the first one.
+    length = int.from_bytes(window[start + _LENGTH_AND_OFFSET : start + _LENGTH_AND_OFFSET + 4], "big")
+    if length > _LONE_LENGTH_MAX:
         return None
+    block = struct.Struct(f">{FRAME_SUMMED_LENGTH}sI{length}s{_LONE_LENGTH_MAX - length}x")
     blocks = memoryview(window)[start : start + count * BLOCK_LENGTH]
-    heads, sums = zip(*_BLOCKS.iter_unpack(blocks), strict=True)
-    words = memoryview(b"".join(heads)).cast("I")
-    columns = [words[word::_WORDS].tobytes() for word in range(_WORDS)]
-    numbers = struct.Struct(f">{count}I")
-    low = sequence & 0xFFFFFFFF
-    if (
-        any(columns[word] != constants[4 * word : 4 * word + 4] * count for word in _CONSTANT_WORDS)
-        or columns[_OFFSET_WORD] != numbers.pack(*range(offset, offset + count * BLOCK_LENGTH, BLOCK_LENGTH))
-        or columns[_SEQUENCE_WORD] != numbers.pack(*range(low, low + count))
-    ):
+    heads, checksums, payloads = map(list, zip(*block.iter_unpack(blocks), strict=True))
+    table = Table(heads)
+    good = min(
+        *[agreeing_with(table.numbers(at), constants[at : at + NUMBER_LENGTH]) for at in _CONSTANTS],
+        agreeing(table.numbers(_SEQUENCE), progression(sequence, 1, count)),
+    )
+    lengths_and_offsets = table.numbers(_LENGTH_AND_OFFSET)
+    alike = agreeing(lengths_and_offsets, progression(length << 32 | offset, BLOCK_LENGTH, count))
+    if alike >= COLUMN_LENGTH_MIN:
+        # In most logs; another length is likely to be something else there.
+        good = min(good, alike)
+    else:
+        lengths = table.halves(_LENGTH_AND_OFFSET)
+        offsets = range(offset, offset + count * BLOCK_LENGTH, BLOCK_LENGTH)
+        expected = packed(length << 32 | at for length, at in zip(lengths, offsets, strict=True))
+        good = min(good, agreeing(lengths_and_offsets, expected))
+        if max(lengths) > _LONE_LENGTH_MAX:
+            good = min(good, next(index for index, length in enumerate(lengths) if length > _LONE_LENGTH_MAX))
+        first = start + FRAME_HEADER_LENGTH
+        payloads = [
+            window[at : at + length]
+            for at, length in zip(range(first, first + good * BLOCK_LENGTH, BLOCK_LENGTH), lengths, strict=False)
+        ]
+    found = list(map(crc32c, payloads[:good], map(crc32c, heads, repeat(0))))
+    good = first_difference(found, checksums[:good])
+    if not good:
         return None
-    lengths: tuple[int, ...] = numbers.unpack(columns[_LENGTH_WORD])
-    if max(lengths) > _LONE_LENGTH_MAX:
-        return None
-    first = start + FRAME_HEADER_LENGTH
-    payloads = [
-        window[at : at + length]
-        for at, length in zip(range(first, first + count * BLOCK_LENGTH, BLOCK_LENGTH), lengths, strict=True)
-    ]
-    found = numbers.pack(*map(crc32c, payloads, map(crc32c, heads, repeat(0))))
-    if found != b"".join(sums):
-        return None
-    return LoneFrames(payloads, max(numbers.unpack(columns[_SYNCED_WORD])))
+    return LoneFrames(payloads[:good], max(table.halves(_SYNCED)[:good]))

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.model.segments import NO_VALUE, Buffer
+from penstock.segmentstore.columns import COLUMN_LENGTH_MIN, ColumnPace
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, LAST
 from penstock.segmentstore.container.log.lone_appends import lone_appends
 from penstock.segmentstore.container.log.operations import APPEND_HEADER, APPEND_TYPE, Append
@@ -55,15 +56,14 @@ class _Run:
 class AppendRuns:
     """See the module. Call `flush` before anything else is replayed."""
 
-    __slots__ = ("_lone_count", "_runs", "_skip_count", "_state", "_structs")
+    __slots__ = ("_pace", "_runs", "_state", "_structs")
 
     def __init__(self, state: ContainerState) -> None:
         self._state = state
         self._runs: dict[int, _Run] = {}
         self._structs: dict[int, struct.Struct] = {}
-        #: So many frames are looked at together next, if they have one append each; so many before are not.
-        self._lone_count = _COLUMN_LENGTH_MIN
-        self._skip_count = 0
+        #: Of frames that have one append each.
+        self._pace = ColumnPace()
 
     def take(self, frame: memoryview, position: int, last: int, starts: list[int]) -> tuple[int, int]:
         """Add the whole appends that follow each other from `position` of a frame; return where the next entry is.
@@ -88,23 +88,23 @@ class AppendRuns:
         return position, last
 
     def take_frames(self, frames: Sequence[bytes], index: int, last: int) -> tuple[int, int]:
-        """Add the appends of the frames from `index` on, if they are such that `lone_appends` reads them.
+        """Add the appends of the frames from `index` on, as far as they are such that `lone_appends` reads them.
 
-        Return how many frames were taken, and the number of the last append: 0 and `last` if any of those looked at is
-        something else, or if the first one's number is not above `last`; then `take` is for the frame at `index`.
-        Raises as that.
+        Return how many frames were taken, and the number of the last append: 0 and `last` if that is none, or not
+        worth a look, or if the first one's number is not above `last`; then `take` is for the frame at `index`. Raises
+        as that.
         """
-        if self._skip_count:
-            self._skip_count -= 1
+        if self._pace.takes_single():
             return 0, last
-        count = min(len(frames) - index, self._lone_count)
-        if count < _COLUMN_LENGTH_MIN:
+        looked_at = frames[index : index + self._pace.length]
+        if len(looked_at) < COLUMN_LENGTH_MIN:
             return 0, last
-        lone = lone_appends(frames[index : index + count])
-        if lone is None or lone.number <= last:
-            self._lone_count = self._skip_count = _COLUMN_LENGTH_MIN
+        lone = lone_appends(looked_at)
+        if lone is not None and lone.number <= last:
+            lone = None
+        self._pace.note(0 if lone is None else lone.count, len(looked_at))
+        if lone is None:
             return 0, last
-        self._lone_count = min(4 * self._lone_count, _COLUMN_LENGTH_MAX)
         self._add(
             _Run(
                 lone.number,
@@ -118,7 +118,7 @@ class AppendRuns:
             ),
             lone.segment_id,
         )
-        return count, lone.number + count - 1
+        return lone.count, lone.number + lone.count - 1
 
     def _take_column(
         self, frame: memoryview, position: int, last: int, starts: list[int], count_max: int

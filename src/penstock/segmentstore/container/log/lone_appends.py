@@ -1,7 +1,7 @@
 """`lone_appends`: the appends of many frames that have one each, read by the column.
 
-So a log lies that was written append by append. What is read so is what a reading frame by frame finds: anything that
-is not as in the frame before, damage among it, is left to that. A pure function over bytes.
+So a log lies that was written append by append. What is read so is what a reading frame by frame finds, up to the first
+frame that is not as those before: that, damage among it, is left to the other. A pure function over bytes.
 """
 
 from __future__ import annotations
@@ -9,35 +9,41 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from penstock.model.segments import NO_VALUE, Buffer
+from penstock.segmentstore.columns import (
+    COLUMN_LENGTH_MIN,
+    NUMBER_LENGTH,
+    Table,
+    agreeing,
+    agreeing_with,
+    first_difference,
+    packed,
+    progression,
+)
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, LAST
 from penstock.segmentstore.container.log.operations import (
     APPEND_HEADER,
     APPEND_TYPE,
     FORMAT_VERSION,
-    RECORD_HEADER,
 )
 
-#: Before the number of the record: the frame's version, the entry's flags and length, the record's type.
-_BEGIN = struct.Struct(">BBIB")
-#: Number, segment id, offset and time; then event count, event number and writer id; then the data.
-_FRONT_START = 1 + ENTRY_HEADER.size + RECORD_HEADER.size - 8
-_BACK_START = _FRONT_START + 4 * 8
+#: Before an append's data: the frame's version, the entry's header, the append's.
 _DATA_START = 1 + ENTRY_HEADER.size + APPEND_HEADER.size
-_FRONT = struct.Struct(">QQqq")
-_BACK = struct.Struct(">iq16s")
-#: The back in words: event count, event number (2), writer id (4).
-_BACK_WORDS = _BACK.size // 4
-_FRONT_LONGS = _FRONT.size // 8
+#: Behind a zero its numbers lie at multiples of 8 or 4, the type at the end of the first.
+_INDENT = 1
+_BEGIN, _NUMBER, _SEGMENT_ID, _OFFSET, _EVENT_COUNT, _EVENT_NUMBER, _WRITER = 0, 8, 16, 24, 40, 44, 52
+#: From the number on: that, segment id, offset, time, event count, event number, writer id.
+_HEAD = struct.Struct(">QQqqiq16s")
 _NO_EVENT_NUMBER = struct.pack(">q", NO_VALUE)
 
 
 @dataclass(frozen=True, slots=True)
 class LoneAppends:
-    """Appends to one segment without a gap. `number` is that of the first; what is not a sum is of the last."""
+    """So many appends to one segment without a gap. `number` is that of the first; what is not a sum is of the last."""
 
+    count: int
     number: int
     segment_id: int
     start: int
@@ -50,55 +56,80 @@ class LoneAppends:
 
 
 def lone_appends(frames: Sequence[bytes]) -> LoneAppends | None:
-    """Read frames that each have one whole append with data.
+    """Read the first of some frames that each have one whole append with data; at most `COLUMN_LENGTH_MAX` of them.
 
-    None unless all of them are to one segment, each behind the one before, have record numbers without a gap, and
-    either all have one writer's event numbers or none has any.
+    They are to one segment, each behind the one before, have record numbers without a gap, and either all have one
+    writer's event numbers or none has any. None if there is none of them.
     """
-    count = len(frames)
     lengths = list(map(len, frames))
     if min(lengths) <= _DATA_START:
+        lengths = list(takewhile(lambda length: length > _DATA_START, lengths))
+    alike = first_difference(lengths, lengths[:1] * len(lengths))
+    if alike >= COLUMN_LENGTH_MIN:
+        # Most logs are of these; another length is likely to be something else.
+        lengths = lengths[:alike]
+    count = len(lengths)
+    if not count:
         return None
-    number, segment_id, start, _ = _FRONT.unpack_from(frames[0], _FRONT_START)
-    last_number, last_segment_id, _, time_ms = _FRONT.unpack_from(frames[-1], _FRONT_START)
-    if last_number != number + count - 1 or last_segment_id != segment_id or start < 0:
+    number, segment_id, start, _, _, event_number, writer_id = _HEAD.unpack_from(frames[0], _NUMBER - _INDENT)
+    if start < 0 or (number + count) >> 64:
         return None
-    offsets = list(accumulate([length - _DATA_START for length in lengths], initial=start))
-    begins = {
-        length: _BEGIN.pack(FORMAT_VERSION, FIRST | LAST, length - 1 - ENTRY_HEADER.size, APPEND_TYPE)
-        for length in set(lengths)
-    }
-    fronts = memoryview(b"".join([frame[_FRONT_START:_BACK_START] for frame in frames])).cast("Q")
-    backs = memoryview(b"".join([frame[_BACK_START:_DATA_START] for frame in frames])).cast("I")
-    longs = struct.Struct(f">{count}Q")
-    is_run = (
-        [frame[: _BEGIN.size] for frame in frames] == [begins[length] for length in lengths]
-        and fronts[0::_FRONT_LONGS].tobytes() == longs.pack(*range(number, number + count))
-        and fronts[1::_FRONT_LONGS].tobytes() == segment_id.to_bytes(8, "big") * count
-        and fronts[2::_FRONT_LONGS].tobytes() == longs.pack(*offsets[:-1])
-    )
-    if not is_run:
-        return None
-    _, event_number, writer_id = _BACK.unpack_from(frames[-1], _BACK_START)
-    words = [backs[word::_BACK_WORDS].tobytes() for word in range(_BACK_WORDS)]
-    if event_number == NO_VALUE:
-        is_one_writer = all(words[1 + part] == _NO_EVENT_NUMBER[4 * part : 4 * part + 4] * count for part in (0, 1))
+    if alike >= count:
+        table = Table(frames[:count], indent=_INDENT)
+        begins = _begin_of(lengths[0]).to_bytes(NUMBER_LENGTH, "big") * count
+        offsets = progression(start, lengths[0] - _DATA_START, count)
     else:
-        is_one_writer = all(
-            words[3 + part] == writer_id[4 * part : 4 * part + 4] * count for part in range(4)
-        )
-    if not is_one_writer:
+        table = Table([frame[:_DATA_START] for frame in frames[:count]], indent=_INDENT)
+        begins = packed(map(_begin_of, lengths))
+        offsets = packed(accumulate([length - _DATA_START for length in lengths[:-1]], initial=start))
+    has_numbers = event_number != NO_VALUE
+    good = min(
+        agreeing(table.numbers(_BEGIN), begins),
+        agreeing(table.numbers(_NUMBER), progression(number, 1, count)),
+        agreeing_with(table.numbers(_SEGMENT_ID), segment_id.to_bytes(NUMBER_LENGTH, "big")),
+        agreeing(table.numbers(_OFFSET), offsets),
+        _same_writer(table, writer_id, count) if has_numbers else _without_number(table, count),
+    )
+    if not good:
         return None
+    time_ms, _, event_number, writer_id = _HEAD.unpack_from(frames[good - 1], _NUMBER - _INDENT)[3:]
+    if has_numbers and event_number == NO_VALUE:
+        return None  # Some of the writer's appends have numbers, and the last one has none.
+    data = b"".join([frame[_DATA_START:] for frame in frames[:good]])
     return LoneAppends(
+        good,
         number,
         segment_id,
         start,
-        offsets[-1],
+        start + len(data),
         time_ms,
-        sum(struct.unpack(f">{count}i", words[0])),
+        sum(table.halves(_EVENT_COUNT, is_signed=True)[:good]),
         event_number,
         writer_id,
-        b"".join([frame[_DATA_START:] for frame in frames]),
+        data,
+    )
+
+
+def _begin_of(length: int) -> int:
+    """Return what stands before the number in a frame of `length` bytes that has one append."""
+    return (FORMAT_VERSION << 8 | FIRST | LAST) << 40 | (length - 1 - ENTRY_HEADER.size) << 8 | APPEND_TYPE
+
+
+def _same_writer(table: Table, writer_id: bytes, count: int) -> int:
+    """Return how many rows begin with this writer id."""
+    first, last = int.from_bytes(writer_id[:4], "big"), int.from_bytes(writer_id[12:], "big")
+    return min(
+        first_difference(table.halves(_WRITER), (first,) * count),
+        agreeing_with(table.numbers(_WRITER + 4), writer_id[4:12]),
+        first_difference(table.halves(_WRITER + 12), (last,) * count),
+    )
+
+
+def _without_number(table: Table, count: int) -> int:
+    """Return how many rows begin without an event number."""
+    return min(
+        first_difference(table.halves(_EVENT_NUMBER + 4 * half), (int.from_bytes(part, "big"),) * count)
+        for half, part in enumerate((_NO_EVENT_NUMBER[:4], _NO_EVENT_NUMBER[4:]))
     )
 
 
