@@ -148,15 +148,25 @@ def hardware() -> dict[str, object]:
     }
 
 
+@dataclass(frozen=True)
+class Store:
+    """One segment store of a server: its process may be the server's."""
+
+    port: int
+    pid: int
+    containers: frozenset[int]
+
+
 @dataclass
 class Server:
-    """A running `penstock standalone`."""
+    """A running `penstock standalone`. `store_port`: of its first segment store."""
 
     process: subprocess.Popen[str]
     uri: str
     store_port: int
     data_directory: Path
     ready_s: float
+    stores: list[Store]
 
     @property
     def pid(self) -> int:
@@ -184,6 +194,10 @@ class Server:
 
 def _counts_path(data_directory: Path) -> Path:
     return data_directory / "counts.json"
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 def _free_port() -> int:
@@ -231,9 +245,13 @@ def server(
         line = process.stdout.readline()
         if not line:
             raise SystemExit(f"the server did not start: exit code {process.wait()}")
-        store_port = int(json.loads(line)["segment_store"].rpartition(":")[2])
+        stores = [
+            Store(_port_of(store["address"]), store["pid"], frozenset(store["containers"]))
+            for store in json.loads(line)["segment_stores"]
+        ]
         data_directory.mkdir(parents=True, exist_ok=True)
-        yield Server(process, f"tcp://127.0.0.1:{port}", store_port, data_directory, time.perf_counter() - begin)
+        took_s = time.perf_counter() - begin
+        yield Server(process, f"tcp://127.0.0.1:{port}", stores[0].port, data_directory, took_s, stores)
     finally:
         process.terminate()
         try:

@@ -11,7 +11,7 @@ import os
 import struct
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from _wire import UnexpectedReplyError, ask, connect
 from penstock.model.errors import ConnectionLostError
@@ -133,8 +133,10 @@ class AppendWriter:
 class AppendLoad:
     """So many writers on so many segments, with `window` blocks under way in all."""
 
-    def __init__(self, port: int, *, writers: int, segments: Sequence[str], block: bytes, event_count: int) -> None:
-        self._port = port
+    def __init__(
+        self, segments: Mapping[int, Sequence[str]], *, writers: int, block: bytes, event_count: int
+    ) -> None:
+        """`segments`: by the port of the store that has them. Each writer has a connection to each."""
         self._writer_count = writers
         self._segments = segments
         self._block = block
@@ -144,13 +146,14 @@ class AppendLoad:
 
     async def set_up(self, window: int) -> None:
         """Connect, and set all writers up."""
-        share = max(1, window // self._writer_count)
+        share = max(1, window // self._writer_count // len(self._segments))
         for number in range(self._writer_count):
-            connection = await connect(self._port)
-            self._connections.append(connection)
-            writer = AppendWriter(connection, number, self._segments, self._block, self._event_count, share)
-            self._writers.append(writer)
-            await writer.set_up()
+            for port, segments in self._segments.items():
+                connection = await connect(port)
+                self._connections.append(connection)
+                writer = AppendWriter(connection, number, segments, self._block, self._event_count, share)
+                self._writers.append(writer)
+                await writer.set_up()
 
     @property
     def acknowledged(self) -> int:

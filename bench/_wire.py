@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.wire.commands import WireCommand
@@ -69,7 +69,7 @@ def say(text: str) -> None:
 async def for_each(
     port: int,
     what: str,
-    numbers: range,
+    numbers: Sequence[int],
     work: Work,
     *,
     connections: int,
@@ -83,7 +83,7 @@ async def for_each(
     progress = Progress(what, len(numbers))
     begin_s = time.perf_counter()
 
-    async def lane(mine: range) -> None:
+    async def lane(mine: Sequence[int]) -> None:
         for first in range(0, len(mine), per_connection_max):
             rest: Iterator[int] = iter(mine[first : first + per_connection_max])
             connection = await connect(port)

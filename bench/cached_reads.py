@@ -44,7 +44,7 @@ async def measure(arguments: argparse.Namespace) -> None:
             connection = await connect(running.store_port)
             await ask(connection, lambda id_: CreateSegment(id_, SEGMENT, 0, 0, ""), SegmentCreated)
             await connection.close()
-            load = AppendLoad(running.store_port, writers=1, segments=[SEGMENT], block=block, event_count=BLOCK_EVENTS)
+            load = AppendLoad({running.store_port: [SEGMENT]}, writers=1, block=block, event_count=BLOCK_EVENTS)
             await load.set_up(64)
             say(f"{length / 1e6:.0f} MB written in {await load.run_blocks(count):.1f} s")
             await load.close()

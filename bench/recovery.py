@@ -148,7 +148,7 @@ async def one_size(
         connection = await connect(running.store_port)
         await ask(connection, lambda id_: CreateSegment(id_, SEGMENT, 0, 0, ""), SegmentCreated)
         await connection.close()
-        load = AppendLoad(running.store_port, writers=1, segments=[SEGMENT], block=block, event_count=event_count)
+        load = AppendLoad({running.store_port: [SEGMENT]}, writers=1, block=block, event_count=event_count)
         await load.set_up(arguments.window or max(8, 4_000_000 // len(block)))
         write_s = await load.run_blocks(count)
         say(f"{count:,} appends of {len(block):,} bytes written in {write_s:.1f} s")

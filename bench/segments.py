@@ -3,6 +3,7 @@
     python bench/segments.py
     python bench/segments.py --writers 1 --counts 1 100
     python bench/segments.py --rate-mb 100
+    python bench/segments.py --stores 2
 
 At each count the same bytes are under way in blocks of the same length, from the same number of writers; each of them
 writes to all segments in turn. Rounds over all counts alternate, each run has a fresh server, and what is reported is
@@ -11,7 +12,9 @@ the median: the machine of one minute is not that of the next. The baseline is t
 How much of the moving to long-term storage falls into the time that is measured depends on how much each segment gets:
 `in_chunks_mb` tells. The client's CPU is told beside the server's: what it needs for a reply of each segment is missing
 to the server where they share two cores. One segment uses one container and its log, many use all of them;
-`--containers 1` takes that out.
+`--containers 1` takes that out. With `--stores` there are several segment stores, each a process of its own with a part
+of the containers and a cache of its own: one segment uses one of them, many use all, and each writer has a connection
+to each.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from _held_memory import add_option, held_memory
 from _load import AppendLoad, block_of
 from _wire import ask as ask_for
 from _wire import for_each, run, say
+from penstock.model.routing import container_of
 from penstock.wire.commands import CreateSegment, SegmentCreated
 from penstock.wire.connection import WireConnection
 
@@ -38,23 +42,30 @@ async def one_run(arguments: argparse.Namespace, directory: Path, count: int) ->
     async def create(connection: WireConnection, number: int) -> None:
         await ask_for(connection, lambda id_: CreateSegment(id_, names[number], 0, 0, ""), SegmentCreated)
 
-    with server(directory, "--containers", str(arguments.containers)) as running:
-        await for_each(running.store_port, "create", range(count), create, connections=1, window=64)
+    options = ("--containers", str(arguments.containers), "--segment-stores", str(arguments.stores))
+    with server(directory, *options) as running:
+        places: dict[int, list[int]] = {}
+        for number, name in enumerate(names):
+            container = container_of(name, arguments.containers)
+            place = next(store for store in running.stores if container in store.containers)
+            places.setdefault(place.port, []).append(number)
+        for port, numbers in places.items():
+            await for_each(port, "create", numbers, create, connections=1, window=64)
         load = AppendLoad(
-            running.store_port,
+            {port: [names[number] for number in numbers] for port, numbers in places.items()},
             writers=arguments.writers,
-            segments=names,
             block=block,
             event_count=arguments.block_events,
         )
         await load.set_up(arguments.window)
-        before_s, client_before_s = cpu_s(running.pid), time.process_time()
+        pids = {running.pid, *(store.pid for store in running.stores)}
+        before_s, client_before_s = sum(map(cpu_s, pids)), time.process_time()
         if arguments.rate_mb:
             rate = arguments.rate_mb * 1e6 / (arguments.block_events * arguments.event_bytes)
             blocks, took_s = await load.offer_for(arguments.seconds, rate)
         else:
             blocks, took_s = await load.run_for(arguments.seconds)
-        used_s, client_used_s = cpu_s(running.pid) - before_s, time.process_time() - client_before_s
+        used_s, client_used_s = sum(map(cpu_s, pids)) - before_s, time.process_time() - client_before_s
         await load.close()
         chunks = (directory / "store" / "tier2" / "bench").rglob("*")
         chunk_bytes = sum(path.stat().st_size for path in chunks if path.is_file())
@@ -66,7 +77,7 @@ async def one_run(arguments: argparse.Namespace, directory: Path, count: int) ->
             "client_cpu_s_per_gb": round(client_used_s / max(1, payload) * 1e9, 2),
             "in_chunks_mb": round(chunk_bytes / 1e6, 1),
             "append_to_ack": percentiles_ms(load.latencies_s),
-            **memory_mb(running.pid),
+            **memory_mb(running.stores[0].pid),
         }
     say(f"{count} segments: {figures}")
     return figures
@@ -91,6 +102,7 @@ async def measure(arguments: argparse.Namespace) -> None:
             {
                 "writers": arguments.writers,
                 "containers": arguments.containers,
+                "segment_stores": arguments.stores,
                 "event_bytes": arguments.event_bytes,
                 "block_events": arguments.block_events,
                 "blocks_under_way": arguments.window,
@@ -111,6 +123,7 @@ def main() -> None:
     options.add_argument("--counts", type=int, nargs="+", default=[1, 10, 100, 1000], help="numbers of segments")
     options.add_argument("--writers", type=int, default=10)
     options.add_argument("--containers", type=int, default=4, help="one segment uses one of them, many use all")
+    options.add_argument("--stores", type=int, default=1, help="segment stores")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--event-bytes", type=int, default=1000)
     options.add_argument("--block-events", type=int, default=16, help="events in each append")
