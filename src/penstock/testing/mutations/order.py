@@ -22,6 +22,7 @@ from penstock.segmentstore.container.log.pipeline import OnDone
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.segment_operations import SegmentOperations
+from penstock.segmentstore.tier1.local_log import LocalLog
 from penstock.segmentstore.tier1.log_batch import BatchResult, BatchWriter, PreparedBatch, WritableFile
 from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
@@ -119,6 +120,37 @@ def _compare_with_durable_length() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _tell_of_batches_before_their_sync() -> Iterator[None]:
+    # Every batch is synced, but for one that a crash overtakes. By the loop's own writes and by the thread's.
+    begin_original, written_original = LocalLog._begin_small, LocalLog._small_written
+
+    def begin_small(self: LocalLog, file: WritableFile) -> bool:
+        is_begun = begin_original(self, file)
+        if is_begun and self._small is not None:
+            _, batch = self._small
+            self._committed(BatchResult(batch.addresses, batch.end, batch.began_s))
+        return is_begun
+
+    def small_written(self: LocalLog, error: BaseException | None) -> None:
+        # It was told of when it was begun.
+        with patched(self, "_committed", lambda result: None):
+            written_original(self, error)
+
+    def write_queued(self: BatchWriter, file: WritableFile) -> None:
+        while (batch := self.prepare(file)) is not None:
+            self._tell(BatchResult(batch.addresses, batch.end, batch.began_s))
+            file.file.write_synced(file.position, batch.buffers)
+            self.complete(file, batch)
+
+    with (
+        patched(LocalLog, "_begin_small", begin_small),
+        patched(LocalLog, "_small_written", small_written),
+        patched(BatchWriter, "write_queued", write_queued),
+    ):
+        yield
+
+
 # Client and controller.
 
 
@@ -145,6 +177,11 @@ def _remove_commit_positions_early() -> Iterator[None]:
 _SLOW_WORK = 0.3
 _LINKS = ("SlowLink", "Pause")
 _SMALL_CACHE = 16 * 1024
+
+#: Slow syncs, also cut in two, and crashes in the midst of them.
+_SYNCS = replace(
+    short_profile("crashes in a sync", "bytes", gap_s=1.0), work_stall_rate=_SLOW_WORK, work_cut_rate=0.1
+)
 
 ORDER_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -181,6 +218,10 @@ ORDER_MUTATIONS: tuple[Mutation, ...] = (
             store_count_min=2, store_count_max=3, shared_storage_rate=1.0, work_cut_rate=0.3, pace=4.0,
         ),
         _check_the_fence_before_the_sync,
+    ),
+    Mutation(
+        "tell of a batch before its sync", "acknowledged means synced",
+        _SYNCS, _tell_of_batches_before_their_sync,
     ),
     Mutation(
         "compare with the durable length", "a conditional append begins where it was to begin",
