@@ -56,6 +56,7 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_controller(cluster, own("controller"), profile)
     cluster = _with_controllers(cluster, own("controllers"), profile)
     cluster = _with_writes_ahead(cluster, own("writes ahead"))
+    cluster = _with_read_ranges(cluster, own("read ranges"))
     if profile.rescue_gap_s:
         cluster = _with_images(cluster, own("images"))
     if profile.storage == "bucket" or profile.has_joins:
@@ -279,6 +280,14 @@ def _with_log_bounds(cluster: ClusterSettings, rng: random.Random, profile: Prof
 def _with_writes_ahead(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
     """Return a cluster in which a segment's flush has one write under way at a time, or some."""
     container = replace(cluster.segment_store.container, flush_writes_max=rng.choice((1, 2, 8)))
+    return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
+
+
+def _with_read_ranges(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
+    """Return a cluster whose ranges ahead are as long as lone reads, end elsewhere than those, or hold several."""
+    container = cluster.segment_store.container
+    lone_bytes = container.read_ahead_bytes
+    container = replace(container, read_ahead_range_bytes=rng.choice((0, lone_bytes + 700, 4 * lone_bytes)))
     return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
 
 
