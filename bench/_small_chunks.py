@@ -16,7 +16,7 @@ from _common import TurnWatch
 from penstock.model.errors import CorruptionError
 from penstock.model.segments import Buffer
 from penstock.runtime.runtime import real_runtime
-from penstock.segmentstore.settings import GarbageSettings, JoinSettings
+from penstock.segmentstore.container_settings import GarbageSettings, JoinSettings
 from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage

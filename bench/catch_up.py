@@ -19,7 +19,7 @@ from pathlib import Path
 import penstock
 from _common import cpu_s, parser, raw_disk, report, server, work_directory
 from _s3 import BUCKET, S3UnavailableError, read_ranges, s3_bucket
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 
 STREAM = "bench/catch-up"
 READ_BYTES = 1024 * 1024

@@ -25,7 +25,7 @@ from _common import TurnWatch, parser, raw_disk, report, work_directory
 from _small_chunks import measure_joins
 from _wire import say
 from penstock.runtime.runtime import real_runtime
-from penstock.segmentstore.settings import OrphanSettings
+from penstock.segmentstore.container_settings import OrphanSettings
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable

@@ -27,7 +27,8 @@ from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.reads.cache import Cache
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 

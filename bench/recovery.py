@@ -28,7 +28,8 @@ from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.container.log.recovery import recover
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.wire.commands import CreateSegment, GetStreamSegmentInfo, SegmentCreated, StreamSegmentInfo
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from _common import parser, percentiles_ms, raw_disk, report, work_directory
 from penstock.runtime.disk import LocalDisk, LocalFile
 from penstock.runtime.runtime import Runtime, ThreadedWork
-from penstock.segmentstore.settings import ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage

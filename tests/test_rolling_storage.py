@@ -24,8 +24,9 @@ from penstock.model.errors import (
 from penstock.rolling_export import ExportReport, export_rolling
 from penstock.rolling_storage import ImportReport, RollingReport, check_rolling, import_rolling
 from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.layout_settings import LayoutMode, LayoutSettings
-from penstock.segmentstore.settings import ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings

@@ -17,7 +17,8 @@ from penstock.model.errors import DataDirectoryInUseError, StorageIdentityError,
 from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.settings import ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings

@@ -26,8 +26,9 @@ from penstock.model.errors import (
 )
 from penstock.model.routing import container_of
 from penstock.segmentstore import chunk_layouts
+from penstock.segmentstore.container_settings import GarbageSettings
 from penstock.segmentstore.server import SegmentStoreServer
-from penstock.segmentstore.settings import GarbageSettings, SegmentStoreSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.wire.chunk_layouts import (

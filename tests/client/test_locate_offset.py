@@ -14,8 +14,9 @@ from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import SegmentTruncatedError
 from penstock.segmentstore import connection as connection_module
+from penstock.segmentstore.container_settings import ActivitySettings
 from penstock.segmentstore.server import SegmentStoreServer
-from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store

@@ -15,8 +15,9 @@ from penstock.client.settings import ClientSettings
 from penstock.client.statistics import Answer, ClusterStatistics, merged, merging
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError
 from penstock.model.routing import container_of
+from penstock.segmentstore.container_settings import ActivitySettings
 from penstock.segmentstore.server import SegmentStoreServer
-from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics_report import store_report
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory

@@ -16,9 +16,10 @@ from penstock.model.names import segment_name
 from penstock.model.policies import ScalingKind
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvice, ScaleAdvisor, ScaleDirection
+from penstock.segmentstore.container_settings import ActivitySettings, ScaleAdviceSettings
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.server import SegmentStoreServer
-from penstock.segmentstore.settings import ActivitySettings, ScaleAdviceSettings, SegmentStoreSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import Statistics
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory

@@ -9,7 +9,8 @@ import pytest
 from penstock.model.errors import InvalidArgumentError, StorageError
 from penstock.segmentstore.container.btree.sorted_index import KEY_LENGTH_MAX, MARK_LENGTH_MAX, SortedIndex
 from penstock.segmentstore.container.reads.cache import Cache
-from penstock.segmentstore.settings import CacheSettings, IndexSettings
+from penstock.segmentstore.container_settings import IndexSettings
+from penstock.segmentstore.settings import CacheSettings
 from penstock.testing.memory_index import MemoryIndexStorage, MemorySortedIndex
 from support.btree import NO_CACHE, TINY, new_index
 

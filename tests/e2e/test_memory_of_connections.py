@@ -30,7 +30,8 @@ import asyncio, random, sys, time
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.server import SegmentStoreServer
-from penstock.segmentstore.settings import CacheSettings, ConnectionSettings, ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import CacheSettings, ConnectionSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage

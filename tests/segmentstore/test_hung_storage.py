@@ -21,7 +21,8 @@ from penstock.model.segments import Buffer
 from penstock.runtime.disk import LocalDisk, LocalFile
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.runtime.work import PoolSettings
-from penstock.segmentstore.settings import ContainerSettings, OrphanSettings, SegmentStoreSettings
+from penstock.segmentstore.container_settings import ContainerSettings, OrphanSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings

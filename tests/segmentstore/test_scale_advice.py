@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.model.policies import ScalingKind
 from penstock.model.scale_advice import ScaleAdvice, ScaleDirection
+from penstock.segmentstore.container_settings import ScaleAdviceSettings, StatisticsSettings
 from penstock.segmentstore.quiet_segments import QuietSegments
 from penstock.segmentstore.scale_advice import MostUrgent, advise, silence
-from penstock.segmentstore.settings import ScaleAdviceSettings, StatisticsSettings
 from penstock.segmentstore.statistics import MovingRates, Rates, SegmentStatistics, Statistics
 
 NAME = "s/t/0.#epoch.0"

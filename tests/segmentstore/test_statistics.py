@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.log.pipeline import completer
-from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings, StatisticsSettings
+from penstock.segmentstore.container_settings import ActivitySettings, StatisticsSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import WINDOWS_MINUTES, ContainerStatistics, MovingRates, Page, Rates, Statistics
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.wire.statistics import SegmentRow

@@ -20,6 +20,7 @@ from penstock.model.segments import (
     VERSION_ABSENT,
     TableUpdate,
 )
+from penstock.segmentstore.container_settings import ActivitySettings
 from penstock.segmentstore.core_attributes import (
     CREATION_TIME,
     EVENT_COUNT,
@@ -30,7 +31,7 @@ from penstock.segmentstore.core_attributes import (
     core_attribute_id,
 )
 from penstock.segmentstore.server import SegmentStoreServer
-from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.wire import commands as wire
 from penstock.wire.commands import TableKey, TableKeyValue

@@ -15,12 +15,8 @@ from penstock.client.event_writer import EventWriter
 from penstock.client.settings import ClientSettings
 from penstock.model.policies import Scaling
 from penstock.model.segments import TableUpdate
-from penstock.segmentstore.settings import (
-    CacheSettings,
-    ConnectionSettings,
-    ContainerSettings,
-    SegmentStoreSettings,
-)
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import CacheSettings, ConnectionSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.testing.checks.history import WriteEvent, check_history
 from penstock.testing.checks.invariants import check_store

@@ -38,7 +38,8 @@ from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables.index import TableBusyError, TableIndex
 from penstock.segmentstore.container.tables.reads import page_of
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage

@@ -14,7 +14,8 @@ from penstock.model.errors import PenstockError, SegmentTruncatedError
 from penstock.model.names import segment_name
 from penstock.model.policies import Retention, RetentionKind, Scaling
 from penstock.model.segments import SegmentData
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings, GarbageSettings, SegmentStoreSettings
+from penstock.segmentstore.container_settings import ContainerSettings, GarbageSettings
+from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
 from penstock.testing.simulation.disk_nodes import FileNode
 from penstock.testing.simulation.host import Death

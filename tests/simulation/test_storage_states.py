@@ -12,13 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.segmentstore.settings import (
-    CacheSettings,
-    ContainerSettings,
-    SegmentStoreSettings,
-    SpaceSettings,
-    StorageGuardSettings,
-)
+from penstock.segmentstore.container_settings import ContainerSettings, SpaceSettings
+from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings, StorageGuardSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.testing.simulation import Simulation
 from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster

@@ -11,7 +11,8 @@ from penstock.segmentstore.container.btree.pages import (
 )
 from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.reads.cache import Cache
-from penstock.segmentstore.settings import CacheSettings, IndexSettings
+from penstock.segmentstore.container_settings import IndexSettings
+from penstock.segmentstore.settings import CacheSettings
 from penstock.testing.memory_index import MemoryIndexStorage
 
 #: Pages of a few keys, moved and given back at once: the tree is high and its bytes don't last.

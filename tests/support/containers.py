@@ -17,7 +17,8 @@ from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.segment import Segment
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings, GarbageSettings, SegmentStoreSettings
+from penstock.segmentstore.container_settings import ContainerSettings, GarbageSettings
+from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage

@@ -21,8 +21,9 @@ from penstock.client.settings import ClientSettings
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.server import SegmentStoreServer
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.testing.simulation.controller_calls import serve_controller, simulated_stub

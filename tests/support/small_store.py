@@ -11,7 +11,8 @@ from penstock.data_directory import DataDirectory
 from penstock.long_term_storage import open_long_term_storage
 from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import Runtime, real_runtime
-from penstock.segmentstore.settings import ContainerSettings, ImageSettings, SegmentStoreSettings
+from penstock.segmentstore.container_settings import ContainerSettings, ImageSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings

@@ -24,7 +24,8 @@ from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.segment import SegmentFlags
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.log_batch import WritableFile

@@ -7,7 +7,7 @@ section 9.1 ("silence").
 
 from __future__ import annotations
 
-from penstock.segmentstore.settings import ScaleAdviceSettings
+from penstock.segmentstore.container_settings import ScaleAdviceSettings
 
 
 class QuietSegments:

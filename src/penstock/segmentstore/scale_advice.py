@@ -9,7 +9,7 @@ from heapq import heappush, heappushpop
 
 from penstock.model.policies import ScalingKind
 from penstock.model.scale_advice import ScaleAdvice, ScaleDirection
-from penstock.segmentstore.settings import ScaleAdviceSettings
+from penstock.segmentstore.container_settings import ScaleAdviceSettings
 from penstock.segmentstore.statistics import Rates, SegmentStatistics
 
 _MINUTE_S = 60.0

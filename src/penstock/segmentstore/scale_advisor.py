@@ -11,8 +11,8 @@ from penstock.model.names import ContainerId
 from penstock.model.scale_advice import ScaleAdvice
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container_settings import ScaleAdviceSettings
 from penstock.segmentstore.scale_advice import MostUrgent, advise, silence
-from penstock.segmentstore.settings import ScaleAdviceSettings
 from penstock.segmentstore.store import SegmentStore
 
 #: Loads that are looked at before others get a turn: about a millisecond.

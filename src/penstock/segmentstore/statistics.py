@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from penstock.segmentstore.container_settings import ScaleAdviceSettings, StatisticsSettings
 from penstock.segmentstore.quiet_segments import QuietSegments
-from penstock.segmentstore.settings import ScaleAdviceSettings, StatisticsSettings
 from penstock.wire.statistics import SegmentRow
 
 #: Minutes over which rates are averaged.

@@ -11,7 +11,8 @@ import pytest
 from penstock.model.errors import LogFencedError, OwnershipUnconfirmedError, StorageError
 from penstock.model.segments import TableUpdate
 from penstock.segmentstore.container.container import ContainerStatus
-from penstock.segmentstore.settings import ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLog
 from support.clock import SetClock

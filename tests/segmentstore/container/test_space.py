@@ -13,7 +13,7 @@ from penstock.runtime.disk import DiskSpace
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.storage.container_storage import storage_metadata_segment
-from penstock.segmentstore.settings import SpaceSettings
+from penstock.segmentstore.container_settings import SpaceSettings
 from support.containers import QUIET, Incarnations, append, read_all, turns, until
 
 SETTINGS = SpaceSettings(

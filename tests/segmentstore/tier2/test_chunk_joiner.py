@@ -22,7 +22,7 @@ from penstock.model.errors import (
     StorageUnavailableError,
 )
 from penstock.model.segments import Buffer
-from penstock.segmentstore.settings import GarbageSettings, JoinSettings
+from penstock.segmentstore.container_settings import GarbageSettings, JoinSettings
 from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 from penstock.segmentstore.tier2.chunk_run import run_of
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage

@@ -25,7 +25,7 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.model.segments import Buffer, TableRemoval, TableUpdate
-from penstock.segmentstore.settings import JoinSettings, OrphanSettings
+from penstock.segmentstore.container_settings import JoinSettings, OrphanSettings
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable

@@ -21,7 +21,8 @@ from penstock.model.errors import (
     TooManyLeasesError,
 )
 from penstock.model.segments import TableRemoval, TableUpdate
-from penstock.segmentstore.settings import GarbageSettings, OrphanSettings, StorageGuardSettings
+from penstock.segmentstore.container_settings import GarbageSettings, OrphanSettings
+from penstock.segmentstore.settings import StorageGuardSettings
 from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, ChunkLayout
 from penstock.segmentstore.tier2.garbage import GarbageQueue

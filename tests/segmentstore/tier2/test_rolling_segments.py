@@ -18,7 +18,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.settings import JoinSettings
+from penstock.segmentstore.container_settings import JoinSettings
 from penstock.segmentstore.tier2.adoption_records import AdoptionMark, adoption_key
 from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment

@@ -26,7 +26,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime, real_runtime
-from penstock.segmentstore.settings import JoinSettings, OrphanSettings
+from penstock.segmentstore.container_settings import JoinSettings, OrphanSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage

@@ -32,7 +32,7 @@ from penstock.segmentstore.container.metadata import (
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables.tables import Tables
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.tier2.chunked_storage import StoredSegment
 
 logger: logging.Logger = logging.getLogger(__name__)

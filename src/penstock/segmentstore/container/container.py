@@ -60,8 +60,9 @@ from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.container.throttle import Bounds, Throttle, hold_bytes
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.layout_settings import LayoutMode
-from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
+from penstock.segmentstore.settings import ThrottleSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLog
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage

@@ -30,7 +30,7 @@ from penstock.segmentstore.container.storage.container_storage import (
 from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables.tables import Tables
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable
 from penstock.segmentstore.tier2.storage_health import UnwatchedStorage

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.model.names import is_written_for_readers
 from penstock.runtime.disk import DiskSpace
-from penstock.segmentstore.settings import SpaceSettings
+from penstock.segmentstore.container_settings import SpaceSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 

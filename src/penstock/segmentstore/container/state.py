@@ -44,7 +44,7 @@ from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.read_index import ReadIndex, Victims
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.tables.index import TableIndex
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 
 #: Merged segments whose names are remembered, for clients that ask again because they lost the answer.
 _LATELY_MERGED_MAX = 10_000

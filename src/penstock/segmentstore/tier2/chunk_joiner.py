@@ -20,7 +20,7 @@ from penstock.model.errors import (
     PenstockError,
     StorageNotPrimaryError,
 )
-from penstock.segmentstore.settings import JoinSettings
+from penstock.segmentstore.container_settings import JoinSettings
 from penstock.segmentstore.tier2.chunk_run import ChunkRun
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.records import SegmentRecord

@@ -32,7 +32,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.settings import GarbageSettings, JoinSettings
+from penstock.segmentstore.container_settings import GarbageSettings, JoinSettings
 from penstock.segmentstore.tier2.chunk_lookup import ExtentGoneError
 from penstock.segmentstore.tier2.chunk_name import check_chunk_name, chunk_origin
 from penstock.segmentstore.tier2.chunk_run import ChunkRun, run_of, runs_of

@@ -26,7 +26,7 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.model.segments import VERSION_ABSENT, TableRemoval, TableUpdate
-from penstock.segmentstore.settings import GarbageSettings
+from penstock.segmentstore.container_settings import GarbageSettings
 from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.garbage_records import (

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from penstock.model.errors import InvalidArgumentError, TooManyLeasesError
 from penstock.model.segments import VERSION_ABSENT, TableRemoval, TableUpdate
-from penstock.segmentstore.settings import GarbageSettings
+from penstock.segmentstore.container_settings import GarbageSettings
 from penstock.segmentstore.tier2.garbage_records import (
     LEASE_PREFIX,
     LayoutLease,

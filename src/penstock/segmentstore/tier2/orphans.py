@@ -26,7 +26,7 @@ from penstock.model.errors import (
     StorageNotRespondingError,
     StorageUnavailableError,
 )
-from penstock.segmentstore.settings import OrphanSettings
+from penstock.segmentstore.container_settings import OrphanSettings
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 

@@ -26,7 +26,7 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.model.segments import Buffer
-from penstock.segmentstore.settings import JoinSettings
+from penstock.segmentstore.container_settings import JoinSettings
 from penstock.segmentstore.tier2.chunk_creation import create_chunk, demand_all, discard_chunks
 from penstock.segmentstore.tier2.chunk_lookup import ExtentGoneError
 from penstock.segmentstore.tier2.chunk_run import ChunkRun

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from penstock.segmentstore.settings import JoinSettings
+from penstock.segmentstore.container_settings import JoinSettings
 from penstock.segmentstore.tier2 import chunked_storage, segment_join
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord

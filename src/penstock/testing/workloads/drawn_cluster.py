@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.client.settings import ClientSettings
 from penstock.controller.settings import ControllerSettings, RetentionSettings, WatermarkSettings
 from penstock.runtime.work import PoolSettings
-from penstock.segmentstore.settings import (
+from penstock.segmentstore.container_settings import (
     ActivitySettings,
-    CacheSettings,
     ContainerSettings,
-    DiskCacheSettings,
     GarbageSettings,
     ImageSettings,
     IndexSettings,
     JoinSettings,
     OrphanSettings,
-    SegmentStoreSettings,
     SpaceSettings,
 )
+from penstock.segmentstore.settings import CacheSettings, DiskCacheSettings, SegmentStoreSettings
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock.testing.chunk_faults import ChunkFaults

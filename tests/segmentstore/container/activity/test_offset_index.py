@@ -23,7 +23,8 @@ from penstock.segmentstore.container.activity.offset_index import ENTRY
 from penstock.segmentstore.container.activity.watch import ActivityWatch
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings
+from penstock.segmentstore.container_settings import ActivitySettings
+from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store

@@ -29,7 +29,8 @@ from penstock.segmentstore.container.btree.footer import FOOTER_LENGTH
 from penstock.segmentstore.container.btree.page_cache import PAGE_MEMORY_OVERHEAD
 from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.reads.cache import Cache
-from penstock.segmentstore.settings import CacheSettings, IndexSettings
+from penstock.segmentstore.container_settings import IndexSettings
+from penstock.segmentstore.settings import CacheSettings
 from penstock.testing.memory_index import MemoryIndexStorage
 from support.btree import NO_CACHE, TINY, check_tree, new_index
 

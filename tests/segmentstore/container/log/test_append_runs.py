@@ -28,7 +28,8 @@ from penstock.segmentstore.container.log.recovery import recover
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.read_index import Found
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier1.durable_log import LogFrameRun
 
 SEGMENT_IDS = (100, 101, 102)

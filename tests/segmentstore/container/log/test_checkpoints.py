@@ -13,7 +13,7 @@ from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import ContainerStatus
 from penstock.segmentstore.container.log.frames import RecordReader
 from penstock.segmentstore.container.log.operations import Checkpoint, decode_operation
-from penstock.segmentstore.settings import MIB, ContainerSettings
+from penstock.segmentstore.container_settings import MIB, ContainerSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from support.containers import QUIET, Incarnations, append, pause_writer, turns
 

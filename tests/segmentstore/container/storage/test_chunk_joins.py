@@ -9,7 +9,7 @@ import pytest
 
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.storage.storage_writer import StorageWriter
-from penstock.segmentstore.settings import JoinSettings
+from penstock.segmentstore.container_settings import JoinSettings
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from support.containers import QUIET, FaultyChunks, Incarnations, append, pause_writer, read_all, until
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.model.errors import PenstockError, StorageError
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.settings import ImageSettings, OrphanSettings
+from penstock.segmentstore.container_settings import ImageSettings, OrphanSettings
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.segmentstore.tier2.clean_end import CleanEnd
 from penstock.segmentstore.tier2.held_deletions import HeldDeletions

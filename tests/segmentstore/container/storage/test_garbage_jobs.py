@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.model.errors import InconsistentStateError
-from penstock.segmentstore.settings import GarbageSettings
+from penstock.segmentstore.container_settings import GarbageSettings
 from support.containers import QUIET, Incarnations, until
 
 

@@ -33,7 +33,7 @@ from penstock.segmentstore.container.log.image import (
 )
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.container.storage.container_storage import storage_metadata_segment
-from penstock.segmentstore.settings import ImageSettings, OrphanSettings
+from penstock.segmentstore.container_settings import ImageSettings, OrphanSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
 from penstock.segmentstore.tier2.held_deletions import HeldDeletions

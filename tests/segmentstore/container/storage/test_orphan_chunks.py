@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model.errors import ContainerOfflineError, PenstockError, StorageError, StorageNotRespondingError
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.settings import OrphanSettings
+from penstock.segmentstore.container_settings import OrphanSettings
 from penstock.segmentstore.tier2.garbage_records import SEGMENTS_FIRST
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.orphans import OrphanChunks

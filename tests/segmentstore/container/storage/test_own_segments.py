@@ -12,7 +12,7 @@ from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval,
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.container.storage.container_storage import storage_metadata_segment
-from penstock.segmentstore.settings import OrphanSettings
+from penstock.segmentstore.container_settings import OrphanSettings
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_check import CheckedContainer, StorageCheck
 from support.containers import QUIET, FaultyChunks, Incarnations, append, evict_all, pause_writer, read_all

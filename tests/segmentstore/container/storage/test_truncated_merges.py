@@ -11,7 +11,7 @@ from penstock.model.errors import StorageError
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.operations import Forget
 from penstock.segmentstore.container.space import SpaceWatch
-from penstock.segmentstore.settings import OrphanSettings
+from penstock.segmentstore.container_settings import OrphanSettings
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from support.containers import QUIET, Incarnations, append, evict_all, pause_writer, read_all
 

@@ -9,7 +9,7 @@ from penstock.model.errors import ContainerOfflineError, CorruptionError, Pensto
 from penstock.model.names import has_index_segment
 from penstock.segmentstore.container.activity.activity import Activity, Border, Touched
 from penstock.segmentstore.container.activity.offset_index import OffsetIndexes
-from penstock.segmentstore.settings import ActivitySettings
+from penstock.segmentstore.container_settings import ActivitySettings
 from penstock.segmentstore.statistics import Statistics
 
 logger: logging.Logger = logging.getLogger(__name__)

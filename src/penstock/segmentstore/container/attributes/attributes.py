@@ -15,7 +15,7 @@ from penstock.segmentstore.container.btree.sorted_index import SortedIndex
 from penstock.segmentstore.container.log.operations import RareOperation, SpillAttributes
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 
 #: Bytes of a value in an attribute index: a signed integer, big endian.
 VALUE_LENGTH = 8

@@ -9,7 +9,7 @@ from typing import Final
 from penstock.segmentstore.container.btree.page_cache import PageCache
 from penstock.segmentstore.container.btree.pages import Pointer, check_level, verify_page
 from penstock.segmentstore.container.btree.sorted_index import IndexStorage
-from penstock.segmentstore.settings import IndexSettings
+from penstock.segmentstore.container_settings import IndexSettings
 
 #: Pages looked up in memory before other tasks get a turn.
 _SLICE_PAGES: Final = 1024

@@ -21,7 +21,7 @@ from penstock.segmentstore.container.btree.pages import (
     key_at,
     pointer_at,
 )
-from penstock.segmentstore.settings import IndexSettings
+from penstock.segmentstore.container_settings import IndexSettings
 
 #: Steps of planning, some microseconds each, before other tasks get a turn.
 _SLICE_STEPS = 256

@@ -34,7 +34,7 @@ from penstock.segmentstore.container.btree.pages import (
     pointer_of,
 )
 from penstock.segmentstore.container.btree.plan import LoadPages, Node
-from penstock.segmentstore.settings import IndexSettings
+from penstock.segmentstore.container_settings import IndexSettings
 
 #: An inner page has at least two entries, however long their keys: the tree's height stays logarithmic.
 _INNER_ENTRIES_MIN: Final = 2

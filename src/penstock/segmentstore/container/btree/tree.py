@@ -44,7 +44,7 @@ from penstock.segmentstore.container.btree.rewrite import Rewriter
 from penstock.segmentstore.container.btree.sorted_index import KEY_LENGTH_MAX, MARK_LENGTH_MAX, IndexStorage
 from penstock.segmentstore.container.btree.sorting import sorted_in_slices
 from penstock.segmentstore.container.reads.cache import Cache
-from penstock.segmentstore.settings import IndexSettings
+from penstock.segmentstore.container_settings import IndexSettings
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

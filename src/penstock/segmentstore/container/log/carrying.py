@@ -26,7 +26,7 @@ from penstock.segmentstore.container.pending import (
 from penstock.segmentstore.container.reads.read_index import Arrived
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from penstock.segmentstore.container.log.recovery import Recovered
 from penstock.segmentstore.container.metadata import MetadataCut
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.tier1.durable_log import DurableLog
 
 

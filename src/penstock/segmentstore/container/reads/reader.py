@@ -25,7 +25,7 @@ from penstock.segmentstore.container.reads.disk_cache import DiskCache, SegmentK
 from penstock.segmentstore.container.reads.read_ahead import ReadAhead
 from penstock.segmentstore.container.reads.read_index import VIEW_SHARE_MAX, Found, Missing, Victims
 from penstock.segmentstore.container.segment import ReadWaiter, Segment
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 
 
 class StorageRead(Protocol):

@@ -30,8 +30,8 @@ from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.storage_lookups import StorageLookups
 from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
 from penstock.segmentstore.container.tables.tables import Tables
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.layout_settings import LayoutMode, next_mode
-from penstock.segmentstore.settings import ContainerSettings
 from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 from penstock.segmentstore.tier2.chunk_name import CHUNK_MARK_BYTES
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage

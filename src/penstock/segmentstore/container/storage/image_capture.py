@@ -16,7 +16,7 @@ from penstock.segmentstore.container.log.checkpoints import Checkpoints
 from penstock.segmentstore.container.log.image import ContainerImage, FrameRecorder, ImageName, ImageTooLongError
 from penstock.segmentstore.container.log.pipeline import OperationPipeline, completer
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.settings import ImageSettings
+from penstock.segmentstore.container_settings import ImageSettings
 
 #: How often it is looked whether all that keeps the log is carried: another may be at it.
 _CARRYING_LOOK_S = 0.01

@@ -24,7 +24,7 @@ from penstock.model.errors import (
 from penstock.segmentstore.container.log.image import ImageName, ImageTooLongError, image_prefix
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
 from penstock.segmentstore.container.storage.image_capture import ImageCapture
-from penstock.segmentstore.settings import ImageSettings
+from penstock.segmentstore.container_settings import ImageSettings
 from penstock.segmentstore.tier2.held_deletions import HeldDeletions
 from penstock.segmentstore.tier2.storage_health import StorageHealth
 

@@ -36,7 +36,7 @@ from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 
 #: Somebody else owns the container: that ends this incarnation, whatever it was about.
 _SHUT_OUT = (LogFencedError, StorageNotPrimaryError)

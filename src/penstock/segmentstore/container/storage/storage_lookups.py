@@ -25,7 +25,7 @@ from penstock.segmentstore.container.pending import PendingMerge
 from penstock.segmentstore.container.reads.read_index import Missing
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.tier2.chunked_storage import StoredSegment
 from penstock.segmentstore.tier2.turns import run_bounded
 

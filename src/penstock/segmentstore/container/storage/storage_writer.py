@@ -36,7 +36,8 @@ from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher, Submit
-from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import ThrottleSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 

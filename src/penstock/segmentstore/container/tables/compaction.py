@@ -24,7 +24,7 @@ from penstock.segmentstore.container.tables.entries import (
     parse_entries,
 )
 from penstock.segmentstore.container.tables.index import Loaded, TableIndex
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 
 #: Entries gone over, and bytes read, before others have their turn: a few milliseconds of work.
 _ENTRIES_PER_TURN = 128

@@ -20,7 +20,7 @@ from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.tables.entries import parse_entries
 from penstock.segmentstore.container.tables.index import CLEARING, LOOKUP_COUNT, TableIndex, TableMark
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 

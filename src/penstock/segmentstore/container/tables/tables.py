@@ -51,7 +51,7 @@ from penstock.segmentstore.container.tables.reads import (
     within_key_bytes,
     within_page_bytes,
 )
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 
