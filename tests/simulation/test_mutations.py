@@ -73,7 +73,6 @@ SLOW = {
     "forget the maximum",
     "pass over who has published nothing",
     "let each segment read ahead as far as a reader",
-    "delete chunks that the last image leads to",
     "refuse a second close",
     "write states without a fence",
 }

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, StorageError
 from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.image import FrameRecorder, ImageName
 from penstock.segmentstore.container.storage.images import ContainerImages
+from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
 from penstock.segmentstore.tier2.held_deletions import HeldDeletions
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
 
-def _delete_at_once() -> AbstractContextManager[None]:
+@contextmanager
+def _delete_at_once() -> Iterator[None]:
     async def delete(self: HeldDeletions, name: str) -> None:
         await self.inner.delete(name)
 
-    return patched(HeldDeletions, "delete", delete)
+    async def delete_many(self: HeldDeletions, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
+        return await delete_chunks(self.inner, names, limit=limit)
+
+    with patched(HeldDeletions, "delete", delete), patched(HeldDeletions, "delete_many", delete_many):
+        yield
 
 
 def _leave_out_what_waits() -> AbstractContextManager[None]:
