@@ -10,6 +10,7 @@ import pytest
 
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.connection import Connection
+from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import ConnectionSettings, SegmentStoreSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
@@ -63,15 +64,12 @@ class Socket(asyncio.Transport):
 
 
 class Bench:
-    """A connection that was greeted."""
+    """A connection that was greeted, of a server of its own or of another one's."""
 
-    def __init__(self, connection: ConnectionSettings = SETTINGS) -> None:
-        settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=QUIET, connection=connection)
-        runtime = memory_runtime()
-        server = SegmentStoreServer(memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings))
-        server.loop = asyncio.get_running_loop()
+    def __init__(self, connection: ConnectionSettings = SETTINGS, *, beside: Bench | None = None) -> None:
+        self.server = new_server(connection) if beside is None else beside.server
         self.socket = Socket()
-        self.connection = Connection(server)
+        self.connection = Connection(self.server)
         self.connection.connection_made(self.socket)
         self.feed(encode(Hello(17, 5)))
 
@@ -89,6 +87,15 @@ class Bench:
     def relieve(self) -> None:
         self.connection.note_outstanding(-SETTINGS.unacknowledged_bytes_max - 1)
         assert self.socket.is_read
+
+
+def new_server(connection: ConnectionSettings) -> SegmentStoreServer:
+    """Return a server that listens to nobody."""
+    settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=QUIET, connection=connection)
+    runtime = memory_runtime()
+    server = SegmentStoreServer(memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings))
+    server.loop = asyncio.get_running_loop()
+    return server
 
 
 @pytest.mark.parametrize("comes", [0, 1])
@@ -241,5 +248,52 @@ def test_a_lost_connection_looks_at_its_window_no_more() -> None:
         bench.connection.connection_lost(None)
         await asyncio.sleep(10)
         assert not bench.socket.is_read
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize(("count", "read_on_max"), [(1, 1), (15, 15), (100, 41)])
+def test_where_many_have_something_under_way_each_may_have_less(count: int, read_on_max: int) -> None:
+    """Half a megabyte under way is little for one, and seconds of appends for a hundred that get done slowly.
+
+    Whoever has something under way while hardly anybody else has, counts as one of few.
+    """
+
+    async def scenario() -> None:
+        first = Bench(ConnectionSettings())
+        benches = [first, *(Bench(beside=first) for _ in range(count - 1))]
+        for _ in range(8):
+            for bench in benches:
+                bench.connection.note_outstanding(100_000)
+            await asyncio.sleep(0.1)
+            for bench in benches:
+                bench.connection.note_outstanding(-90_000)
+                bench.connection.note_outstanding(-10_000)
+        assert first.server.budget.busy_count == 0
+        for bench in benches:
+            bench.connection.note_outstanding(200_000)
+        read_on = sum(bench.socket.is_read for bench in benches)
+        assert min(count, 15) <= read_on <= read_on_max
+        assert first.server.budget.busy_count == count
+        for bench in benches:
+            bench.connection.connection_lost(None)
+        assert first.server.budget.busy_count == 0
+
+    in_virtual_time(scenario)
+
+
+def test_a_read_brings_no_more_than_the_window_has_room_for() -> None:
+    """What the kernel holds of a connection may be several windows; but some appends are read at a time."""
+
+    async def scenario() -> None:
+        bench = Bench(ConnectionSettings())
+        while (length := len(bench.connection.get_buffer(-1))) < 512 * 1024:
+            bench.feed(FRAME * (length // len(FRAME)) + FRAME[: length % len(FRAME)])
+            bench.feed(FRAME[length % len(FRAME) :] if length % len(FRAME) else FRAME)
+        bench.connection.note_outstanding(400 * 1024)
+        assert bench.socket.is_read
+        assert len(bench.connection.get_buffer(-1)) == 112 * 1024
+        bench.connection.note_outstanding(100 * 1024)
+        assert len(bench.connection.get_buffer(-1)) == WINDOW_BYTES_LEAST
 
     in_virtual_time(scenario)

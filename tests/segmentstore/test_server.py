@@ -439,7 +439,8 @@ async def test_a_full_cache_holds_appends_until_storage_has_caught_up(
     throttle = service.store.container(A).throttle
     await until(lambda: throttle.waiting_count >= 1)
     await asyncio.sleep(0.05)
-    assert service.store.cache.utilisation > 0.6  # The share of one container, and what was under way.
+    # Nine tenths of the share of one container, which is 60 %; the last one is for what is urgent.
+    assert service.store.cache.utilisation > 0.54
     assert service.store.find(A)[1].length < 2_000_000
     assert service.server.budget.used_bytes > 0
     await other.close()

@@ -139,6 +139,23 @@ def test_buffer_grows_when_reads_fill_it_and_shrinks_when_they_do_not() -> None:
     assert len(receiver.get_buffer()) == 16 * 1024
 
 
+def test_reads_that_are_kept_short_give_the_same_frames_and_do_not_make_the_buffer_grow() -> None:
+    receiver = FrameReceiver(buffer_length=1 << 20)
+    sent = [(4, body(3000)) for _ in range(40)]
+    data = b"".join(frame(*one) for one in sent)
+    received: list[tuple[int, bytes]] = []
+    while data:
+        room = receiver.get_buffer(4000)
+        assert 0 < len(room) <= 4000
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        received += [(code, bytes(payload)) for code, payload, _ in receiver.buffer_updated(count)]
+        assert receiver.was_filled == (count == len(room))
+        data = data[count:]
+    assert received == sent
+    assert len(receiver.get_buffer()) <= 16 * 1024
+
+
 def test_trim_keeps_a_frame_under_way_and_payloads_handed_out() -> None:
     receiver = FrameReceiver()
     data = frame(1, body(20_000)) * 20

@@ -22,7 +22,7 @@ from penstock.model.segments import Buffer
 from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.ingest_budget import IngestBudget
-from penstock.segmentstore.ingest_window import IngestWindow
+from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST, IngestWindow
 from penstock.segmentstore.read_processor import ReadProcessor
 from penstock.segmentstore.request_processor import RequestProcessor
 from penstock.segmentstore.settings import ConnectionSettings
@@ -73,6 +73,11 @@ class ConnectionHost(Protocol):
     @property
     def receive_length(self) -> int:
         """How long the receive buffer of one more connection may become."""
+        ...
+
+    @property
+    def window_bytes_min(self) -> int:
+        """What one connection may have under way at least."""
         ...
 
     def flush_later(self, connection: Connection) -> None:
@@ -155,8 +160,9 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(self._settings.handshake_timeout_s, self._handshake_is_late)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See `asyncio.BufferedProtocol`."""
-        return self._receiver.get_buffer(sizehint)
+        """See `asyncio.BufferedProtocol`. No longer than what the window has room for: all of it would be under way."""
+        room = self._window.limit_bytes - self._outstanding_bytes
+        return self._receiver.get_buffer(max(room, WINDOW_BYTES_LEAST))
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
@@ -334,8 +340,11 @@ class Connection(asyncio.BufferedProtocol):
         """See `Replies.note_outstanding`."""
         if self._is_lost:
             return  # All of it was given back.
+        budget = self._server.budget
+        budget.busy_count -= self._outstanding_bytes > 0
         self._outstanding_bytes += byte_count
-        self._server.budget.add_requests(byte_count)
+        budget.busy_count += self._outstanding_bytes > 0
+        budget.add_requests(byte_count)
         if byte_count > 0:
             self._window.take(byte_count, self._loop.time())
         else:
@@ -350,6 +359,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _give_budget_back(self) -> None:
         budget = self._server.budget
+        budget.busy_count -= self._outstanding_bytes > 0
         budget.add_requests(-self._outstanding_bytes)
         budget.add_frames(-self._frame_bytes)
         self._outstanding_bytes = self._frame_bytes = 0
@@ -433,6 +443,7 @@ class Connection(asyncio.BufferedProtocol):
     def _is_within_window(self, under_way_bytes: int) -> bool:
         window, now_s = self._window, self._loop.time()
         if window.is_round_over(now_s):
+            window.bytes_min = self._server.window_bytes_min
             window.turn(now_s, self._server.sync_s)
         limit_bytes = window.limit_bytes
         if under_way_bytes <= (limit_bytes if self._is_reading else limit_bytes * 3 // 4):

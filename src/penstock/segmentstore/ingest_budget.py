@@ -32,6 +32,8 @@ class IngestBudget:
         #: Bytes of requests, which are given back when they are done, and of frames under way, which may never be.
         self.request_bytes: int = 0
         self.frame_bytes: int = 0
+        #: Connections with requests under way.
+        self.busy_count: int = 0
         #: The highest sum there was, for people and tests.
         self.used_bytes_highest: int = 0
         self._stopped: dict[Contributor, None] = {}

@@ -21,15 +21,20 @@ _ROUND_SHARE_MIN = 0.5
 _ROUND_MULTIPLE_MAX = 2.0
 #: In one round the window shrinks to this share of it at most: one sync that takes long says little.
 _SHRINK_SHARE_MAX = 0.5
+#: However many connections there are, each may have so much under way: a few appends of a Java client.
+WINDOW_BYTES_LEAST = 64 * 1024
 
 
 class IngestWindow:
-    """The window of one connection: between `bytes_min` and `bytes_max`, for a wait of about `wait_s`."""
+    """The window of one connection: between `bytes_min` and `bytes_max`, for a wait of about `wait_s`.
+
+    Attributes:
+        bytes_min: it never becomes less than this; may change, and counts from the next round on.
+    """
 
     __slots__ = (
         "_aim_s",
         "_bytes_max",
-        "_bytes_min",
         "_done_bytes",
         "_done_bytes_then",
         "_old_bytes",
@@ -38,13 +43,14 @@ class IngestWindow:
         "_taken_bytes_then",
         "_wait_s",
         "_window_bytes",
+        "bytes_min",
     )
 
     def __init__(self, bytes_min: int, bytes_max: int, wait_s: float) -> None:
-        self._bytes_min = min(bytes_min, bytes_max)
+        self.bytes_min: int = min(bytes_min, bytes_max)
         self._bytes_max = bytes_max
         self._wait_s = self._aim_s = wait_s
-        self._window_bytes = self._bytes_min
+        self._window_bytes = self.bytes_min
         #: Of these, so much has been there for longer than a round.
         self._old_bytes = 0
         self._taken_bytes = self._done_bytes = 0
@@ -89,7 +95,7 @@ class IngestWindow:
         if done_bytes:
             bytes_wanted = int(done_bytes / elapsed_s * self._aim_s)
             shrunk_bytes = int(self._window_bytes * _SHRINK_SHARE_MAX)
-            self._window_bytes = min(max(bytes_wanted, shrunk_bytes, self._bytes_min), self._bytes_max)
+            self._window_bytes = min(max(bytes_wanted, shrunk_bytes, self.bytes_min), self._bytes_max)
         if self._done_bytes < self._taken_bytes:
             self._begin(now_s)
         else:

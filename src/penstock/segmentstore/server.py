@@ -17,6 +17,7 @@ from collections.abc import Coroutine
 from penstock.runtime.sockets import bound_receive_buffers
 from penstock.segmentstore.connection import Connection
 from penstock.segmentstore.ingest_budget import IngestBudget
+from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
 
@@ -28,6 +29,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 _RECEIVE_LENGTH_MIN = 16 * 1024
 _RECEIVE_LENGTH_MAX = 512 * 1024
 _RECEIVE_SHARE_DIVISOR = 8
+#: What share of the budget the windows of all connections with something under way are together at least.
+_WINDOWS_SHARE_DIVISOR = 16
 
 
 class SegmentStoreServer:
@@ -68,6 +71,15 @@ class SegmentStoreServer:
         """How long the receive buffer of one more connection may become: with very many of them they stay short."""
         share = self.settings.ingest_bytes_max // (_RECEIVE_SHARE_DIVISOR * (len(self.connections) + 1))
         return max(_RECEIVE_LENGTH_MIN, min(_RECEIVE_LENGTH_MAX, share))
+
+    @property
+    def window_bytes_min(self) -> int:
+        """What one connection may have under way at least.
+
+        What is enough for one is too much for each of a hundred: an append would wait for all of theirs.
+        """
+        share = self.settings.ingest_bytes_max // (_WINDOWS_SHARE_DIVISOR * max(self.budget.busy_count, 1))
+        return min(self.settings.ingest_window_bytes_min, max(share, WINDOW_BYTES_LEAST))
 
     async def start(self, host: str, port: int) -> None:
         """Listen on `host`:`port`; 0 takes a free port, which `port` then says. Raises `OSError` if it is taken."""

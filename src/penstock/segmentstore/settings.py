@@ -123,7 +123,8 @@ class ConnectionSettings:
         unacknowledged_bytes_max: of that, what one connection may fill, however much is free.
         ingest_wait_s: what a connection may have under way follows the rate at which that gets done, so that an append
             waits about so long for those before it, and for two syncs of the log ...
-        ingest_window_bytes_min: ... but is never less than this.
+        ingest_window_bytes_min: ... but is never less than this, or, where so many connections have something under
+            way that this would be more than a sixteenth of `ingest_bytes_max`, their share of that; 64 KiB at least.
         receive_buffer_bytes: what the kernel may hold of one connection that was received and not read (it doubles the
             number for its own needs).
         read_delay_s_max: a request waits so long at most behind appends of its connection that cannot be taken; then

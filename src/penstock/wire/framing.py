@@ -42,6 +42,8 @@ class FrameReceiver:
         "_end",
         "_failure",
         "_frame_length_max",
+        "_free",
+        "_is_full",
         "_lent",
         "_own",
         "_own_end",
@@ -71,10 +73,11 @@ class FrameReceiver:
         self._own_end = 0
         self._own_length = 0
         self._own_type = 0
-        self._lent = 0
+        # What was free in the buffer, and how much of it was given out for the next read.
+        self._free = self._lent = 0
         # Of the read whose frames are being handed out.
         self._received = 0
-        self._was_filled = False
+        self._was_filled = self._is_full = False
         self._small_reads = 0
         self._failure: ProtocolError | None = None
 
@@ -92,11 +95,11 @@ class FrameReceiver:
 
     @property
     def was_filled(self) -> bool:
-        """Whether the last read filled the buffer, so that more is likely to be there."""
+        """Whether the last read filled what it was given, so that more is likely to be there."""
         return self._was_filled
 
-    def get_buffer(self, size_hint: int = -1) -> memoryview:
-        """Return where the next bytes go; at least one byte long. `size_hint` is not used.
+    def get_buffer(self, length_max: int = -1) -> memoryview:
+        """Return where the next bytes go: at least one byte, and no more than `length_max` if that is above 0.
 
         Ends the life of all payloads handed out before that are not owned: their bytes may change from here on.
         """
@@ -116,6 +119,9 @@ class FrameReceiver:
                     buffer[: self._end] = buffer[self._start : self._start + self._end]
                 self._start = 0
             free = buffer[self._end :]
+        self._free = len(free)
+        if 0 < length_max < self._free:
+            free = free[:length_max]
         self._lent = len(free)
         return free
 
@@ -142,6 +148,7 @@ class FrameReceiver:
         if not 0 <= count <= self._lent:
             raise InvalidArgumentError(f"{count} bytes were put into a buffer of {self._lent}")
         self._was_filled = count == self._lent
+        self._is_full = count == self._free
         self._received = count
         self._lent = 0
         if self._own is not None:
@@ -176,7 +183,7 @@ class FrameReceiver:
                 self._start = self._end
                 return None
         if self._received:
-            self._adapt(self._received, self._was_filled)
+            self._adapt(self._received, self._is_full)
             self._received = 0
         return None
 
@@ -205,10 +212,10 @@ class FrameReceiver:
         own[: len(received)] = received
         self._own, self._own_end, self._own_length, self._own_type = own, len(received), length, type_code
 
-    def _adapt(self, count: int, was_filled: bool) -> None:
-        """Grow the buffer when a read filled it; shrink it after many small reads."""
+    def _adapt(self, count: int, is_full: bool) -> None:
+        """Grow the buffer when a read filled it to its end; shrink it after many small reads."""
         length = len(self._buffer)
-        if was_filled and length < self._buffer_length:
+        if is_full and length < self._buffer_length:
             remaining = self._end - self._start
             grown = memoryview(bytearray(min(length * _GROWTH_FACTOR, self._buffer_length)))
             grown[:remaining] = self._buffer[self._start : self._end]
