@@ -41,7 +41,7 @@ async def lost(tmp_path: Path) -> StandaloneSettings:
 
 async def test_all_that_was_flushed_is_there_and_the_store_goes_on(lost: StandaloneSettings, tmp_path: Path) -> None:
     """SS-232, SS-242: into another directory; long-term storage is not touched; the new one can be lost as well."""
-    for number in range(2):
+    for number in range(3):
         settings = replace(lost, data_dir=str(tmp_path / f"new{number}"))
         before = {path: path.read_bytes() for path in Path(lost.tier2).rglob("*") if path.is_file()}
         report = await recover(settings)
@@ -69,6 +69,35 @@ async def test_all_that_was_flushed_is_there_and_the_store_goes_on(lost: Standal
         shutil.rmtree(settings.data_dir)
 
 
+async def test_all_frames_of_an_image_come_into_the_new_log_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SS-232, SS-242: what no flush has moved is there as far as the newest image goes, which has it in many frames."""
+    monkeypatch.setattr("penstock.storage_recovery._APPEND_BYTES", 10_000)  # The log is given some at a time.
+    settings = settings_of(tmp_path)
+    settings = replace(settings, durable_log=replace(settings.durable_log, frame_length_max_bytes=3_000))
+    await fill(settings)
+    more = b"nor is this" * 4_000
+    tail = b"not flushed" + more
+    async with running(settings) as store:
+        for name in NAMES:
+            await store.append(name, more)
+        for container in store.containers:
+            assert container.images is not None
+            await container.images.write()
+    shutil.rmtree(settings.data_dir)
+    report = await recover(settings)
+    assert min(container.length_bytes for container in report.containers) > 3 * 10_000
+    async with running(settings) as store:
+        for name in NAMES:
+            length = len(DATA) + len(tail)
+            assert (await store.segment_info(name)).length == length
+            found = b""
+            while len(found) < len(tail):
+                found += (await store.read(name, len(DATA) + len(found), length)).joined()
+            assert found == tail
+
+
 async def test_an_image_that_was_not_written_to_its_end_is_passed_over(lost: StandaloneSettings) -> None:
     (image,) = images(lost, 1)
     partial = image.with_name(image.name[:-1] + "9")
@@ -82,8 +111,8 @@ async def test_an_image_that_was_not_written_to_its_end_is_passed_over(lost: Sta
 
 
 async def test_the_newest_image_counts_whatever_numbers_are_missing_before_it(lost: StandaloneSettings) -> None:
-    """SS-229, SS-230: each is whole by itself, so nothing is looked for in a row. A damaged one is told by name; what
-    is older stands, since it is removed only once a newer one is durable.
+    """SS-229, SS-230, SS-242: each is whole by itself, so nothing is looked for in a row. A damaged one is told by
+    name; what is older stands, since it is removed only once a newer one is durable.
     """
     (path,) = images(lost, 0)
     name = ImageName.parse(f"_system/containers/{path.name}")
@@ -101,6 +130,12 @@ async def test_the_newest_image_counts_whatever_numbers_are_missing_before_it(lo
     assert report.containers[0].image == f"_system/containers/{made[40].name}"
     assert list(report.containers[0].passed_over) == [f"_system/containers/{made[41].name}"]
     assert not report.check.problems
+    # With each epoch, as after a recovery, numbers begin anew.
+    shutil.rmtree(lost.data_dir)
+    later = replace(image, name=replace(name, epoch=name.epoch + 1, number=1))
+    Path(lost.tier2, later.name.name).write_bytes(b"".join(later.encode()))
+    report = await recover(lost)
+    assert (report.containers[0].image, report.containers[0].passed_over) == (later.name.name, [])
 
 
 async def test_a_store_that_has_its_log_starts_from_that(tmp_path: Path) -> None:
