@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.data_directory import DataDirectoryError
-from penstock.model.errors import InvalidArgumentError, StorageUnavailableError
+from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, StorageUnavailableError
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.container.log.image import ContainerImage, ImageName
 from penstock.settings import StandaloneSettings
@@ -142,16 +142,24 @@ async def test_a_store_that_has_its_log_starts_from_that(tmp_path: Path) -> None
     """SS-243: its images in long-term storage make no difference, whatever was written since; nor is it rebuilt."""
     settings = settings_of(tmp_path)
     await fill(settings)
+    async with running(settings) as store:
+        await store.truncate_segment(NAMES[0], 1000)
+        await store.delete_segment("s/empty/0.#epoch.0")
     assert images(settings, 0)
     assert images(settings, 1)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(DataDirectoryError, match="is not empty"):
         await recover(settings)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     async with running(settings) as store:
-        assert max(container.epoch for container in store.containers) == 2
+        assert [container.epoch for container in store.containers] == [3, 3]
         for name in NAMES:
             length = len(DATA) + len(b"not flushed")
             assert (await store.segment_info(name)).length == length
             assert (await store.read(name, len(DATA), length)).joined() == b"not flushed"
+        assert (await store.segment_info(NAMES[0])).start_offset == 1000
+        with pytest.raises(NoSuchSegmentError):
+            await store.segment_info("s/empty/0.#epoch.0")
 
 
 async def test_what_cannot_be_recovered_is_refused_and_nothing_is_made(
