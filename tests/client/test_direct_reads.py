@@ -162,6 +162,31 @@ async def test_what_lies_behind_the_end_of_a_chunk_is_not_read(bench: Bench) -> 
     assert again.chunks == bench.layout.chunks
 
 
+async def test_a_chunk_with_more_behind_its_end_does_not_grow(bench: Bench) -> None:
+    """SS-256: the store would have added to it, and begins another. Layouts of before and of behind are right."""
+    await bench.store.containers[0].flush()
+    before = await bench.client._chunk_layouts.ask(A, 0, 1 << 40)
+    assert (len(before.chunks), before.chunks[-1].length) == (CHUNK_COUNT + 1, 1000)
+    with (bench.root / before.chunks[-1].name).open("ab") as file:
+        file.write(b"ZOMBIE" * 1000)
+    reads = await bench.read(before)
+    assert (reads.direct_bytes, reads.store_bytes, reads.problem) == (STORED_BYTES + 1000, 0, None)
+    more = random.Random(6).randbytes(BLOCK_BYTES)
+    await bench.store.append(A, more)
+    await bench.store.containers[0].flush()
+    bench.data += more
+    behind = await bench.client._chunk_layouts.ask(A, 0, 1 << 40)
+    assert behind.chunks[:-1] == before.chunks
+    reads = await bench.read(behind)
+    assert (reads.direct_bytes, reads.store_bytes, reads.problem) == (len(bench.data), 0, None)
+    reads = await bench.read(before)
+    assert (reads.direct_bytes, reads.store_bytes, reads.problem) == (STORED_BYTES + 1000, len(more), None)
+    # The store itself, which has nothing of it in memory.
+    bench.store.cache.evict_all()
+    reads = await bench.read(behind.clipped(0, 0))
+    assert (reads.direct_bytes, reads.store_bytes, reads.problem) == (0, len(bench.data), None)
+
+
 def remove(bench: Bench) -> None:
     bench.chunk(1).unlink()
 
