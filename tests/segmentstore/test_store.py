@@ -30,11 +30,13 @@ from penstock.model.segments import TableUpdate
 from penstock.segmentstore.container.storage.container_storage import INDEX_SUFFIX_BYTES_MAX
 from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.settings import DiskCacheSettings, SegmentStoreSettings
+from penstock.segmentstore.statistics_report import store_report
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import LogFrame
-from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier1.memory_log import MemoryLog, MemoryLogFactory
 from penstock.segmentstore.tier2.chunk_name import CHUNK_SUFFIX_BYTES_MAX, new_chunk_name
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
+from penstock.wire.statistics import Question
 from support.containers import QUIET, SMALL_CACHE, FaultyChunks, evict_all, memory_runtime, memory_store, turns, until
 
 SETTINGS = SegmentStoreSettings(
@@ -189,23 +191,89 @@ async def test_the_looks_of_several_containers_do_not_fall_into_one_turn(
     assert len(set(steps)) == len(steps)
 
 
+async def check_told(store: SegmentStore, container_id: int, others: list[str]) -> None:
+    """See that a store says of one container, to whoever asks, that its log is disabled; and that the others serve."""
+    assert list(store.failures) == [container_id]
+    assert isinstance(store.failures[container_id], LogDisabledError)
+    told = store_report(store, Question()).failures
+    assert list(told) == [container_id]
+    assert "is disabled: find out why, then enable it" in told[container_id]
+    assert not store.is_ready
+    assert others
+    for name in others:
+        await store.append(name, b"served")
+
+
+def others_of(store: SegmentStore, container_id: int) -> list[str]:
+    names = [f"s/{number}/0.#epoch.0" for number in range(20)]
+    return [name for name in names if store.container(name).id != container_id]
+
+
 async def test_a_disabled_log_keeps_one_container_offline_until_it_is_enabled(stores: Stores) -> None:
-    """SS-12, SS-262: the store starts without it, says so, and takes it up by itself once the log is enabled."""
+    """SS-12, SS-262: the store starts without it, says so, and takes it up by itself once the log is enabled.
+
+    It says so for as long as the log is disabled, while it tries it again, too; and not any longer.
+    """
     store = stores.new()
     await store.start()
     await store.create_segment(A)
     container_id = store.container(A).id
+    others = others_of(store, container_id)
+    for name in others:
+        await store.create_segment(name)
     await store.stop()
     stores.logs._get(container_id).is_enabled = False
+    tried_s: list[float] = []
+    was_told: list[bool] = []
+    create = stores.logs.create
+
+    def noted(number: int) -> MemoryLog:
+        if number == container_id:
+            tried_s.append(asyncio.get_running_loop().time())
+            was_told.append(container_id in store.failures)
+        return create(number)
+
+    stores.logs.create = noted  # type: ignore[method-assign]
     store = stores.new()
     await store.start()
-    assert isinstance(store.failures[container_id], LogDisabledError)
-    assert not store.is_ready
-    with pytest.raises(ContainerNotFoundError):
-        await store.segment_info(A)
+    async with asyncio.timeout(20):
+        while len(tried_s) < 4:
+            await check_told(store, container_id, others)
+            with pytest.raises(ContainerNotFoundError, match="is disabled"):
+                await store.segment_info(A)
+            await asyncio.sleep(0)
+    assert all(was_told[1:])
+    # Not in a hurry: somebody has to look into it.
+    assert tried_s[-1] - tried_s[0] > 2 * SETTINGS.disabled_retry_s
     await stores.logs.enable(container_id)
     await eventually(store)
     assert store.is_ready
+    assert store.failures == {}
+    assert store_report(store, Question()).failures == {}
+    assert (await store.segment_info(A)).length == 0
+
+
+async def test_a_log_that_is_disabled_under_its_container_takes_it_offline(stores: Stores) -> None:
+    """SS-262: what it could not log ends it; its next lives find the log disabled, and the store says so."""
+    store = stores.new()
+    await store.start()
+    await store.create_segment(A)
+    container_id = store.container(A).id
+    others = others_of(store, container_id)
+    for name in others:
+        await store.create_segment(name)
+    stores.logs._get(container_id).is_enabled = False
+    with pytest.raises(OutcomeUnknownError):
+        await store.append(A, b"lost")
+    assert list(store.failures) == [container_id]
+    assert not store.is_ready
+    await until(lambda: isinstance(store.failures[container_id], LogDisabledError))
+    await check_told(store, container_id, others)
+    with pytest.raises(ContainerNotFoundError, match="is disabled"):
+        await store.append(A, b"refused")
+    await stores.logs.enable(container_id)
+    await eventually(store)
+    assert store.failures == {}
     assert (await store.segment_info(A)).length == 0
 
 
