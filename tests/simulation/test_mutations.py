@@ -19,6 +19,7 @@ SEED_COUNT_MAX = 200
 
 #: Those that take longest to be found, a quarter of a minute and more on a busy machine: by night.
 SLOW = {
+    "do not scan a table's tail",
     "abort what the ledger names",
     "let each layer try for the whole time",
     "put segments away that have changed meanwhile",
