@@ -156,6 +156,14 @@ def test_reads_that_are_kept_short_give_the_same_frames_and_do_not_make_the_buff
     assert len(receiver.get_buffer()) <= 16 * 1024
 
 
+def test_a_long_frame_is_not_read_in_short_pieces() -> None:
+    receiver = FrameReceiver(buffer_length=4096)
+    head = frame(4, body(1 << 20))[:4096]
+    receiver.get_buffer(100_000)[:4096] = head
+    assert receiver.buffer_updated(4096) == []
+    assert len(receiver.get_buffer(64)) > 64
+
+
 def test_trim_keeps_a_frame_under_way_and_payloads_handed_out() -> None:
     receiver = FrameReceiver()
     data = frame(1, body(20_000)) * 20

@@ -99,7 +99,9 @@ class FrameReceiver:
         return self._was_filled
 
     def get_buffer(self, length_max: int = -1) -> memoryview:
-        """Return where the next bytes go: at least one byte, and no more than `length_max` if that is above 0.
+        """Return where the next bytes go: at least one byte.
+
+        No more than `length_max`, if that is above 0, unless a long frame is under way.
 
         Ends the life of all payloads handed out before that are not owned: their bytes may change from here on.
         """
@@ -110,6 +112,7 @@ class FrameReceiver:
             if self._own_end == len(own):
                 own = self._own = _enlarged(own, self._own_end, self._own_length)
             free = own[self._own_end :]
+            self._free = len(free)
         else:
             buffer = self._buffer
             if self._start:
@@ -119,9 +122,9 @@ class FrameReceiver:
                     buffer[: self._end] = buffer[self._start : self._start + self._end]
                 self._start = 0
             free = buffer[self._end :]
-        self._free = len(free)
-        if 0 < length_max < self._free:
-            free = free[:length_max]
+            self._free = len(free)
+            if 0 < length_max < self._free:
+                free = free[:length_max]
         self._lent = len(free)
         return free
 

@@ -130,12 +130,13 @@ class FrameScanner:
         sequence, pace = self._sequence, self._pace
         if sequence is None or pace.takes_single() or self.offset % BLOCK_LENGTH:
             return None
-        is_likely = pace.length > COLUMN_LENGTH_MIN
+        count_max = min((end - self.offset) // BLOCK_LENGTH, pace.length)
         in_window = (self._window_offset + len(self._window) - self.offset) // BLOCK_LENGTH
-        if in_window < COLUMN_LENGTH_MIN and is_likely:
+        # Where there were such frames before, there are likely to be some behind the window.
+        if in_window < COLUMN_LENGTH_MIN <= count_max and pace.length > COLUMN_LENGTH_MIN:
             self._fill_window(self.offset, BLOCK_LENGTH)
             in_window = len(self._window) // BLOCK_LENGTH
-        count = min(in_window, (end - self.offset) // BLOCK_LENGTH, pace.length)
+        count = min(in_window, count_max)
         if count < COLUMN_LENGTH_MIN:
             return None
         start = self.offset - self._window_offset

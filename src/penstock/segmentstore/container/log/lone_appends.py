@@ -36,6 +36,7 @@ _INDENT = 1
 _BEGIN, _NUMBER, _SEGMENT_ID, _OFFSET, _EVENT_COUNT, _EVENT_NUMBER, _WRITER = 0, 8, 16, 24, 40, 44, 52
 #: From the number on: that, segment id, offset, time, event count, event number, writer id.
 _HEAD = struct.Struct(">QQqqiq16s")
+_WHOLE_LENGTH_MAX = 512
 _NO_EVENT_NUMBER = struct.pack(">q", NO_VALUE)
 
 
@@ -74,12 +75,14 @@ def lone_appends(frames: Sequence[bytes]) -> LoneAppends | None:
     number, segment_id, start, _, _, event_number, writer_id = _HEAD.unpack_from(frames[0], _NUMBER - _INDENT)
     if start < 0 or (number + count) >> 64:
         return None
+    # Short frames are joined as they are, rather than cut first.
+    is_whole = alike >= count and lengths[0] <= _WHOLE_LENGTH_MAX
+    rows = frames[:count] if is_whole else [frame[:_DATA_START] for frame in frames[:count]]
+    table = Table(rows, indent=_INDENT)
     if alike >= count:
-        table = Table(frames[:count], indent=_INDENT)
         begins = _begin_of(lengths[0]).to_bytes(NUMBER_LENGTH, "big") * count
         offsets = progression(start, lengths[0] - _DATA_START, count)
     else:
-        table = Table([frame[:_DATA_START] for frame in frames[:count]], indent=_INDENT)
         begins = packed(map(_begin_of, lengths))
         offsets = packed(accumulate([length - _DATA_START for length in lengths[:-1]], initial=start))
     has_numbers = event_number != NO_VALUE
