@@ -252,6 +252,25 @@ def test_a_lost_connection_looks_at_its_window_no_more() -> None:
     in_virtual_time(scenario)
 
 
+def test_a_connection_that_is_read_on_takes_appends_again_when_its_own_are_done() -> None:
+    """Its writers were sent away, and wait to be set up again: nothing else may come that would let them.
+
+    The budget had room before that, but the window had none; and only whom the budget stops is looked at when it has.
+    """
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.fill()
+        await asyncio.sleep(SETTINGS.read_delay_s_max + 0.1)
+        assert bench.socket.is_read
+        assert bench.connection._appends._is_refusing
+        bench.server.budget.forget(bench.connection)
+        bench.connection.note_outstanding(-SETTINGS.unacknowledged_bytes_max - 1)
+        assert not bench.connection._appends._is_refusing
+
+    in_virtual_time(scenario)
+
+
 @pytest.mark.parametrize(("count", "read_on_max"), [(1, 1), (15, 15), (100, 41)])
 def test_where_many_have_something_under_way_each_may_have_less(count: int, read_on_max: int) -> None:
     """Half a megabyte under way is little for one, and seconds of appends for a hundred that get done slowly.

@@ -349,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
             self._window.take(byte_count, self._loop.time())
         else:
             self._window.finish(-byte_count)
-        if byte_count > 0 or not self._is_reading:
+        if byte_count > 0 or not self._is_reading or self._reads_on:
             self._update_reading()
 
     def _note_frames(self, byte_count: int) -> None:
@@ -454,7 +454,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _look_at_window(self) -> None:
         self._window_timer = None
-        if not self._is_reading:
+        if not self._is_reading or self._reads_on:
             self._update_reading()
 
     def review(self) -> None:
