@@ -22,7 +22,7 @@ from penstock.model.segments import Buffer
 from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.ingest_budget import IngestBudget
-from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST, IngestWindow
+from penstock.segmentstore.ingest_window import IngestWindow
 from penstock.segmentstore.read_processor import ReadProcessor
 from penstock.segmentstore.request_processor import RequestProcessor
 from penstock.segmentstore.settings import ConnectionSettings
@@ -160,9 +160,13 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(self._settings.handshake_timeout_s, self._handshake_is_late)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See `asyncio.BufferedProtocol`. No longer than what the window has room for: all of it would be under way."""
+        """See `asyncio.BufferedProtocol`.
+
+        No longer than the window has room for, or is at least: all that is read is under way. With few connections that
+        is as much as there is: what a long read brings costs least.
+        """
         room = self._window.limit_bytes - self._outstanding_bytes
-        return self._receiver.get_buffer(max(room, WINDOW_BYTES_LEAST))
+        return self._receiver.get_buffer(max(room, self._server.window_bytes_min))
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
