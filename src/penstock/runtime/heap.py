@@ -102,7 +102,9 @@ def bound_heaps() -> None:
 def keep_heap_small() -> None:
     """Have what is free in the heap given back from now on, by a thread that ends with the process.
 
-    Does nothing where the C library is another one, or older than glibc 2.33.
+    By a thread of its own: it belongs to the process, as the heap does, whatever loops and pools come and go in it; and
+    meanwhile the event loop goes on, unless it asks for memory. It holds nothing and touches nothing but the heap. Does
+    nothing where the C library is another one, or older than glibc 2.33.
     """
     trim = _glibc_trim()
     if trim is not None:

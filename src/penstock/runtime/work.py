@@ -550,7 +550,7 @@ class WorkPools:
 
 
 class ThreadedWork(WorkPools):
-    """`BlockingWork` on threads: the one place of the process that owns them.
+    """`BlockingWork` on threads: all of the process that work is done by.
 
     `thread_count_max`: of the general pool.
     """
