@@ -373,6 +373,8 @@ class FakeController:
         """Answer as Pravega's controller, which knows none of Penstock's calls."""
         raise grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata(), "unknown")
 
+    rpc_describe_stream = rpc_find_whole_tail
+
     def stream(self, info) -> FakeStream:
         found = self.all.get((info.scope, info.stream))
         if found is None:

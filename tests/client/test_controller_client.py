@@ -90,6 +90,12 @@ async def test_final_answers_are_not_tried_again(script, code, error):
     assert len(script.requests) == 1
 
 
+async def test_a_controller_without_identities_gives_none(script):
+    """Pravega's own controller has no such service: gRPC answers UNIMPLEMENTED."""
+    assert await script.client.stream_identity("a", "b") is None
+    assert script.requests == []
+
+
 async def test_question_without_an_answer_is_unavailable_and_change_is_unknown(script):
     script.answers = [grpc.StatusCode.UNAVAILABLE] * 6
     with pytest.raises(ControllerUnavailableError, match="3 attempts"):

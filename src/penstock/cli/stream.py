@@ -200,7 +200,7 @@ async def _described(session: Session, stream: str) -> tuple[dict[str, object], 
 
     client = session.client
     scope, name = split_scoped_name(stream)
-    config = await client.stream_config(stream)
+    config, identity = await client.stream_config(stream), await client.stream_identity(stream)
     head, tail = await client.head(stream), await client.tail(stream)
     current = await client._controller_client.current_segments(scope, name)
     # Those between the cuts, so that what a scaled stream still holds is counted.
@@ -226,6 +226,7 @@ async def _described(session: Session, stream: str) -> tuple[dict[str, object], 
         )
     fields: dict[str, object] = {
         "stream": stream,
+        "identity": identity,
         "is_sealed": not current,
         "bytes": total,
         **_policies(config),
@@ -239,6 +240,7 @@ async def _described(session: Session, stream: str) -> tuple[dict[str, object], 
     ]
     lines = [
         f"stream {stream}: {'sealed' if not current else 'open'}, {in_bytes(total)}",
+        *([f"  identity   {identity}"] if identity is not None else []),
         f"  scaling    {_scaling_text(config)}",
         f"  retention  {_retention_text(config)}",
         *([f"  tags       {', '.join(config.tags)}"] if config.tags else []),

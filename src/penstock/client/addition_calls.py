@@ -1,6 +1,7 @@
 """The controller's calls that Penstock has beyond Pravega's, a part of `ControllerClient`.
 
-A controller that is Pravega's own, or of an earlier release, has none of them: `UnsupportedOperationError`.
+A controller that is Pravega's own, or of an earlier release, has none of them: `UnsupportedOperationError`, or
+None where the call says so.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.model.errors import (
     NoSuchScopeError,
     NoSuchStreamError,
     TransactionError,
+    UnsupportedOperationError,
 )
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
@@ -33,6 +35,7 @@ class AdditionStub(Protocol):
     explainRetention: UnaryCall[added.ExplainRetentionRequest, added.RetentionExplanation]
     describeReaderGroups: UnaryCall[added.DescribeReaderGroupsRequest, added.DescribeReaderGroupsReply]
     findWholeTail: UnaryCall[added.WholeTailRequest, added.WholeTail]
+    describeStream: UnaryCall[added.DescribeStreamRequest, added.StreamDescription]
 
 
 class AdditionCalls(ABC):
@@ -98,6 +101,18 @@ class AdditionCalls(ABC):
         request = added.WholeTailRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
         reply = await self._ask(self._stub.findWholeTail, request, f"find the tail of {scope}/{stream}")
         return StreamCut(scope, stream, dict(reply.cut))
+
+    async def stream_identity(self, scope: str, stream: str) -> str | None:
+        """Return the identity of the stream that has this name now; see `Client.stream_identity`.
+
+        None where the controller has no such call. Raises `NoSuchStreamError`.
+        """
+        request = added.DescribeStreamRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
+        try:
+            reply = await self._ask(self._stub.describeStream, request, f"identify stream {scope}/{stream}")
+        except UnsupportedOperationError:
+            return None
+        return reply.identity
 
     async def explain_retention(self, scope: str, stream: str) -> RetentionExplanation:
         """Return what the next look at a stream would truncate, and why. Raises `NoSuchStreamError`."""

@@ -87,6 +87,21 @@ class StreamQueries:
 
         return await self._on_stream_or_marked(scope, stream, read, read_marked)
 
+    async def identity(self, scope: str, stream: str) -> str:
+        """Return the identity of the stream that has this name now: a UUID that it got when it was created.
+
+        No scale, update, seal or truncation changes it, and no other stream ever gets it. A mark stream has that of the
+        stream that it belongs to. Raises `NoSuchStreamError`, also for a stream that is not completely created.
+        """
+
+        async def read(tables: StreamTables) -> str:
+            # The remembered id may belong to a stream that another controller has deleted. Its tables show that.
+            if (await tables.state()).record.state is StreamState.CREATING:
+                raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
+            return tables.stream_id
+
+        return await self._on_stream_or_marked(scope, stream, read, read)
+
     async def scale_status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
         """Say how the scale that began in `epoch` is doing. Raises `NoSuchStreamError`."""
         return await self.on_stream(scope, stream, lambda tables: scale_status(tables, epoch))

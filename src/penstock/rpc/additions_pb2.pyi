@@ -275,3 +275,15 @@ class WholeTail(_message.Message):
     CUT_FIELD_NUMBER: _ClassVar[int]
     cut: _containers.ScalarMap[int, int]
     def __init__(self, cut: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
+class DescribeStreamRequest(_message.Message):
+    __slots__ = ("streamInfo",)
+    STREAMINFO_FIELD_NUMBER: _ClassVar[int]
+    streamInfo: _controller_pb2.StreamInfo
+    def __init__(self, streamInfo: _Optional[_Union[_controller_pb2.StreamInfo, _Mapping[str, object]]] = ...) -> None: ...
+
+class StreamDescription(_message.Message):
+    __slots__ = ("identity",)
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    identity: str
+    def __init__(self, identity: _Optional[str] = ...) -> None: ...

@@ -64,6 +64,11 @@ class PenstockControllerServiceStub(object):
                 request_serializer=penstock_dot_rpc_dot_additions__pb2.WholeTailRequest.SerializeToString,
                 response_deserializer=penstock_dot_rpc_dot_additions__pb2.WholeTail.FromString,
                 _registered_method=True)
+        self.describeStream = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/describeStream',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeStreamRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.StreamDescription.FromString,
+                _registered_method=True)
 
 
 class PenstockControllerServiceServicer(object):
@@ -105,6 +110,12 @@ class PenstockControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def describeStream(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PenstockControllerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -137,6 +148,11 @@ def add_PenstockControllerServiceServicer_to_server(servicer, server):
                     servicer.findWholeTail,
                     request_deserializer=penstock_dot_rpc_dot_additions__pb2.WholeTailRequest.FromString,
                     response_serializer=penstock_dot_rpc_dot_additions__pb2.WholeTail.SerializeToString,
+            ),
+            'describeStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.describeStream,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeStreamRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.StreamDescription.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -301,6 +317,33 @@ class PenstockControllerService(object):
             '/penstock.controller.v1.PenstockControllerService/findWholeTail',
             penstock_dot_rpc_dot_additions__pb2.WholeTailRequest.SerializeToString,
             penstock_dot_rpc_dot_additions__pb2.WholeTail.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def describeStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/describeStream',
+            penstock_dot_rpc_dot_additions__pb2.DescribeStreamRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.StreamDescription.FromString,
             options,
             channel_credentials,
             insecure,

@@ -155,6 +155,19 @@ class StreamCalls(ClientCore):
         """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
         return self._portal.call(self._part.stream_config(stream))
 
+    def stream_identity(self, stream: str) -> str | None:
+        """Return the identity of the stream that has this name now: an opaque text to store and to compare.
+
+        A stream keeps it for its whole life: through scales, updates, truncations, seals and restarts of servers. A
+        stream that is created after another one of the same name was deleted has a different one, so a program that
+        stores positions can find out that they belong to a stream that no longer exists. Streams of earlier releases
+        have one too.
+
+        None where the controller has no identities: it is Pravega's own, or of an earlier release. Raises
+        `NoSuchStreamError`.
+        """
+        return self._portal.call(self._part.stream_identity(stream))
+
     def explain_retention(self, stream: str) -> RetentionExplanation:
         """Return what the controller's next look at a stream would truncate by its policy, and why.
 

@@ -117,6 +117,13 @@ async def find_whole_tail(front: Front, request: added.WholeTailRequest) -> adde
     return added.WholeTail(cut=await front.service.whole_tails.of(info.scope, info.stream))
 
 
+async def describe_stream(front: Front, request: added.DescribeStreamRequest) -> added.StreamDescription:
+    """Answer describeStream."""
+    info = request.streamInfo
+    need_stream(info)
+    return added.StreamDescription(identity=await front.service.queries.identity(info.scope, info.stream))
+
+
 def _place(found: Place | None) -> added.RetentionExplanation.Place | None:
     if found is None:
         return None

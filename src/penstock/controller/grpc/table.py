@@ -302,6 +302,7 @@ ADDITIONS: tuple[Call, ...] = (
         # Transactions are merged without end: asked again, there may be a moment in between.
         {MetadataConflictError: ControllerUnavailableError},
     ),
+    Call("describeStream", additions.describe_stream, access.stream(_READ)),
 )  # fmt: skip
 
 
