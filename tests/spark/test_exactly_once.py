@@ -12,11 +12,23 @@ import pytest
 
 import penstock.aio
 from penstock.client.client import Client
+from penstock.client.tables import Table
 from penstock.client.transaction_endings import TransactionInfo
 from penstock.model.errors import CorruptionError, MetadataConflictError, PenstockError
-from penstock.spark.errors import BatchOvertakenError, LostBatchError
+from penstock.spark.errors import BatchOvertakenError, LostBatchError, OtherQueryError
 from penstock.spark.exactly_once import BatchIdentity, Decisions, SinkBatch, SinkLimits, SinkTask, by_stream
-from penstock.spark.ledger import Announcement, BatchState, Ledger, LedgerRow, SinkIdentity, create_ledger, ledger_table
+from penstock.spark.ledger import (
+    KEY_LENGTH,
+    Announcement,
+    BatchState,
+    Ledger,
+    LedgerRow,
+    SinkIdentity,
+    create_ledger,
+    ledger_rows,
+    ledger_table,
+)
+from penstock.spark.ledger_parts import ROW_LENGTH_MAX, first_part_key
 from penstock.testing import MemoryServer, memory_server
 from support.mortal_client import Death, MortalPart
 
@@ -33,11 +45,11 @@ def server() -> Iterator[MemoryServer]:
 class Driver:
     """What Spark does with a sink: tasks, then a commit, or an abort when the commit fails."""
 
-    def __init__(self, client: Client, stream: str, app: str = "app") -> None:
-        self.client, self.stream, self.app = client, stream, app
+    def __init__(self, client: Client, stream: str, app: str = "app", query: str = "") -> None:
+        self.client, self.stream, self.app, self.query = client, stream, app, query
 
     def identity(self, batch: int) -> BatchIdentity:
-        return BatchIdentity(SinkIdentity(self.app, self.stream), batch)
+        return BatchIdentity(SinkIdentity(self.app, self.stream), batch, self.query)
 
     async def write(self, batch: int, events: list[bytes], task_count: int, client: Client | None = None) -> None:
         """Run a batch in so many tasks; `client` is mortal."""
@@ -78,6 +90,25 @@ class Driver:
         return found
 
 
+async def part_keys(driver: Driver) -> list[bytes]:
+    """Return the keys of all parts of rows that the ledger stores."""
+    async with await driver.client.table(ledger_table(driver.stream)) as table:
+        primary = SinkIdentity(driver.app, driver.stream).key
+        return [key[KEY_LENGTH:] async for key in table.keys(primary=primary, start=primary + first_part_key())]
+
+
+async def parts_named(driver: Driver) -> list[bytes]:
+    """Return the keys of the parts that the row names."""
+    return list((await row_of(driver)).encode_with_parts()[1])
+
+
+async def row_of(driver: Driver) -> LedgerRow:
+    ledger = await Ledger.open(driver.client, SinkIdentity(driver.app, driver.stream))
+    row, _ = await ledger.look()
+    await ledger.close()
+    return row
+
+
 def events_of(batch: int) -> list[bytes]:
     return [b"batch %d event %d" % (batch, number) for number in range(7)]
 
@@ -104,9 +135,18 @@ def test_batches_are_there_once_however_often_they_are_run(server: MemoryServer)
     run(server, step)
 
 
+@pytest.fixture(params=[False, True], ids=["whole rows", "rows in parts"])
+def row_length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows as they are, or each row in several parts."""
+    if request.param:
+        monkeypatch.setattr("penstock.spark.ledger.ROW_LENGTH_MAX", 100)
+        monkeypatch.setattr("penstock.spark.ledger_parts.PART_LENGTH", 60)
+
+
+@pytest.mark.usefixtures("row_length")
 @pytest.mark.parametrize("how", ["before", "behind", "lost"])
 def test_a_batch_that_is_cut_off_anywhere_is_there_once_when_it_is_run_again(server: MemoryServer, how: str) -> None:
-    """The driver dies before or behind each request, or its reply is lost; then the batch comes in other tasks."""
+    """The driver dies before or after each request, or its reply is lost; then the batch is repeated by new tasks."""
 
     async def step(driver: Driver) -> None:
         expected = Counter[bytes]()
@@ -122,6 +162,7 @@ def test_a_batch_that_is_cut_off_anywhere_is_there_once_when_it_is_run_again(ser
                 break
         assert at > 15
         assert await driver.events() == expected
+        assert await part_keys(driver) == await parts_named(driver)
         await driver.write(at + 1, [b"last"], 1)
         left = [each for each in await driver.left() if each]
         # What was begun and never announced has a lease, which nobody renews; nothing is prepared.
@@ -163,12 +204,12 @@ async def prepared(driver: Driver, batch: int, events: list[bytes]) -> dict[str,
     return by_stream([await task.prepare()])
 
 
-async def intend(driver: Driver, batch: int, transactions: dict[str, tuple[str, ...]]) -> None:
-    """A driver that has written its intent, and died."""
+async def intend(driver: Driver, batch: int, transactions: dict[str, tuple[str, ...]], query: str = "") -> None:
+    """A driver that wrote its intent, and died."""
     sink = driver.identity(batch).sink
     ledger = await Ledger.open(driver.client, sink)
     _, version = await ledger.look()
-    await ledger.replace(LedgerRow(sink, batch, BatchState.INTENT, transactions), version)
+    await ledger.replace(LedgerRow(sink, batch, BatchState.INTENT, transactions, query=query), version)
     await ledger.close()
 
 
@@ -347,6 +388,165 @@ def test_a_row_that_is_none_is_reported() -> None:
     for damaged in (b"", b"{}", row.encode()[:-1], row.encode().replace(b"intent", b"indent")):
         with pytest.raises(CorruptionError, match="here"):
             LedgerRow.decode(damaged, "here")
-    with pytest.raises(CorruptionError, match="version 2 is not known"):
-        LedgerRow.decode(row.encode().replace(b'"v":1', b'"v":2'), "here")
+    with pytest.raises(CorruptionError, match="version 3 is unknown"):
+        LedgerRow.decode(row.encode().replace(b'"v":1', b'"v":3'), "here")
     assert ledger_table("s/t") == "s/spark-ledger"
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_query_that_lost_its_checkpoint_is_refused_at_the_number_that_it_wrote_before(
+    server: MemoryServer, is_done: bool
+) -> None:
+    """A new query counts from 0 again: its batch 0 is not a repetition of the old query's batch 0."""
+
+    async def step(driver: Driver) -> None:
+        driver.query = "old"
+        if is_done:
+            await driver.write(0, events_of(0), 2)
+        else:
+            named = await prepared(driver, 0, events_of(0))
+            await intend(driver, 0, named, query="old")
+        again = Driver(driver.client, driver.stream, query="new")
+        state = "was written" if is_done else "may be written in part"
+        with pytest.raises(OtherQueryError, match=rf"query new.*{state}.* by query old.*another appId"):
+            await again.write(0, [b"other rows"], 1)
+        with pytest.raises(OtherQueryError):
+            await again.write(0, [], 1)
+        await driver.write(0, events_of(0), 1)
+        assert await driver.events() == Counter(events_of(0))
+        assert (await row_of(driver)).query == "old"
+
+    run(server, step)
+
+
+def test_a_query_that_another_query_overtook_at_its_commit_is_refused(server: MemoryServer) -> None:
+    """Both began before the ledger had a row; the tasks of the second one have prepared their transactions."""
+
+    async def step(driver: Driver) -> None:
+        driver.query = "one"
+        two = Driver(driver.client, driver.stream, query="two")
+        late = await prepared(two, 0, [b"other rows"])
+        await driver.write(0, events_of(0), 1)
+        with pytest.raises(OtherQueryError):
+            await SinkBatch(driver.client, two.identity(0), late, LIMITS).commit()
+        await SinkBatch(driver.client, two.identity(0), late, LIMITS).abort()
+        assert await driver.events() == Counter(events_of(0))
+
+    run(server, step)
+
+
+def test_a_row_without_a_query_is_of_the_query_that_comes_next(server: MemoryServer) -> None:
+    """Rows of earlier versions have none, and a batch write outside of a streaming query has none."""
+
+    async def step(driver: Driver) -> None:
+        await driver.write(0, events_of(0), 1)
+        driver.query = "one"
+        await driver.write(0, events_of(0), 1)
+        assert (await row_of(driver)).query == ""
+        await driver.write(1, events_of(1), 1)
+        assert (await row_of(driver)).query == "one"
+        driver.query = ""
+        await driver.write(1, events_of(1), 1)
+        assert await driver.events() == Counter(events_of(0) + events_of(1))
+
+    run(server, step)
+
+
+def test_a_row_that_an_earlier_version_stored_is_read() -> None:
+    stored = (
+        b'{"v":1,"app":"a","target":"s/t","batch":3,"state":"intent","transactions":{"s/t":["%s"]},"changed_ms":17}'
+        % (b"00" * 16)
+    )
+    row = LedgerRow.decode(stored, "here")
+    assert row == LedgerRow(SinkIdentity("a", "s/t"), 3, BatchState.INTENT, {"s/t": ("00" * 16,)}, 17)
+    assert row.encode_with_parts()[1] == {}
+
+
+def many_transactions(streams: int, tasks: int) -> dict[str, tuple[str, ...]]:
+    return {f"s/stream-{s}": tuple(f"{s * tasks + at:032x}" for at in range(tasks)) for s in range(streams)}
+
+
+@pytest.mark.parametrize(("streams", "tasks"), [(1, 40_000), (200, 200)])
+def test_a_row_of_tens_of_thousands_of_transactions_is_stored_and_read_again(
+    server: MemoryServer, streams: int, tasks: int
+) -> None:
+    async def step(driver: Driver) -> None:
+        sink = driver.identity(0).sink
+        ledger = await Ledger.open(driver.client, sink)
+        row = LedgerRow(sink, 7, BatchState.INTENT, many_transactions(streams, tasks), 17, "a note", "query")
+        version = await ledger.replace(row, -1)
+        assert await ledger.look() == (row, version)
+        fenced = await ledger.fence(18)
+        assert fenced == row
+        parts = await part_keys(driver)
+        assert parts == await parts_named(driver)
+        assert len(parts) > 1
+        # Its table is read by people, too.
+        await ledger.close()
+
+        def rows() -> list[LedgerRow]:
+            with penstock.connect(server.uri) as client:
+                return [each for each in ledger_rows(client, "once") if each.sink == sink]
+
+        (shown,) = await asyncio.to_thread(rows)
+        assert shown.transactions == row.transactions
+        # Parts of earlier batches go; announcements and the row stay.
+        ledger = await Ledger.open(driver.client, sink)
+        await ledger.announce(Announcement(7, "s/t", "00" * 16))
+        _, at = await ledger.look()
+        short = LedgerRow(sink, 8, BatchState.INTENT, {"s/t": ("11" * 16,)}, 19)
+        await ledger.replace(short, at)
+        assert await part_keys(driver) == parts
+        await ledger.forget_parts(short)
+        assert await part_keys(driver) == []
+        assert [each.batch for each in await ledger.announced(7)] == [7]
+        assert (await ledger.look())[0] == short
+        await ledger.close()
+
+    run(server, step)
+
+
+def test_a_row_whose_parts_are_missing_or_damaged_is_reported(server: MemoryServer) -> None:
+    async def step(driver: Driver) -> None:
+        sink = driver.identity(0).sink
+        ledger = await Ledger.open(driver.client, sink)
+        row = LedgerRow(sink, 7, BatchState.INTENT, many_transactions(1, ROW_LENGTH_MAX // 32), 17)
+        await ledger.replace(row, -1)
+        (first, *_) = parts = await part_keys(driver)
+        async with await driver.client.table(ledger_table(driver.stream)) as table:
+            whole = await table.get(sink.key + first)
+            assert whole is not None
+            await table.put(sink.key + first, whole.replace(b"0", b"1"))
+            with pytest.raises(CorruptionError, match=f"its {len(parts)} parts do not have the SHA-256"):
+                await ledger.look()
+            await table.remove(sink.key + first)
+            with pytest.raises(CorruptionError, match=f"1 of its {len(parts)} parts are missing"):
+                await ledger.look()
+        await ledger.close()
+
+    run(server, step)
+
+
+def test_a_row_that_is_replaced_while_its_parts_are_read_is_read_again(
+    server: MemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def step(driver: Driver) -> None:
+        sink = driver.identity(0).sink
+        ledger, other = await Ledger.open(driver.client, sink), await Ledger.open(driver.client, sink)
+        long = LedgerRow(sink, 7, BatchState.INTENT, many_transactions(1, ROW_LENGTH_MAX // 32), 17)
+        short = LedgerRow(sink, 8, BatchState.INTENT, {"s/t": ("11" * 16,)}, 19)
+        version = await ledger.replace(long, -1)
+        entry, calls = Table.entry, itertools.count()
+
+        async def entry_late(table: Table[bytes, bytes], key: bytes) -> object:
+            if table is ledger._table and next(calls) == 1:
+                await other.replace(short, version)
+                await other.forget_parts(short)
+            return await entry(table, key)
+
+        monkeypatch.setattr(Table, "entry", entry_late)
+        assert (await ledger.look())[0] == short
+        await ledger.close()
+        await other.close()
+
+    run(server, step)

@@ -139,6 +139,40 @@ def test_a_query_goes_by_its_own_id_and_batches(spark, store, client, new_stream
     assert events(client, target) == expected(300)
 
 
+@pytest.mark.parametrize("how", ["sink", "foreachBatch"])
+def test_a_query_whose_checkpoint_was_lost_fails_instead_of_dropping_its_rows(
+    spark, store, client, new_stream, tmp_path: Path, how: str
+) -> None:
+    """The second query counts its batches from 0 again, under the same `appId`."""
+    source, target = new_stream(1), new_stream(1)
+    write(rows_of(spark, 100), store, source)
+
+    def append(frame, batch: int) -> None:
+        write(frame, store, target, appId="revenue", batchId=batch)
+
+    def run(checkpoint: Path) -> None:
+        writer = (
+            spark.readStream.format("penstock")
+            .options(uri=store.uri, stream=source, start="earliest", columns="event")
+            .load()
+            .writeStream.option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+        )
+        if how == "sink":
+            writer = writer.format("penstock").options(uri=store.uri, stream=target, appId="revenue")
+        else:
+            writer = writer.foreachBatch(append)
+        writer.start().awaitTermination()
+
+    run(tmp_path / "first")
+    assert row_of(store.uri, "revenue", target).query
+    write(rows_of(spark, 50, 100), store, source)
+    with pytest.raises(Exception, match="a batch of this number was written by query"):
+        run(tmp_path / "second")
+    run(tmp_path / "first")
+    assert events(client, target) == expected(150)
+
+
 DRIVER = """
 import sys
 

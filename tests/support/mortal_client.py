@@ -20,7 +20,7 @@ class MortalPart:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._part, name)
-        if name in ("id", "name", "close", "scan"):
+        if name in ("id", "name", "close", "scan", "keys"):
             return found
 
         async def call(*args: Any, **options: Any) -> Any:

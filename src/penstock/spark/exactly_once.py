@@ -1,8 +1,8 @@
-"""A batch of a sink, written exactly once: tasks prepare transactions, the driver says which before it commits any.
+"""A batch of a sink, written exactly once: tasks prepare transactions, the driver records which before it commits any.
 
-`SinkTask` is what a task does, `SinkBatch` what the driver does. Whatever dies, hangs, is repeated or has a second one
-of its kind beside it: the events of a batch are read once, or the batch failed before any of them could be. Why that is
-so, case by case: ``docs/exactly-once.md``. Spark is not needed here.
+`SinkTask` is the work of a task, `SinkBatch` the work of the driver. The events of a batch are read once, or the batch
+fails before any of them can be read, whichever process dies, hangs, is repeated or runs twice. Each case is described
+in ``docs/exactly-once.md``. This module does not need Spark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.model.errors import (
     TransactionCommittedError,
     TransactionStreamDeletedError,
 )
-from penstock.spark.errors import BatchOvertakenError, LostBatchError
+from penstock.spark.errors import BatchOvertakenError, LostBatchError, OtherQueryError
 from penstock.spark.ledger import Announcement, BatchState, Ledger, LedgerRow, SinkIdentity
 
 if TYPE_CHECKING:
@@ -46,10 +46,16 @@ _LOOK_FIRST_S, _LOOK_MAX_S = 0.001, 0.25
 
 @dataclass(frozen=True, slots=True)
 class BatchIdentity:
-    """Which batch of which sink. Batches are numbered from 0, and each comes after the one before it is done."""
+    """Which batch of which sink. Batches are numbered from 0, and each begins after the one before it is done.
+
+    Attributes:
+        query: id of the streaming query that counts the batches, as its checkpoint has it; empty: unknown, or the
+            application counts them itself.
+    """
 
     sink: SinkIdentity
     batch: int
+    query: str = ""
 
     def __str__(self) -> str:
         return f"batch {self.batch} of {self.sink}"
@@ -86,7 +92,7 @@ class SinkTask:
         self.is_done_before: bool = False
 
     async def begin(self) -> None:
-        """Look what is on record of the batch. Raises `BatchOvertakenError`."""
+        """Read what is on record about the batch. Raises `BatchOvertakenError` or `OtherQueryError`."""
         if self._identity is None:
             return
         self._ledger = await Ledger.open(self._client, self._identity.sink)
@@ -165,6 +171,7 @@ class SinkBatch:
 
         Raises:
             BatchOvertakenError: a later batch is on record.
+            OtherQueryError: a batch of this number is on record, and another query has written it.
             LostBatchError: a part of it is there, and the rest was aborted.
             PenstockError: it is not known to be there; repeat the batch, or this.
         """
@@ -216,7 +223,7 @@ class SinkBatch:
         row, version = looked
         _check_not_overtaken(identity, row)
         if row.state is BatchState.INTENT:
-            named = BatchIdentity(row.sink, row.batch)
+            named = BatchIdentity(row.sink, row.batch, row.query)
             refusal = await decisions.hold(row.transactions)
             if refusal is None:
                 await self._commit(row)
@@ -239,7 +246,9 @@ class SinkBatch:
             return row, version
         if held is not None:
             raise held
-        row = LedgerRow(identity.sink, identity.batch, BatchState.INTENT, self._own, self._now_ms(), self._note)
+        row = LedgerRow(
+            identity.sink, identity.batch, BatchState.INTENT, self._own, self._now_ms(), self._note, identity.query
+        )
         version = await ledger.replace(row, version)
         await self._commit(row)
         return row, version
@@ -260,19 +269,19 @@ class SinkBatch:
         return row, await ledger.replace(row, version)
 
     async def _clean(self, ledger: Ledger, row: LedgerRow) -> None:
-        """Abort what attempts of this batch and of earlier ones have left behind.
+        """Abort the transactions that other attempts of this batch and of earlier ones left, and remove old parts.
 
-        Only behind the intent, and behind the commit of all that it names: a driver that still held the version before
-        could name it otherwise, and so could who finds the named ones aborted.
+        Only after the intent, and after the commit of all that it names. Before that, a driver that holds the row's
+        earlier version could still name those transactions, and so could a driver that finds the named ones aborted.
         """
         try:
             announced = await ledger.announced(row.batch)
             named = _ids(row.transactions)
             left = [(each.stream, each.transaction) for each in announced if each.transaction not in named]
             await self._decisions.abort(left)
-            await ledger.forget(announced)
+            await _together(ledger.forget(announced), ledger.forget_parts(row))
         except PenstockError as error:
-            _log.warning("%s: what is left of other attempts stays until the next batch: %s", self._identity, error)
+            _log.warning("%s: remains of other attempts stay until the next batch: %s", self._identity, error)
 
 
 class Decisions:
@@ -383,14 +392,26 @@ def _ids(transactions: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _check_not_overtaken(identity: BatchIdentity, row: LedgerRow) -> None:
+    """Refuse a batch that the row shows to be another query's, or to come too late.
+
+    Equal numbers alone do not show that a batch is repeated: a query whose checkpoint was lost counts from 0 again.
+    """
     if row.batch > identity.batch:
         raise BatchOvertakenError(
             f"{identity}: batch {row.batch} is on record already. Another run of the query is ahead, or its checkpoint "
-            "was lost and batches are counted anew: end the other run, or use another appId"
+            "was lost and batches are counted from 0 again: stop the other run, or use another appId"
+        )
+    if row.batch == identity.batch and row.query and identity.query and row.query != identity.query:
+        done = "was written" if row.state is BatchState.DONE else "was begun, and may be written in part,"
+        raise OtherQueryError(
+            f"{identity} of query {identity.query}: a batch of this number {done} by query {row.query}. The query's "
+            "checkpoint was lost, or two queries use one appId. Nothing of this batch was written: compare the stream "
+            "with the query's source, and continue with another appId"
         )
 
 
 def _lost(identity: BatchIdentity, what: str, error: PenstockError) -> LostBatchError:
     return LostBatchError(
-        f"{identity}: {what} ({error}). Compare its events with the stream, and go on with another appId or checkpoint"
+        f"{identity}: {what} ({error}). Compare its events with the stream, and continue with another appId or "
+        "checkpoint"
     )

@@ -1,8 +1,9 @@
 """`Ledger`: which transactions a batch of a sink consists of, on record before the first of them commits.
 
-A key-value table per scope, `spark-ledger`. Each sink of an application has one row there, which says how its latest
-batch is made up, and an announcement for each transaction that was begun and may have to be ended by somebody else. All
-of them are in one partition. Bytes: ``docs/formats.md``; what it is for: ``docs/exactly-once.md``.
+A key-value table per scope, `spark-ledger`. Each sink of an application has one row there, which names the transactions
+of its latest batch, the parts of that row if it is too long for one value, and an announcement for each transaction
+that was begun and may have to be aborted by a later driver. All of them are in one partition. Bytes:
+``docs/formats.md``; purpose: ``docs/exactly-once.md``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import hashlib
 import json
 import struct
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import CorruptionError, MetadataConflictError, OutcomeUnknownError, TableConditionError
+from penstock.spark.ledger_parts import ROW_LENGTH_MAX, BodyReference, batch_of_part, first_part_key
 
 if TYPE_CHECKING:
     from penstock import Client as SyncClient
@@ -29,6 +31,10 @@ KEY_LENGTH = 32
 SECONDARY_KEY_LENGTH = 24
 PARTITION_COUNT = 4
 FORMAT_VERSION = 1
+#: Of a row whose body is stored in parts.
+PARTS_VERSION = 2
+#: How often a row in parts is read again because another driver has replaced it meanwhile.
+READS_MAX = 8
 
 _SECONDARY = struct.Struct(">Q16s")
 _ROW_KEY = bytes(SECONDARY_KEY_LENGTH)
@@ -73,8 +79,9 @@ class LedgerRow:
     Attributes:
         batch: its number, from 0; -1: none yet.
         transactions: stream (``scope/stream``) -> ids of its transactions in that stream.
-        note: what its writer wants to find with it, where nobody else keeps that; of the Spark sink nothing.
-        changed_ms: when the row was written, in milliseconds since 1970 by the driver's clock. Nothing goes by it.
+        note: what its writer stores with it; empty for the Spark sink.
+        changed_ms: when the row was written, in milliseconds since 1970 by the driver's clock. Only for people.
+        query: id of the streaming query that wrote the batch; empty: unknown, or no streaming query.
     """
 
     sink: SinkIdentity
@@ -83,41 +90,75 @@ class LedgerRow:
     transactions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     changed_ms: int = 0
     note: str = ""
+    query: str = ""
 
     def encode(self) -> bytes:
-        """Return the row as it is stored."""
-        noted = {"note": self.note} if self.note else {}
-        return json.dumps(
-            {
-                "v": FORMAT_VERSION,
-                "app": self.sink.app,
-                "target": self.sink.target,
-                "batch": self.batch,
-                "state": self.state.value,
-                "transactions": {stream: list(ids) for stream, ids in self.transactions.items()},
-                "changed_ms": self.changed_ms,
-                **noted,
-            },
-            separators=(",", ":"),
-        ).encode()
+        """Return the value that is stored under the row's key: the row, or a reference to its parts if it is long."""
+        return self.encode_with_parts()[0]
+
+    def encode_with_parts(self) -> tuple[bytes, dict[bytes, bytes]]:
+        """Return the value of the row's key, and the parts by the second parts of their keys, none if it is short."""
+        head: dict[str, object] = {
+            "v": FORMAT_VERSION,
+            "app": self.sink.app,
+            "target": self.sink.target,
+            "batch": self.batch,
+            "state": self.state.value,
+            "changed_ms": self.changed_ms,
+        }
+        if self.query:
+            head["query"] = self.query
+        body: dict[str, object] = {"transactions": {stream: list(ids) for stream, ids in self.transactions.items()}}
+        if self.note:
+            body["note"] = self.note
+        whole = _json({**head, **body})
+        if len(whole) <= ROW_LENGTH_MAX:
+            return whole, {}
+        data = _json(body)
+        reference = BodyReference.of(self.batch, data)
+        head["v"] = PARTS_VERSION
+        head["body"] = [reference.sha256, reference.length_bytes, reference.part_length_bytes]
+        return _json(head), dict(zip(reference.keys, reference.parts(data), strict=True))
 
     @classmethod
-    def decode(cls, data: bytes, source: str) -> LedgerRow:
-        """Return the row that was stored. Raises `CorruptionError`, which names `source`."""
+    def decode(cls, data: bytes, source: str, parts: Sequence[bytes] = ()) -> LedgerRow:
+        """Return the row that was stored, of which `parts` are its body if `body_of` names one.
+
+        Raises `CorruptionError`, which names `source`.
+        """
         try:
             fields = json.loads(data)
-            if fields["v"] != FORMAT_VERSION:
-                raise CorruptionError(source, 0, f"version {fields['v']} is not known here: use a newer Penstock")
+            if fields["v"] not in (FORMAT_VERSION, PARTS_VERSION):
+                raise CorruptionError(source, 0, f"version {fields['v']} is unknown: use a newer Penstock")
+            reference = body_of(data, source)
+            body = fields if reference is None else json.loads(reference.joined(parts, source))
             return cls(
                 SinkIdentity(str(fields["app"]), str(fields["target"])),
                 int(fields["batch"]),
                 BatchState(fields["state"]),
-                {str(stream): tuple(map(str, ids)) for stream, ids in fields["transactions"].items()},
+                {str(stream): tuple(map(str, ids)) for stream, ids in body["transactions"].items()},
                 int(fields["changed_ms"]),
-                str(fields.get("note", "")),
+                str(body.get("note", "")),
+                str(fields.get("query", "")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(source, 0, f"not a row of a ledger: {error!r}") from error
+
+
+def body_of(data: bytes, source: str) -> BodyReference | None:
+    """Return which parts belong to a stored row; None: the row is stored whole. Raises `CorruptionError`."""
+    try:
+        fields = json.loads(data)
+        if fields["v"] != PARTS_VERSION:
+            return None
+        sha256, length_bytes, part_length_bytes = fields["body"]
+        bytes.fromhex(sha256)
+        reference = BodyReference(int(fields["batch"]), sha256, int(length_bytes), int(part_length_bytes))
+        if min(reference.batch, reference.length_bytes, reference.part_length_bytes - 1) < 0:
+            raise ValueError(fields["body"])
+        return reference
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(source, 0, f"not a row of a ledger: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,39 +193,76 @@ class Ledger:
         await self._table.close()
 
     async def look(self) -> tuple[LedgerRow, int]:
-        """Return the row, and its version for `replace`."""
-        entry = await self._table.entry(self._primary + _ROW_KEY)
-        if entry is None:
-            return LedgerRow(self.sink), -1
-        row = LedgerRow.decode(entry.value, f"{self._table.name}, row of {self.sink}")
-        if row.sink != self.sink:
-            raise CorruptionError(self._table.name, 0, f"the row of {self.sink} is about {row.sink}")
-        return row, entry.version
+        """Return the row, and its version for `replace`.
+
+        Raises:
+            CorruptionError: the row, or a part of it, is damaged or missing.
+            MetadataConflictError: other drivers replaced the row `READS_MAX` times while its parts were read.
+        """
+        source, key = f"{self._table.name}, row of {self.sink}", self._primary + _ROW_KEY
+        entry = await self._table.entry(key)
+        for _ in range(READS_MAX):
+            if entry is None:
+                return LedgerRow(self.sink), -1
+            reference = body_of(entry.value, source)
+            keys = [] if reference is None else reference.keys
+            found = [await self._table.entry(self._primary + each) for each in keys]
+            parts = [each.value for each in found if each is not None]
+            if len(parts) == len(keys):
+                row = LedgerRow.decode(entry.value, source, parts)
+                if row.sink != self.sink:
+                    raise CorruptionError(self._table.name, 0, f"the row of {self.sink} is about {row.sink}")
+                return row, entry.version
+            # A driver that replaces the row removes the parts of the row before.
+            later = await self._table.entry(key)
+            if later is not None and later.version == entry.version:
+                raise CorruptionError(source, 0, f"{len(keys) - len(parts)} of its {len(keys)} parts are missing")
+            entry = later
+        raise MetadataConflictError(f"the ledger's row of {self.sink} was replaced {READS_MAX} times while it was read")
 
     async def replace(self, row: LedgerRow, version: int) -> int:
         """Write the row, if it still has `version`; return its new one.
 
         Raises:
-            MetadataConflictError: somebody else has written it.
+            MetadataConflictError: another driver has written it.
             OutcomeUnknownError: no answer: it is written, or not, or will be as long as it has `version`.
         """
-        key, value = self._primary + _ROW_KEY, row.encode()
+        key = self._primary + _ROW_KEY
+        value, parts = row.encode_with_parts()
+        await self._store_parts(parts)
         try:
             if version == -1:
                 return await self._table.insert(key, value)
             return await self._table.put(key, value, version=version)
         except TableConditionError as error:
-            raise MetadataConflictError(f"the ledger's row of {self.sink} was written by somebody else") from error
+            raise MetadataConflictError(f"the ledger's row of {self.sink} was written by another driver") from error
         except OutcomeUnknownError:
             found = await self._table.entry(key)
             if found is not None and found.value == value:
                 return found.version
             if (-1 if found is None else found.version) != version:
-                raise MetadataConflictError(f"the ledger's row of {self.sink} was written by somebody else") from None
+                raise MetadataConflictError(f"the ledger's row of {self.sink} was written by another driver") from None
             raise
 
+    async def _store_parts(self, parts: Mapping[bytes, bytes]) -> None:
+        """Store the parts of a row that is not written yet. Until it is, they belong to no row.
+
+        Raises `OutcomeUnknownError`: a part may be missing.
+        """
+        for secondary, part in parts.items():
+            key = self._primary + secondary
+            found = await self._table.entry(key)
+            if found is not None and found.value == part:
+                continue
+            try:
+                await self._table.put(key, part)
+            except OutcomeUnknownError:
+                found = await self._table.entry(key)
+                if found is None or found.value != part:
+                    raise
+
     async def fence(self, now_ms: int) -> LedgerRow:
-        """Give the row a new version, so that no write of before can still come; return it.
+        """Give the row a new version, so that no earlier write can still succeed; return the row.
 
         Raises as `replace`.
         """
@@ -197,23 +275,37 @@ class Ledger:
         await self._table.put(self._primary + announcement.secondary_key, announcement.stream.encode())
 
     async def announced(self, batch_max: int) -> list[Announcement]:
-        """Return what was begun for batches up to `batch_max` and not ended since, as far as it is known here."""
+        """Return what was announced for batches up to `batch_max` and not forgotten since."""
         found = []
-        async for entry in self._table.scan(primary=self._primary):
+        end = self._primary + _SECONDARY.pack(batch_max + 1, bytes(16))
+        async for entry in self._table.scan(primary=self._primary, end=end):
             secondary = entry.key[KEY_LENGTH:]
             if secondary == _ROW_KEY:
                 continue
             batch, transaction = _SECONDARY.unpack(secondary)
-            if batch > batch_max:
-                break
             found.append(Announcement(batch, entry.value.decode(), transaction.hex()))
         return found
 
     async def forget(self, announcements: Iterable[Announcement]) -> None:
-        """Remove announcements of what has ended."""
+        """Remove announcements of transactions that have ended."""
         keys = [self._primary + each.secondary_key for each in announcements]
         if keys:
             await self._table.remove_many(keys)
+
+    async def forget_parts(self, row: LedgerRow) -> None:
+        """Remove the parts of rows up to `row`'s batch, except those of `row`.
+
+        Only after the transactions that `row` names are committed: no other row of its batch can be written then.
+        """
+        kept, left = row.encode_with_parts()[1], []
+        async for key in self._table.keys(primary=self._primary, start=self._primary + first_part_key()):
+            batch = batch_of_part(key[KEY_LENGTH:])
+            if batch is None or batch > row.batch:
+                break
+            if key[KEY_LENGTH:] not in kept:
+                left.append(key)
+        if left:
+            await self._table.remove_many(left)
 
 
 def ledger_table(target: str) -> str:
@@ -222,13 +314,30 @@ def ledger_table(target: str) -> str:
 
 
 def ledger_rows(client: SyncClient, scope: str) -> list[LedgerRow]:
-    """Return the rows of a scope's ledger, one for each sink. Raises `NoSuchTableError`: it has none."""
+    """Return the rows of a scope's ledger, one for each sink.
+
+    Raises:
+        NoSuchTableError: the scope has no ledger.
+        CorruptionError: a row is damaged, or parts of one are missing; a row that a driver replaces meanwhile is read
+            again first.
+    """
     with client.table(f"{scope}/{LEDGER_NAME}") as table:
-        return [
-            LedgerRow.decode(entry.value, f"{table.name}, row {entry.key.hex()}")
-            for entry in table.scan()
-            if entry.key[KEY_LENGTH:] == _ROW_KEY
-        ]
+        rows: list[LedgerRow] = []
+        row_keys = [key for page in table.key_pages() for key in page if key[KEY_LENGTH:] == _ROW_KEY]
+        for key in row_keys:
+            source = f"{table.name}, row {key.hex()}"
+            for at in range(READS_MAX):
+                entry = table.entry(key)
+                if entry is None:
+                    break
+                reference = body_of(entry.value, source)
+                keys = [] if reference is None else [key[:KEY_LENGTH] + each for each in reference.keys]
+                found = [table.entry(each) for each in keys]
+                parts = [each.value for each in found if each is not None]
+                if len(parts) == len(keys) or at == READS_MAX - 1:
+                    rows.append(LedgerRow.decode(entry.value, source, parts))
+                    break
+        return rows
 
 
 async def create_ledger(client: Client, target: str) -> None:
@@ -237,3 +346,7 @@ async def create_ledger(client: Client, target: str) -> None:
         ledger_table(target), key_length=KEY_LENGTH, secondary_key_length=SECONDARY_KEY_LENGTH,
         partition_count=PARTITION_COUNT, exist_ok=True,
     )  # fmt: skip
+
+
+def _json(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -130,17 +130,27 @@ class PenstockBatchWriter(DataSourceArrowWriter):
         """Append one task's rows; see `prepare_batches` and `write_batches`."""
         if not self._options.is_exactly_once:
             return write_batches(self._options, iterator)
-        return prepare_batches(self._options, iterator, self._identity)
+        identity = self._identity
+        if identity is not None:
+            # Set where the write is part of `foreachBatch`.
+            identity = replace(identity, query=_task_property(QUERY_ID_PROPERTY) or "")
+        return prepare_batches(self._options, iterator, identity)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what the tasks have prepared. Where there is an id, a job that is run again ends what this began."""
+        """Commit what the tasks have prepared. With an id, a job that is run again finishes what this one began."""
         if self._options.is_exactly_once:
-            _commit(self._options, _written(messages), self._identity)
+            written = _written(messages)
+            _commit(self._options, written, self._named_by(written))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort what the tasks have prepared, unless it is to commit."""
+        """Abort what the tasks have prepared, unless the ledger names it."""
         if self._options.is_exactly_once:
-            _abort(self._options, _written(messages), self._identity)
+            written = _written(messages)
+            _abort(self._options, written, self._named_by(written))
+
+    def _named_by(self, written: Sequence[TaskWritten]) -> BatchIdentity | None:
+        """Return the batch as its tasks know it: only they know the query that it is part of."""
+        return next((each.identity for each in written if each.identity is not None), self._identity)
 
 
 class PenstockStreamWriter(DataSourceStreamArrowWriter):
@@ -177,21 +187,24 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten
 
 
 def _identity_of_task(options: SinkOptions) -> BatchIdentity:
-    """Return the micro-batch that this task is for. Raises `UnsupportedOperationError` if Spark does not say."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    query = batch = None
-    if context is not None:
-        query, batch = context.getLocalProperty(QUERY_ID_PROPERTY), context.getLocalProperty(BATCH_ID_PROPERTY)
+    """Return the micro-batch of this task. Raises `UnsupportedOperationError` if Spark does not provide its number."""
+    query, batch = _task_property(QUERY_ID_PROPERTY), _task_property(BATCH_ID_PROPERTY)
     app = options.app or query
     if not app or batch is None:
         raise UnsupportedOperationError(
-            f"this Spark does not tell a task its query and batch ({QUERY_ID_PROPERTY}, {BATCH_ID_PROPERTY}), so that "
+            f"this Spark does not give a task its query and batch ({QUERY_ID_PROPERTY}, {BATCH_ID_PROPERTY}), so that "
             "batches cannot be written exactly once: use option exactlyOnce=false, or foreachBatch and a batch write "
             "with appId and batchId"
         )
-    return BatchIdentity(SinkIdentity(app, options.target), int(batch))
+    return BatchIdentity(SinkIdentity(app, options.target), int(batch), query or "")
+
+
+def _task_property(name: str) -> str | None:
+    """Return a local property of the task that this code runs in; None: it is not set, or this is no task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
 
 
 def _identity_of_batch(options: SinkOptions, written: Sequence[TaskWritten], batch: int) -> BatchIdentity:
