@@ -169,3 +169,28 @@ async def test_a_closed_batch_refuses(cluster):
             await anext(reading)
         with pytest.raises(ClosedError):
             await anext(batch.read(batch.ranges[0]))
+
+
+@pytest.mark.parametrize("tail", [b"", b"more bytes"])
+async def test_a_batch_delivers_the_events_before_damage_and_then_raises(cluster, tail):
+    async with cluster.client() as client:
+        await client.create_stream(STREAM)
+        await write(client, 0, 5)
+        segment = f"{STREAM}/0.#epoch.0"
+        damage_offset = (await client._segment_client.segment_info(segment)).length
+        await client._segment_client.append(segment, b"\0\0\0\7abcd" + tail)
+        async with client.batch(STREAM) as batch:
+            found: list[int] = []
+            with pytest.raises(CorruptionError, match="type code is 7") as caught:
+                await _collect(batch.read(batch.ranges[0]), found)
+            assert (sum(found), caught.value.offset) == (5, damage_offset)
+            pytest.importorskip("pyarrow")
+            rows: list[int] = []
+            with pytest.raises(CorruptionError, match="type code is 7"):
+                await _collect(batch.arrow(batch.ranges[0]), rows)
+            assert sum(rows) == 5
+
+
+async def _collect(batches, lengths):
+    async for batch in batches:
+        lengths.append(len(batch))

@@ -278,13 +278,47 @@ async def test_truncated_events_are_reported_or_skipped(cluster, skip):
             assert numbers(await read_count(reader, 90)) == list(range(10, 100))
 
 
-async def test_bytes_that_are_no_events_are_reported(cluster):
+async def test_events_before_damage_are_delivered_and_each_later_read_raises_until_skip(cluster):
     async with cluster.client() as client:
-        await fill(client, 1)
-        await client._segment_client.append("retail/orders/0.#epoch.0", b"\0\0\0\7garbage!")
+        await fill(client, 5)
+        segment = "retail/orders/0.#epoch.0"
+        damage_offset = (await client._segment_client.segment_info(segment)).length
+        await client._segment_client.append(segment, b"\0\0\0\7garbage!")
+        await fill(client, 5, start=5)
+        group = await client.reader_group("audit", ["retail/orders"])
+        async with await group.reader() as reader:
+            assert numbers(await read_count(reader, 5)) == list(range(5))
+            for _ in range(3):
+                with pytest.raises(CorruptionError, match="type code is 7") as caught:
+                    await reader.read(20)
+                assert caught.value.offset == damage_offset
+            assert reader.position() == {segment: damage_offset}
+        assert await group.unread_bytes() > 0
+        # A reader that takes over is at the same place.
+        async with await group.reader() as reader:
+            with pytest.raises(CorruptionError) as caught:
+                await reader.read(20)
+            assert caught.value.offset == damage_offset
+            assert await reader.skip(caught.value) == 12
+            assert numbers(await read_count(reader, 5)) == list(range(5, 10))
+            with pytest.raises(InvalidArgumentError, match="not at the damage"):
+                await reader.skip(caught.value)
+        assert await group.unread_bytes() == 0
+        await group.close()
+
+
+async def test_an_open_segment_whose_tail_is_inside_an_event_is_reported(cluster):
+    # A header that promises 300 MB, as the bytes after a truncation inside a header can: appends are whole events, so
+    # the reader knows at the tail, and does not wait for the rest.
+    async with cluster.client(read_bytes=64) as client:
+        await fill(client, 3)
+        segment = "retail/orders/0.#epoch.0"
+        await client._segment_client.append(segment, b"\0\0\0\0\x14rest of an event")
         async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader() as reader:
-            with pytest.raises(CorruptionError, match="type code is 7"):
-                await read_count(reader, 2)
+            assert numbers(await read_count(reader, 3)) == [0, 1, 2]
+            for _ in range(2):
+                with pytest.raises(CorruptionError, match="21 bytes into an event"):
+                    await reader.read(20)
 
 
 async def test_lost_connections_lose_and_double_nothing(cluster):
@@ -380,3 +414,18 @@ async def test_segment_that_is_gone_leads_to_its_successors(cluster):
         await client._segment_client.delete_segment("retail/orders/0.#epoch.0")
         async with group, await group.reader() as reader:
             assert numbers(await read_count(reader, 10)) == list(range(10, 20))
+
+
+async def test_a_truncation_inside_an_event_is_refused_and_changes_nothing(cluster):
+    async with cluster.client() as client:
+        # Payloads of zeros: from inside one, a reader would see events of no bytes.
+        await client.create_stream("retail/orders", scaling=Scaling.fixed(1))
+        async with client.event_writer("retail/orders") as writer:
+            for _ in range(10):
+                await writer.write(bytes(100))
+        for offset in (108 * 3 + 2, 108 * 3 + 50, 108 * 4 - 1):
+            with pytest.raises(InvalidArgumentError, match="starts at byte 324") as caught:
+                await client.truncate_stream(StreamCut("retail", "orders", {0: offset}))
+            assert ("324 or 432" in str(caught.value)) == (offset > 332)
+        async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader() as reader:
+            assert len(await read_count(reader, 10)) == 10

@@ -64,9 +64,11 @@ def test_cut_event_is_left_for_later(events, cut):
 )
 def test_bad_header_is_reported_with_its_place(code, length, message):
     data = frame_event(b"good") + struct.pack(">ii", code, length) + b"xxx"
-    for parse in (split_events, event_starts):
+    for parse, expected in ((split_events, [b"good"]), (event_starts, [0])):
+        # The events before the header are delivered; the call that starts at the header raises.
+        assert parse(data, source="s/t/0.#epoch.0", base_offset=1000) == (expected, 12)
         with pytest.raises(CorruptionError, match=message) as caught:
-            parse(data, source="s/t/0.#epoch.0", base_offset=1000)
+            parse(data[12:], source="s/t/0.#epoch.0", base_offset=1012)
         assert caught.value.offset == 1012
         assert caught.value.path == "s/t/0.#epoch.0"
     with pytest.raises(CorruptionError, match=message):
@@ -116,9 +118,29 @@ def test_assembler_reports_a_bad_header_at_its_offset():
     assembler.feed(frame_event(b"x") + b"\0\0\0\1")
     assert assembler.take() == ([b"x"], 500)
     assembler.feed(b"\0\0\0\1")
+    for _ in range(3):
+        with pytest.raises(CorruptionError) as caught:
+            assembler.take()
+        assert caught.value.offset == assembler.offset == 509
+
+
+@given(st.lists(st.binary(max_size=30), max_size=40), st.lists(st.integers(1, 200), max_size=20))
+def test_an_assembler_returns_every_event_before_a_damaged_header_for_any_blocks(events, sizes):
+    data = frame_events(events) + b"\xff" * 20 + frame_events([b"after"])
+    assembler = EventAssembler("s", 70)
+    found, at = [], 0
+    for size in [*sizes, len(data)]:
+        assembler.feed(data[at : at + size])
+        at += size
+        if not assembler.missing_bytes and assembler.offset == 70 + framed_length(events):
+            break  # The damaged header is next.
+        found += assembler.take()[0]
     with pytest.raises(CorruptionError) as caught:
         assembler.take()
-    assert caught.value.offset == 509
+    assert found == events
+    assert caught.value.offset == assembler.offset == 70 + framed_length(events)
+    with pytest.raises(CorruptionError):
+        assembler.check()
 
 
 @given(st.integers(0, 300), st.integers(0, 60), st.binary(max_size=30), st.data())

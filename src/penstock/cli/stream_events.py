@@ -216,6 +216,11 @@ class _OpenSegment:
     def take(self) -> EventBatch | None:
         """Return the next whole events, or None if there are none now. Raises as `StreamEvents.batches`."""
         while not self._is_gone:
+            if not self._assembler.missing_bytes:
+                # The bytes after the events taken last are not an event.
+                self._assembler.check()
+            if self._reader._is_taken_to_tail:
+                self._assembler.check_end("the segment")
             try:
                 block = self._reader._take()
             except NoSuchSegmentError:

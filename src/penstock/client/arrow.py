@@ -152,12 +152,9 @@ def starts_of(data: Buffer, *, source: str = "buffer", base_offset: int = 0) -> 
             same = int(numpy.argmin(headers == first)) if not bool((headers == first).all()) else count
             if same == count:
                 starts = numpy.arange(count, dtype=numpy.int64) * stride
-                rest, end = event_starts(
-                    memoryview(data)[count * stride :], source=source, base_offset=base_offset + count * stride
-                )
-                # What follows is shorter than the stride, but may hold shorter whole events.
-                tail = numpy.array(rest, dtype=numpy.int64) + count * stride
-                return numpy.concatenate((starts, tail)), count * stride + end
+                rest, end = event_starts(data, at=count * stride, source=source, base_offset=base_offset)
+                # The bytes that follow are shorter than the stride, but may hold shorter whole events.
+                return numpy.concatenate((starts, numpy.array(rest, dtype=numpy.int64))), end
     found, end = event_starts(data, source=source, base_offset=base_offset)
     return numpy.array(found, dtype=numpy.int64), end
 
@@ -210,11 +207,12 @@ def _unframed_equal(
     headers = numpy.ndarray((count,), ">u8", buffer=data, strides=(stride,))
     if not bool((headers == length).all()):
         return None
-    # What is left is shorter, but may hold shorter whole events.
+    # The rest is shorter than the stride, but may hold shorter whole events.
     end = count * stride
-    following = framed_length_at(data, end, source=source, base_offset=base_offset + len(head))
-    if following is not None and end + following <= len(data):
-        return None
+    if len(data) - end >= EVENT_HEADER_LENGTH:
+        following = int.from_bytes(data[end : end + EVENT_HEADER_LENGTH], "big")
+        if end + EVENT_HEADER_LENGTH + following <= len(data):
+            return None
     total = count + bool(head)
     # Arrow's pool has the memory of the batch before: fresh pages would cost more than the copy.
     buffer = pyarrow.allocate_buffer(total * length)

@@ -141,7 +141,7 @@ class BatchReader(LifeCycle):
         No Python per event.
         """
         pyarrow, numpy = import_arrow()
-        # No whole event can be there before so many bytes are: a long one is put together once.
+        # No whole event can be there before so many bytes are, so a long one is put together once.
         wanted_bytes = EVENT_HEADER_LENGTH
         async for events in self._blocks(part):
             if events.pending_bytes < wanted_bytes:
@@ -150,13 +150,13 @@ class BatchReader(LifeCycle):
             found, starts, consumed = unframe(data, source=part.segment, base_offset=at)
             rest = data[consumed:]
             events.give_back(rest)
-            wanted_bytes = framed_length_at(rest, source=part.segment, base_offset=at + consumed) or EVENT_HEADER_LENGTH
             if len(found):
                 numbers = numpy.full(len(found), part.segment_id, dtype=numpy.int64)
                 yield pyarrow.RecordBatch.from_arrays(
                     [found, pyarrow.array(numbers), pyarrow.array(starts + at)],
                     names=["event", "segment_id", "offset"],
                 )
+            wanted_bytes = framed_length_at(rest, source=part.segment, base_offset=at + consumed) or EVENT_HEADER_LENGTH
 
     async def read_all(self, range_count: int | None = None) -> AsyncIterator[EventBatch]:
         """Read `range_count` ranges at the same time (None: `batch_range_count_max`); iterate over events as they come.
@@ -205,6 +205,7 @@ class BatchReader(LifeCycle):
                 events.feed(block)
                 yield events
                 self._check_open()
+        events.check()
         if events.pending_bytes or events.offset != part.end:
             raise InvalidArgumentError(
                 f"{part.segment}: the range ends at byte {part.end}, where no event does: the last one that is whole "

@@ -27,6 +27,7 @@ from penstock.client.tasks import start_watched
 from penstock.client.time_windows import StreamMarks, TimeWindow, positions_of_stream
 from penstock.model.errors import (
     CommitNeededError,
+    CorruptionError,
     InvalidArgumentError,
     OutcomeUnknownError,
     PenstockError,
@@ -222,7 +223,8 @@ class Reader(LifeCycle):
 
         Raises:
             SegmentTruncatedError: events were truncated before they were read; the next call goes on after them.
-            CorruptionError: the bytes of a segment are not events.
+            CorruptionError: the next bytes of a segment are not an event. The events before them were delivered. Each
+                later call raises it again, or delivers events of other segments, until `skip`.
             ConnectionLostError: the store was away for too long; the next call tries again.
             CommitNeededError: without `commit` nothing can come.
             StreamError: a reader of the same name was started elsewhere, or this one is closed.
@@ -378,6 +380,34 @@ class Reader(LifeCycle):
             source.committed = at[segment]
         await self._membership.store()
 
+    async def skip(self, damage: CorruptionError) -> int:
+        """Give up the bytes of a segment that are not events; return how many. Returns once that is stored.
+
+        `damage` is the error that `read` raised. Reading resumes at the next known start of an append, or at the end of
+        the segment. Whole events in between are given up as well: starts of appends are known about once in a MiB.
+
+        Raises `StreamError` for a segment that this reader does not read any more, `InvalidArgumentError` when the
+        reader is not at the damage.
+        """
+        self._check_readable()
+        segment, offset = damage.path, damage.offset
+        source = self._membership.open_segments.get(segment)
+        if source is None or source.is_leaving:
+            raise StreamError(f"reader {self.name} cannot skip in {segment}: it does not read the segment any more")
+        if source is self._source or source.offset != offset:
+            raise InvalidArgumentError(
+                f"reader {self.name} is not at the damage at byte {offset} of {segment}: its next event starts at byte "
+                f"{self.position()[segment]}; pass the error that read() raised last"
+            )
+        end = await self._cluster.segments.locate_offset(segment, offset + 1)
+        if self._membership.open_segments.get(segment) is not source or source.offset != offset:
+            raise StreamError(f"reader {self.name} cannot skip in {segment}: it was given to another reader")
+        _log.warning("reader %s: gave up bytes %d to %d of %s, which are not events", self.name, offset, end, segment)
+        source.restart(end)
+        source.committed = max(source.committed, end)
+        await self._membership.store()
+        return end - offset
+
     def pause(self, *streams: str) -> None:
         """Hand out nothing of these streams (none given: of any) until `resume`. The segments stay with this reader."""
         if not streams:
@@ -507,7 +537,7 @@ class Reader(LifeCycle):
             _log.warning("reader %s: %s; going on there", self.name, error)
             return True
         except PenstockError:
-            # Told once: the next call reads again where the events end, whatever the reason was.
+            # The next call reads again from where the events end, and raises again while the reason lasts.
             if source.failing_since_s is None:
                 source.failing_since_s = asyncio.get_running_loop().time()
             source.restart(source.offset)

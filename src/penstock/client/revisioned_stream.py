@@ -120,6 +120,7 @@ class RevisionedStream(LifeCycle, Generic[Value]):
                 found, at = events.take()
                 for event, end in zip(found, offsets_of(found, at)[1:], strict=True):
                     yield Revision(self._segment, end), self._values.deserialize(event)
+        events.check_end("the segment")
 
     async def write(self, value: Value) -> None:
         """Append an entry, whatever is there.

@@ -94,6 +94,11 @@ class SegmentEvents:
             chunk, self._put_back = self._put_back, None
             return chunk
         while not self._is_gone:
+            if not self._assembler.missing_bytes:
+                # The bytes after the events taken last are not an event.
+                self._assembler.check()
+            if self._reader._is_taken_to_tail:
+                self._assembler.check_end("the segment")
             try:
                 block = self._reader._take()
             except NoSuchSegmentError:

@@ -65,6 +65,10 @@ class SegmentReader:
         self._fetch_offset = start_offset
         self._end_offset = end_offset
         self._blocks: deque[bytes] = deque()
+        # For each block, whether it reached the end of the open segment when it was read.
+        self._reached_tail: deque[bool] = deque()
+        #: Whether the block taken last reached the end of the open segment: appends are whole events, so it ends one.
+        self._is_taken_to_tail = False
         self._error: PenstockError | None = None
         self._is_fetched = False
         self._is_stopped = False
@@ -99,6 +103,7 @@ class SegmentReader:
         """Return the next block, or None if there is none now. Raises what stopped the reading, after the blocks."""
         if self._blocks:
             block = self._blocks.popleft()
+            self._is_taken_to_tail = self._reached_tail.popleft()
             if self._missing_bytes is None:
                 self._read_ahead.give_back(self, len(block))
             return block
@@ -174,6 +179,7 @@ class SegmentReader:
         self._ready.set()
         self._task.cancel()
         self._blocks.clear()
+        self._reached_tail.clear()
         self._read_ahead.close(self)
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -193,7 +199,7 @@ class SegmentReader:
                     length = min(length, self._end_offset - self._fetch_offset)
                 data = await self._segments.read(self.segment, self._fetch_offset, length, wait=True)
                 block = data.joined()
-                if not self._accept(block, length) and data.is_end_of_segment:
+                if not self._accept(block, length, reaches_tail=data.is_at_tail) and data.is_end_of_segment:
                     break
                 self._notify()
         except PenstockError as error:
@@ -202,13 +208,14 @@ class SegmentReader:
         self._is_fetched = True
         self._notify()
 
-    def _accept(self, block: bytes, length: int) -> bool:
+    def _accept(self, block: bytes, length: int, *, reaches_tail: bool) -> bool:
         """Keep what there is room for now; True: there is more of it."""
         # A server answers at least 8 bytes at a time, even when fewer were asked for. And room may have become less.
         kept = block[: min(length, self._room())] if block else block
         if kept:
             self._fetch_offset += len(kept)
             self._blocks.append(kept)
+            self._reached_tail.append(reaches_tail and len(kept) == len(block))
             self._read_ahead.take(self, len(kept))
         return len(kept) < len(block)
 

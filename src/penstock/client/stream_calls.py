@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from penstock.client import creation
 from penstock.client.client_core import ClientCore
+from penstock.client.cut_checks import check_between_events
 from penstock.client.retention import RetentionExplanation
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups
@@ -149,8 +150,16 @@ class StreamCalls(ClientCore):
         """Delete a sealed stream and its data. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
         await self._controller_client.delete_stream(*split_scoped_name(stream))
 
-    async def truncate_stream(self, cut: StreamCut) -> None:
-        """Forget the events of a stream before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
+    async def truncate_stream(self, cut: StreamCut, *, at_any_byte: bool = False) -> None:
+        """Delete the events of a stream before `cut`.
+
+        `at_any_byte`: the stream holds bytes and not events, so that the cut need not lie between events.
+
+        Raises `NoSuchStreamError`, `MetadataConflictError`; `InvalidArgumentError` when the cut lies inside an event.
+        """
+        if not at_any_byte:
+            with self._deadline(f"check where to truncate stream {cut.scope}/{cut.stream}"):
+                await check_between_events(self._open_cluster(), cut)
         await self._controller_client.truncate_stream(cut)
 
     async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:

@@ -160,6 +160,8 @@ class StreamMarks:
                     for event in events:
                         found.append((at, Watermark.decode(event, segment=self._segment, offset=at)))
                         at += EVENT_HEADER_LENGTH + len(event)
+                if not found:
+                    self._events.check()
             except SegmentTruncatedError:
                 self._events = None
                 continue
@@ -220,6 +222,7 @@ async def latest_watermark(cluster: Cluster, stream: str) -> Watermark | None:
                 for event in whole:
                     last = Watermark.decode(event, segment=segment, offset=at)
                     at += EVENT_HEADER_LENGTH + len(event)
+            events.check()
         except (NoSuchStreamError, NoSuchSegmentError):
             return None
     return last

@@ -11,7 +11,7 @@ from penstock.client.event import Event, EventBatch, EventChunk
 from penstock.client.reader import BATCH_BYTES_MAX, Reader
 from penstock.client.serializers import Serializer, Value
 from penstock.client.time_windows import TimeWindow
-from penstock.model.errors import UndecodableEventError
+from penstock.model.errors import CorruptionError, UndecodableEventError
 from penstock.model.names import segment_name, split_scoped_name
 
 
@@ -113,6 +113,10 @@ class ValueReader(Generic[Value]):
     async def seek(self, at: ValueEvent[Value] | Mapping[str, int]) -> None:
         """Go on with `at` once more; see `Reader.seek`."""
         await self.events.seek({_segment_of(at): at.offset} if isinstance(at, ValueEvent) else at)
+
+    async def skip(self, damage: CorruptionError) -> int:
+        """Give up the bytes of a segment that are not events; see `Reader.skip`."""
+        return await self.events.skip(damage)
 
     @property
     def is_open(self) -> bool:

@@ -80,6 +80,7 @@ class MarkLog:
             for event in found:
                 yield begin, Watermark.decode(event, segment=self.segment, offset=begin)
                 begin += EVENT_HEADER_LENGTH + len(event)
+        events.check()
 
     async def append(self, read: MarkLogEnd, watermark: Watermark) -> bool:
         """Append a watermark behind what was read; return False if something else is there by now.

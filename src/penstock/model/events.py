@@ -64,10 +64,12 @@ def framed_length(events: Sequence[Buffer]) -> int:
 def split_events(data: Buffer, *, source: str = "buffer", base_offset: int = 0) -> tuple[list[bytes], int]:
     """Return the payloads of the whole events in `data`, which starts at an event, and how many bytes they take.
 
-    A cut event at the end is left alone: pass it again with what follows. `source` (a segment's name) and
+    A partial event at the end is left alone: pass it again with what follows. `source` (a segment's name) and
     `base_offset` (where `data` starts in it) go into the error.
 
-    Raises `CorruptionError` at a header that is not an event's: a type code other than 0, or a negative length.
+    Raises `CorruptionError` when `data` starts with a header that is not an event's: a type code other than 0, or a
+    negative length. Such a header after whole events ends the result, so that the events before it are delivered: the
+    next call, which starts there, raises.
     """
     if not isinstance(data, bytes):
         data = bytes(data)
@@ -80,7 +82,9 @@ def split_events(data: Buffer, *, source: str = "buffer", base_offset: int = 0) 
         # Type code and length read as one number: more than 31 bits means a bad type code or a negative length.
         length = unpack(data, at)[0]
         if length > HEADER_LENGTH_VALUE_MAX:
-            raise bad_header(length, source, base_offset + at)
+            if at:
+                break
+            raise bad_header(length, source, base_offset)
         start = at + EVENT_HEADER_LENGTH
         following = start + length
         if following > end:
@@ -111,8 +115,10 @@ def _split_equal(data: bytes) -> tuple[list[bytes], int]:
     return list(chain.from_iterable(payloads)), whole
 
 
-def event_starts(data: Buffer, *, source: str = "buffer", base_offset: int = 0) -> tuple[list[int], int]:
-    """Return where each whole event's header starts in `data`, and the end of the last whole event.
+def event_starts(
+    data: Buffer, *, at: int = 0, source: str = "buffer", base_offset: int = 0
+) -> tuple[list[int], int]:
+    """Return where each whole event's header starts in `data` from `at` on, and the end of the last whole event.
 
     Rules and errors as in `split_events`, without copying payloads.
     """
@@ -121,11 +127,12 @@ def event_starts(data: Buffer, *, source: str = "buffer", base_offset: int = 0) 
     append = starts.append
     end = len(data)
     last_header = end - EVENT_HEADER_LENGTH
-    at = 0
     while at <= last_header:
         length = unpack(data, at)[0]
         if length > HEADER_LENGTH_VALUE_MAX:
-            raise bad_header(length, source, base_offset + at)
+            if at:
+                break
+            raise bad_header(length, source, base_offset)
         following = at + EVENT_HEADER_LENGTH + length
         if following > end:
             break
@@ -185,6 +192,24 @@ class EventAssembler:
         """Offset in the segment of the next byte to feed."""
         return self.offset + self._pending_bytes
 
+    def check(self) -> None:
+        """Raise `CorruptionError` if the pending bytes start with a header that is not an event's. Changes nothing.
+
+        For the bytes that remain after the events before them were taken, when no block follows.
+        """
+        header = b""
+        for part in self._parts:
+            header += part[: EVENT_HEADER_LENGTH - len(header)]
+            if len(header) == EVENT_HEADER_LENGTH:
+                break
+        framed_length_at(header, source=self.source, base_offset=self.offset)
+
+    def check_end(self, what: str) -> None:
+        """Raise `CorruptionError` if any bytes are pending where `what`, such as "the segment", ends."""
+        self.check()
+        if self._pending_bytes:
+            raise CorruptionError(self.source, self.offset, f"{what} ends {self._pending_bytes} bytes into an event")
+
     def feed(self, data: bytes) -> None:
         """Add the block that follows what was fed before."""
         if data:
@@ -208,17 +233,25 @@ class EventAssembler:
             self._pending_bytes += len(rest)
 
     def take(self) -> tuple[list[bytes], int]:
-        """Return the payloads of all whole events, and the offset of the first one's header."""
+        """Return the payloads of all whole events, and the offset of the first one's header.
+
+        Raises `CorruptionError`, each time, when the pending bytes start with a header that is not an event's. The
+        events before it were returned by the call before. `offset` stays at the header.
+        """
         at = self.offset
         if self._pending_bytes < self._wanted_bytes:
             return [], at
+        self.check()
         data, _ = self.take_raw()
         events, consumed = split_events(data, source=self.source, base_offset=at)
         rest = data[consumed:]
         self.give_back(rest)
-        self._wanted_bytes = framed_length_at(rest, source=self.source, base_offset=at + consumed) or (
-            EVENT_HEADER_LENGTH
-        )
+        # With a bad header nothing is missing: the next call raises.
+        self._wanted_bytes = EVENT_HEADER_LENGTH
+        if len(rest) >= EVENT_HEADER_LENGTH:
+            length: int = _HEADER.unpack_from(rest)[0]
+            if length <= HEADER_LENGTH_VALUE_MAX:
+                self._wanted_bytes += length
         return events, at
 
 

@@ -75,13 +75,16 @@ def record_batches(
         return
     head, data = _joined(parts, segment_name, place.at)
     events, starts, consumed = unframe(data, head=head, source=segment_name, base_offset=place.at)
-    if consumed != pending_bytes:
-        raise InvalidArgumentError(
-            f"{segment_name}: the range that starts at byte {start} ends at byte {place.at + pending_bytes}, inside "
-            f"the event at byte {place.at + consumed}: the stream cut does not lie on an event boundary"
-        )
     yield from shape.batches(events, starts, place.at)
+    end = place.at + pending_bytes
+    rest = bytes(memoryview(data)[consumed - len(head) :])
     place.at += consumed
+    if rest:
+        framed_length_at(rest, source=segment_name, base_offset=place.at)
+        raise InvalidArgumentError(
+            f"{segment_name}: the range that starts at byte {start} ends at byte {end}, inside the event at byte "
+            f"{place.at}: the stream cut does not lie on an event boundary"
+        )
 
 
 def _joined(parts: Sequence[Buffer], segment_name: str, base_offset: int) -> tuple[Buffer, Buffer]:

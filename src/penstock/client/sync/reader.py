@@ -13,6 +13,7 @@ from penstock.client.event import Event, EventBatch
 from penstock.client.reader import BATCH_BYTES_MAX
 from penstock.client.sync.handle import Handle
 from penstock.client.time_windows import TimeWindow
+from penstock.model.errors import CorruptionError
 
 
 class Reader(Handle[aio.Reader]):
@@ -74,7 +75,8 @@ class Reader(Handle[aio.Reader]):
 
         Raises:
             SegmentTruncatedError: events were truncated before they were read; the next call goes on after them.
-            CorruptionError: the bytes of a segment are not events.
+            CorruptionError: the next bytes of a segment are not an event. The events before them were delivered. Each
+                later call raises it again, or delivers events of other segments, until `skip`.
             ConnectionLostError: the store was away for too long; the next call tries again.
             CommitNeededError: without `commit` nothing can come.
             StreamError: a reader of the same name was started elsewhere, or this one is closed.
@@ -133,6 +135,17 @@ class Reader(Handle[aio.Reader]):
         Other segments stay where they are. Raises `StreamError` for a segment that is not read here any more.
         """
         self._portal.call(self._part.seek(at))
+
+    def skip(self, damage: CorruptionError) -> int:
+        """Give up the bytes of a segment that are not events; return how many. Returns once that is stored.
+
+        `damage` is the error that `read` raised. Reading resumes at the next known start of an append, or at the end of
+        the segment. Whole events in between are given up as well: starts of appends are known about once in a MiB.
+
+        Raises `StreamError` for a segment that this reader does not read any more, `InvalidArgumentError` when the
+        reader is not at the damage.
+        """
+        return self._portal.call(self._part.skip(damage))
 
     def pause(self, *streams: str) -> None:
         """Hand out nothing of these streams (none given: of any) until `resume`. The segments stay with this reader."""

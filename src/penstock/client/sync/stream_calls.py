@@ -136,9 +136,14 @@ class StreamCalls(ClientCore):
         """Delete a sealed stream and its data. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
         self._portal.call(self._part.delete_stream(stream))
 
-    def truncate_stream(self, cut: StreamCut) -> None:
-        """Forget the events of a stream before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
-        self._portal.call(self._part.truncate_stream(cut))
+    def truncate_stream(self, cut: StreamCut, *, at_any_byte: bool = False) -> None:
+        """Delete the events of a stream before `cut`.
+
+        `at_any_byte`: the stream holds bytes and not events, so that the cut need not lie between events.
+
+        Raises `NoSuchStreamError`, `MetadataConflictError`; `InvalidArgumentError` when the cut lies inside an event.
+        """
+        self._portal.call(self._part.truncate_stream(cut, at_any_byte=at_any_byte))
 
     def streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
         """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.

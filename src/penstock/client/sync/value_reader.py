@@ -15,6 +15,7 @@ from penstock.client.sync.handle import PlainHandle
 from penstock.client.sync.reader import Reader
 from penstock.client.time_windows import TimeWindow
 from penstock.client.value_reader import ValueBatch, ValueEvent, take_value, take_values
+from penstock.model.errors import CorruptionError
 from penstock.runtime.portal import Portal
 
 
@@ -83,6 +84,10 @@ class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
     def seek(self, at: ValueEvent[Value] | Mapping[str, int]) -> None:
         """Go on with `at` once more; see `Reader.seek`."""
         self._portal.call(self._part.seek(at))
+
+    def skip(self, damage: CorruptionError) -> int:
+        """Give up the bytes of a segment that are not events; see `Reader.skip`."""
+        return self._portal.call(self._part.skip(damage))
 
     def close(self, timeout_s: float | None = None, *, is_done: bool | None = None) -> None:
         """Store positions, leave the group and stop; see `Reader.close`."""

@@ -188,6 +188,7 @@ class Rescues:
         try:
             assembler.feed(bytes(data))
             events, first = assembler.take()
+            assembler.check()
         except CorruptionError as error:
             self._found(f"{name}: {segment}: what was recovered are not events: {error}")
             return
