@@ -5,6 +5,7 @@ Spark's Python workers are separate processes, so the store is a real one, start
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 import penstock
 from penstock.standalone_process import StandaloneProcess
+from support.live_writer import LiveWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,3 +94,14 @@ def write(client: Client) -> Callable[..., list[bytes]]:
         return events
 
     return write_events
+
+
+@pytest.fixture
+def live(client: Client) -> Iterator[Callable[..., LiveWriter]]:
+    """Return a function that starts a writer to a stream, which writes until `LiveWriter.stop` or the test's end."""
+    with contextlib.ExitStack() as writers:
+
+        def start(stream: str, interval_s: float = 0.002) -> LiveWriter:
+            return writers.enter_context(LiveWriter(client, stream, interval_s))
+
+        yield start

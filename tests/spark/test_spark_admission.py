@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from penstock.spark.options import parse_source_options
 from penstock.spark.source import PenstockStreamReader
 from support.clock import SetClock
+from support.live_writer import SLOW_S
 from support.spark_queries import events_of, follow, run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -32,28 +33,32 @@ def reader_of(store, stream: str, clock: SetClock, **options: str) -> PenstockSt
     return PenstockStreamReader(parse_source_options({"uri": store.uri, "stream": stream, **options}), clock)
 
 
-def test_event_limited_batches_read_everything_once(spark, store, new_stream, write, tmp_path: Path) -> None:
+def test_event_limited_batches_read_everything_once(spark, store, new_stream, write, live, tmp_path: Path) -> None:
     stream = new_stream(2)
     events = write(stream, 45)
-    query = run_to_the_end(
-        follow(spark, store, stream, start="earliest", maxEventsPerTrigger=10), tmp_path / "out", tmp_path / "cp"
-    )
-    assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
+    writer = live(stream, SLOW_S)
+    frame = follow(spark, store, stream, start="earliest", maxEventsPerTrigger=10)
+    query = run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
     counts = [report.numInputRows for report in query.recentProgress if report.numInputRows]
+    events += writer.stop()
+    query = run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
+    counts += [report.numInputRows for report in query.recentProgress if report.numInputRows]
+    assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
     assert max(counts) <= 10
-    assert sum(counts) == 45
+    assert sum(counts) == len(events)
 
 
-def test_both_limits_hold_and_none_where_spark_asks_for_all(store, new_stream, write, clock) -> None:
+def test_both_limits_hold_and_none_where_spark_asks_for_all(store, new_stream, write, live, clock) -> None:
     stream = new_stream(1)
     write(stream, 100)
+    live(stream)
     reader = reader_of(store, stream, clock, start="earliest", maxEventsPerTrigger="10", maxBytesPerTrigger="1000")
     start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
     assert limit == ReadMaxBytes(1000)
     assert reader.latestOffset(start, limit)["positions"] == {"0": 10 * EVENT_BYTES}
     assert reader.latestOffset(start, ReadMaxBytes(5 * EVENT_BYTES + 1))["positions"] == {"0": 5 * EVENT_BYTES}
     assert reader.latestOffset(start, ReadMaxRows(7))["positions"] == {"0": 7 * EVENT_BYTES}
-    assert reader.latestOffset(start, ReadAllAvailable())["positions"] == {"0": 100 * EVENT_BYTES}
+    assert reader.latestOffset(start, ReadAllAvailable())["positions"]["0"] > 100 * EVENT_BYTES
 
 
 def test_too_little_waits_for_more_or_until_it_has_waited_long_enough(store, new_stream, write, clock) -> None:

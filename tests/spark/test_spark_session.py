@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 import penstock
 from penstock.standalone_process import StandaloneProcess
+from support.live_writer import SLOW_S, LiveWriter
 from support.spark_queries import events_of, follow, read, run_to_the_end, scale
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -229,35 +230,47 @@ def test_a_query_by_processing_time_follows_the_stream(spark, store, new_stream,
     assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
 
 
-def test_byte_limited_batches_end_on_event_boundaries(spark, store, client, new_stream, write, tmp_path: Path) -> None:
+def test_byte_limited_batches_end_on_event_boundaries(spark, store, new_stream, write, live, tmp_path: Path) -> None:
     """100 bytes hold three events of 28: each batch has at most that, and all batches have everything once."""
     stream = new_stream(2)
     events = write(stream, 20)
-    query = run_to_the_end(
-        follow(spark, store, stream, startingStreamCut="earliest", maxBytesPerTrigger=100),
-        tmp_path / "out",
-        tmp_path / "checkpoint",
-    )
-    counts = [report.numInputRows for report in query.recentProgress if report.numInputRows]
-    assert sum(counts) == 20
+    writer = live(stream, SLOW_S)
+    reports = []
+    for is_last in (False, True):
+        if is_last:
+            events += writer.stop()
+        query = run_to_the_end(
+            follow(spark, store, stream, startingStreamCut="earliest", maxBytesPerTrigger=100),
+            tmp_path / "out",
+            tmp_path / "checkpoint",
+        )
+        reports += [report for report in query.recentProgress if report.numInputRows]
+    counts = [report.numInputRows for report in reports]
+    assert sum(counts) == len(events)
     assert max(counts) <= 3
-    for report in query.recentProgress:
+    for report in reports:
         cut = json.loads(report.sources[0].endOffset)
         assert all(at % 28 == 0 for at in cut["positions"].values())
     assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
 
 
 def test_a_query_starts_at_the_tail_by_default_and_goes_on_from_its_checkpoint(
-    spark, store, new_stream, write, tmp_path: Path
+    spark, store, new_stream, write, live, tmp_path: Path
 ) -> None:
     stream, out, checkpoint = new_stream(2), tmp_path / "out", tmp_path / "checkpoint"
-    write(stream, 10)
+    old = write(stream, 10)
+    writer = live(stream)
     frame = follow(spark, store, stream)
     run_to_the_end(frame, out, checkpoint)
+    earlier_count = len(writer.events)
     later = write(stream, 15, first=10)
     run_to_the_end(frame, out, checkpoint)
+    events = writer.stop()
     run_to_the_end(frame, out, checkpoint)
-    assert events_of(spark.read.parquet(str(out))) == Counter(later)
+    found = events_of(spark.read.parquet(str(out)))
+    assert max(found.values()) == 1
+    assert {*later, *events[earlier_count:]} <= set(found) <= {*later, *events}
+    assert not set(old) & set(found)
 
 
 def test_offsets_are_stream_cuts_in_the_checkpoint(spark, store, client, new_stream, write, tmp_path: Path) -> None:
@@ -267,7 +280,8 @@ def test_offsets_are_stream_cuts_in_the_checkpoint(spark, store, client, new_str
     offset = json.loads((tmp_path / "cp" / "offsets" / "0").read_text().splitlines()[-1])
     scope, name = stream.split("/")
     cut = {str(segment): at for segment, at in client.tail(stream).positions.items()}
-    assert offset == {"positions": cut, "scope": scope, "stream": name, "v": 1}
+    start = dict.fromkeys(cut, 0)
+    assert offset == {"positions": cut, "scope": scope, "stream": name, "since": start, "v": 1}
 
 
 def test_a_checkpoint_of_another_stream_is_refused(spark, store, new_stream, write, tmp_path: Path) -> None:
@@ -308,22 +322,22 @@ def test_output_mode_complete_is_refused(spark, store, new_stream, tmp_path: Pat
         ).outputMode("complete").trigger(availableNow=True).start().awaitTermination()
 
 
-def test_scale_events_are_followed(spark, store, client, new_stream, write, tmp_path: Path) -> None:
+def test_scale_events_are_followed(spark, store, client, new_stream, write, live, tmp_path: Path) -> None:
     """A split and a merge lie between the first event and the last; batch and byte-limited stream read all once."""
     stream = new_stream(2)
     events = write(stream, 40)
+    writer = live(stream, SLOW_S)
     first, second = sorted(client.tail(stream).positions)
     scale(store, stream, [first], [(0.0, 0.2), (0.2, 0.5)])
     events += write(stream, 40, first=40)
     live = sorted(client.tail(stream).positions)
     scale(store, stream, [live[-1], second], [(0.2, 1.0)])
     events += write(stream, 40, first=80)
+    frame = follow(spark, store, stream, startingStreamCut="earliest", maxBytesPerTrigger=300)
+    run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
+    events += writer.stop()
     assert events_of(read(spark, store, stream)) == Counter(events)
-    run_to_the_end(
-        follow(spark, store, stream, startingStreamCut="earliest", maxBytesPerTrigger=300),
-        tmp_path / "out",
-        tmp_path / "cp",
-    )
+    run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
     assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
 
 
@@ -344,7 +358,7 @@ query.awaitTermination()
 
 
 def test_a_query_killed_and_restarted_from_its_checkpoint_reads_each_event_once(
-    spark, store, new_stream, write, tmp_path: Path
+    spark, store, new_stream, write, live, tmp_path: Path
 ) -> None:
     """A driver of its own, JVM included, is killed with SIGKILL between two batches of many; another one goes on.
 
@@ -352,6 +366,7 @@ def test_a_query_killed_and_restarted_from_its_checkpoint_reads_each_event_once(
     """
     stream = new_stream(3)
     events = write(stream, 20_000, size=100)
+    writer = live(stream)
     driver = subprocess.Popen(
         [sys.executable, "-c", KILLED_QUERY, store.uri, stream, str(tmp_path)], start_new_session=True
     )
@@ -367,6 +382,7 @@ def test_a_query_killed_and_restarted_from_its_checkpoint_reads_each_event_once(
         driver.wait()
     done = len(list(commits.glob("[0-9]*")))
     assert done < 40
+    events += writer.stop()
     query = run_to_the_end(
         follow(spark, store, stream, startingStreamCut="earliest", maxBytesPerTrigger=50_000),
         tmp_path / "out",
@@ -382,18 +398,18 @@ def test_the_store_may_restart_between_two_runs_of_a_query(spark, tmp_path: Path
     with StandaloneProcess(tmp_path / "store") as own:
         with penstock.connect(own.uri) as client:
             client.create_stream(stream, scaling=penstock.Scaling.fixed(2), exist_ok=True)
-            with client.event_writer(stream) as writer:
-                writer.write_many([b"%d" % number for number in range(100)])
-                writer.flush()
-        frame = follow(spark, own, stream, startingStreamCut="earliest")
-        run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
+            frame = follow(spark, own, stream, startingStreamCut="earliest")
+            with LiveWriter(client, stream) as writer:
+                writer.wait_for(100)
+                run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
+                wanted = Counter(writer.stop())
         own.stop()
         own.start()
-        with penstock.connect(own.uri) as client, client.event_writer(stream) as writer:
-            writer.write_many([b"%d" % number for number in range(100, 150)])
-            writer.flush()
+        with penstock.connect(own.uri) as client, LiveWriter(client, stream) as writer:
+            writer.wait_for(50)
+            run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
+            wanted += Counter(writer.stop())
         run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
-        wanted = Counter(b"%d" % number for number in range(150))
         assert events_of(spark.read.parquet(str(tmp_path / "out"))) == wanted
         assert events_of(read(spark, own, stream)) == wanted
 

@@ -35,6 +35,7 @@ from penstock.spark.several import StreamSet
 from penstock.spark.source import PenstockBatchReader, PenstockStreamReader
 from spark.test_spark_planner import ModelStream, check_all_is_covered, streams
 from support.clock import SetClock
+from support.live_writer import SLOW_S
 from support.spark_queries import read, run_to_the_end, scale
 
 if TYPE_CHECKING:
@@ -327,23 +328,27 @@ def test_a_query_starts_and_ends_at_times_and_its_end_is_one(store, client, new_
     assert len(early + late + last) == 15
 
 
-def test_streams_of_a_pattern_scale_under_a_query(spark, store, new_streams, write, tmp_path: Path) -> None:
+def test_streams_of_a_pattern_scale_under_a_query(spark, store, new_streams, write, live, tmp_path: Path) -> None:
     """In a session: rows name their streams, and a second run finds a stream that is new."""
     scope, first = new_streams("orders-1", segment_count=1)
     frame = spark.readStream.format("penstock").options(uri=store.uri, start="earliest", maxBytesPerTrigger=300)
     frame = frame.load(f"{scope}/orders-*").select("scope", "stream", "event")
     events = written(first, write(first, 20))
+    writer = live(first, SLOW_S)
     scale(store, first, [0], [(0.0, 0.5), (0.5, 1.0)])
     events += written(first, write(first, 20, first=20))
     run_to_the_end(frame, tmp_path / "out", tmp_path / "checkpoint")
     _, second = new_streams("orders-2")
-    events += written(second, write(second, 20))
+    events += written(second, write(second, 20)) + written(first, writer.stop())
     query = run_to_the_end(frame, tmp_path / "out", tmp_path / "checkpoint")
     assert max(report.numInputRows for report in query.recentProgress) <= 10
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert Counter((f"{row.scope}/{row.stream}", bytes(row.event)) for row in rows) == events
     batch = read(spark, store, f"{first},{second}").groupBy("stream").count()
-    assert {row.stream: row["count"] for row in batch.collect()} == {"orders-1": 40, "orders-2": 20}
+    assert {row.stream: row["count"] for row in batch.collect()} == {
+        "orders-1": 40 + len(writer.events),
+        "orders-2": 20,
+    }
 
 
 @pytest.mark.parametrize("is_alone", [True, False])

@@ -15,10 +15,12 @@ A query of several streams has all of them in one offset, perhaps none yet::
     {"streams": {"retail/orders": {"positions": {"0": 1048}},
                  "retail/returns": {"positions": {"0": 70}, "since": {"0": 0}}}, "v": 2}
 
-`since` is where a stream begins that the query had not read before: in the first offset that has the stream, so that
-a micro-batch that comes again is the same. `until` is where a query ends there for which option `until` is a time:
-stores come to know times better, and a query has one end. `subscriber` is the number of the query's subscriber, see
-`penstock.spark.subscription`.
+`since` is where the query begins to read a stream. It is in the initial offset, and in each offset up to the end of the
+first micro-batch that reads the stream. Spark does not store the start of the first micro-batch: it resolves it again
+for each attempt, when tail and head have moved; `since` replaces that start.
+
+`until` is where a query ends for which option `until` is a time: stores come to know times better, and a query has one
+end. `subscriber` is the number of the query's subscriber, see `penstock.spark.subscription`.
 """
 
 from __future__ import annotations
@@ -98,6 +100,10 @@ class Place:
             {name: _cut_in(part[key]) for name, part in parts.items() if key in part} for key in ("since", "until")
         )
         return cls(cuts, since, until, lost_bytes(offset), str(offset.get("subscriber", "")))
+
+    def unread(self) -> dict[str, Cut]:
+        """Return where each stream begins of which no micro-batch has read anything so far."""
+        return {name: cut for name, cut in self.since.items() if self.cuts.get(name) == cut}
 
     def _subscriber(self) -> Offset:
         return {"subscriber": self.subscriber} if self.subscriber else {}

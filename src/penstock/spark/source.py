@@ -269,6 +269,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._streams: QueriedStreams | None = None
         # The end of an AvailableNow run: what comes later, scale events and streams too, is not there for it.
         self._frozen_ends: Cuts | None = None
+        #: The offset of a new query, resolved once: Spark asks for it before each plan and each run of the first batch.
+        self._initial: Offset | None = None
         #: Where the query ends, once known, for which option `until` is a time.
         self._until: dict[str, Cut] = {}
         self._has_planned = False
@@ -278,12 +280,22 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._leased: deque[tuple[Offset, list[SegmentLayout]]] = deque(maxlen=LEASED_BATCHES_MAX)
 
     def initialOffset(self) -> Offset:
-        """Return where a new query starts: `startingStreamCut`, by default the tail."""
-        options, streams = self._options, self._queried()
-        names = streams.names()
-        cuts = _cuts(options, streams, options.start or LATEST[0], EARLIEST[0], names, is_end=False)
-        _check_named(streams, cuts, names)
-        return Place(cuts, subscriber=self._number("")).to_offset(options.only)
+        """Return where a new query starts: `startingStreamCut`, by default the tail.
+
+        Spark calls this several times until the first micro-batch is committed, also in the process of a restart,
+        where the answer may differ. So the offset carries its cuts as `since`, and the end of the first micro-batch
+        repeats them: see `penstock.spark.offsets`.
+        """
+        if self._initial is None:
+            options, streams = self._options, self._queried()
+            names = streams.names()
+            cuts = _cuts(options, streams, options.start or LATEST[0], EARLIEST[0], names, is_end=False)
+            _check_named(streams, cuts, names)
+            self._initial = Place(cuts, since=cuts, subscriber=self._number("")).to_offset(options.only)
+            if self._frozen_ends is not None:
+                # Spark freezes the end of a run first. A start that is the tail of now would lie after that end.
+                self._frozen_ends = self._ends(())
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit set by `maxBytesPerTrigger` or `maxEventsPerTrigger`; with both, that of bytes."""
@@ -319,7 +331,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
 
         def plan(losses: Losses | None) -> Place:
-            streams, begins, since = self._begins(place, ends, losses)
+            streams, begins, new = self._begins(place, ends, losses)
+            unread = {name: cut for name, cut in place.unread().items() if name in begins}
             cut = advance(
                 streams,
                 streams.joined(begins),
@@ -328,7 +341,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 losses,
                 events_max=events_max,
             )
-            return Place(streams.apart(cut), since)
+            return Place(streams.apart(cut), unread | new)
 
         found, losses = _planned(self._options, plan)
         if found.cuts == place.cuts and not losses.byte_count:
