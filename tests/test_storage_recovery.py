@@ -193,7 +193,7 @@ async def test_a_directory_with_anything_in_it_is_not_taken(lost: StandaloneSett
     Path(lost.data_dir, "file").unlink()
     assert not (await recover(lost)).check.problems
     Path(lost.data_dir, "penstock.toml").unlink()
-    with pytest.raises(DataDirectoryError, match=r"is not empty \(tier1\)"):
+    with pytest.raises(DataDirectoryError, match=r"is not empty \(logs, tier1\)"):
         await recover(lost)
     with pytest.raises(DataDirectoryError, match="is not empty"):
         async with running(lost):

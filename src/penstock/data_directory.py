@@ -4,6 +4,7 @@
 
     LOCK           held by the server that runs on it
     penstock.toml  what the data are: format version, cluster id, number of containers, checksum
+    logs/          which containers' logs were made, so that a missing tier 1 is not taken for a new one
     tier1/         durable logs, one directory per container
     tier2/         chunks: long-term storage
 
@@ -22,6 +23,8 @@ from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, DataDirectoryInUseError, InvalidArgumentError
 from penstock.runtime.disk import DiskLock, LocalLock
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.log_owner import LogOwner
 
 FORMAT_VERSION = 1
 IDENTITY_NAME = "penstock.toml"
@@ -80,6 +83,22 @@ class DataDirectory:
     def tier1(self) -> str:
         """Where the durable logs are."""
         return os.path.join(self.root, "tier1")
+
+    @property
+    def made_logs(self) -> str:
+        """Where the creation of logs is recorded."""
+        return os.path.join(self.root, "logs")
+
+    def logs(self, identity: Identity, settings: LocalLogSettings, owner: LogOwner | None = None) -> LocalLogFactory:
+        """Return the durable logs of the cluster that the directory belongs to."""
+        return LocalLogFactory(
+            self.tier1,
+            self._runtime,
+            settings,
+            owner=owner,
+            cluster_id=identity.cluster_id,
+            made_logs_directory=self.made_logs,
+        )
 
     @property
     def tier2(self) -> str:

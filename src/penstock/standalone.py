@@ -40,7 +40,6 @@ from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
@@ -225,7 +224,7 @@ class Standalone:
         settings = self.settings
         directory = DataDirectory(settings.data_dir, self.runtime)
         identity = await self._open_directory(directory, wait_s=settings.store_processes.lock_wait_s_max)
-        await self._wait_for_storage(directory, identity.cluster_id)
+        await self._wait_for_storage(directory, identity)
         processes = StoreProcesses(settings, directory.lock_descriptor, self.runtime)
         self.processes = processes
         self._stops.push_async_callback(processes.stop)
@@ -266,22 +265,22 @@ class Standalone:
         directory = DataDirectory(self.settings.data_dir, self.runtime)
         identity = await self._open_directory(directory)
         return (
-            LocalLogFactory(directory.tier1, self.runtime, self.settings.durable_log),
+            directory.logs(identity, self.settings.durable_log),
             open_long_term_storage(self.settings, directory, self.runtime),
             identity.cluster_id,
         )
 
-    async def _wait_for_storage(self, directory: DataDirectory, cluster_id: str) -> None:
+    async def _wait_for_storage(self, directory: DataDirectory, identity: Identity) -> None:
         """Wait until long-term storage is there, before processes are started that have only so long to be ready."""
         settings = self.settings
         guard = GuardedChunkStorage(
             open_long_term_storage(settings, directory, self.runtime),
-            cluster_id=cluster_id,
+            cluster_id=identity.cluster_id,
             settings=settings.segment_store.storage_guard,
             may_be_older=settings.segment_store.container.layout.mode is LayoutMode.LAYOUT_UPGRADE,
         )
         try:
-            await guard.claim_when_there(LocalLogFactory(directory.tier1, self.runtime, settings.durable_log).has_logs)
+            await guard.claim_when_there(directory.logs(identity, settings.durable_log).has_logs)
         finally:
             await guard.close()
 

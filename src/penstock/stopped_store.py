@@ -15,7 +15,6 @@ from penstock.model.errors import DataDirectoryInUseError, StorageError
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.layout_settings import LayoutSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.settings import StandaloneSettings
 from penstock.storage_administration import check_identity
@@ -48,7 +47,7 @@ async def stopped_store(
         await check_identity(chunks, identity)
         of_store = segment_store_settings(settings)
         store = SegmentStore(
-            logs=LocalLogFactory(directory.tier1, runtime, settings.durable_log),
+            logs=directory.logs(identity, settings.durable_log),
             chunks=open_long_term_storage(settings, directory, runtime),
             cluster_id=identity.cluster_id,
             runtime=runtime,

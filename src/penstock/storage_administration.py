@@ -11,6 +11,9 @@ from penstock.long_term_storage import open_long_term_storage
 from penstock.model.errors import (
     CorruptionError,
     DataDirectoryInUseError,
+    LaterVersionError,
+    LogIdentityError,
+    StorageError,
     StorageIdentityError,
     StorageUnavailableError,
 )
@@ -79,12 +82,12 @@ async def check_opened(
     """Do as `check_storage` does with a directory that is locked, and its long-term storage."""
     async with AsyncExitStack() as held:
         containers: list[CheckedContainer] = []
-        failures: dict[int, CorruptionError] = {}
+        failures: dict[int, StorageError] = {}
         index_problems: dict[int, CorruptionError] = {}
         cache = Cache(settings.segment_store.cache)
         for container_id in await _container_ids(directory, identity, runtime, failures):
             path = f"{directory.tier1}/{container_id}"
-            log = ReadOnlyLog(path, container_id, runtime, settings.durable_log)
+            log = ReadOnlyLog(path, container_id, runtime, settings.durable_log, cluster_id=identity.cluster_id)
             held.callback(log.close)
             try:
                 await log.open()
@@ -99,7 +102,7 @@ async def check_opened(
                 )
                 held.push_async_callback(inspection.close)
                 tables = await inspection.open()
-            except CorruptionError as error:
+            except (CorruptionError, LogIdentityError, LaterVersionError) as error:
                 failures[container_id] = error
                 continue
             if inspection.index_problem is not None:
@@ -118,7 +121,7 @@ async def check_opened(
 
 
 async def _container_ids(
-    directory: DataDirectory, identity: Identity, runtime: Runtime, failures: dict[int, CorruptionError]
+    directory: DataDirectory, identity: Identity, runtime: Runtime, failures: dict[int, StorageError]
 ) -> Sequence[int]:
     """Return the containers that have a log; note those that should have one in `failures`."""
     found = await runtime.work.run(log_container_ids, runtime.disk, directory.tier1)

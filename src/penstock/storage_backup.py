@@ -223,7 +223,13 @@ class _Stopped:
     async def image(self, container_id: int, note: Callable[[int], None]) -> tuple[str, bytes]:
         path = f"{self._directory.tier1}/{container_id}"
         async with AsyncExitStack() as held:
-            log = ReadOnlyLog(path, container_id, self._runtime, self._settings.durable_log)
+            log = ReadOnlyLog(
+                path,
+                container_id,
+                self._runtime,
+                self._settings.durable_log,
+                cluster_id=self._identity.cluster_id,
+            )
             held.callback(log.close)
             await log.open()
             frames: list[bytes] = []

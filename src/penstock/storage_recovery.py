@@ -21,7 +21,6 @@ from penstock.segmentstore.container.log.image import (
     ImageName,
     PartialImageError,
 )
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_records import EpochRecord, write_epoch
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.storage_check import StorageReport
@@ -90,19 +89,20 @@ async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_pro
         names = await image_names(chunks)
         # All are read before anything is made, one at a time in memory.
         count = await _check_complete(chunks, names)
+        identity = Identity(cluster_id, count)
         await runtime.work.run(directory.begin)
         held.callback(directory.close)
         containers: list[RecoveredContainer] = []
         for container_id in range(count):
             image, passed_over = await _newest_whole(chunks, names[container_id])
-            await write_log(directory, image, image.name.epoch + EPOCH_STEP, settings, runtime)
+            await write_log(directory, identity, image, image.name.epoch + EPOCH_STEP, settings, runtime)
             length = sum(map(len, image.frames))
             containers.append(
                 RecoveredContainer(
                     container_id, image.name.name, image.name.epoch, image.created_ms, length, passed_over
                 )
             )
-        await runtime.work.run(directory.finish, Identity(cluster_id, count))
+        await runtime.work.run(directory.finish, identity)
     report = await check_storage(settings, runtime, show_progress, is_read=False)
     return RecoveryReport(directory.root, cluster_id, containers, report)
 
@@ -180,19 +180,24 @@ async def _read(chunks: ChunkStorage, name: str) -> bytes:
 
 
 async def write_log(
-    directory: DataDirectory, image: ContainerImage, epoch: int, settings: StandaloneSettings, runtime: Runtime
+    directory: DataDirectory,
+    identity: Identity,
+    image: ContainerImage,
+    epoch: int,
+    settings: StandaloneSettings,
+    runtime: Runtime,
 ) -> None:
     """Make the log of a container, with the frames of its image and an epoch that is beyond all before."""
     container_id = image.name.container_id
     path = f"{directory.tier1}/{container_id}"
-    record = EpochRecord(container_id, epoch, True, is_released=True)
+    record = EpochRecord(container_id, epoch, True, is_released=True, cluster_id=identity.cluster_id)
 
     def prepare() -> None:
         runtime.disk.make_directory(path)
         write_epoch(runtime.disk, path, record).close()
 
     await runtime.work.run(prepare)
-    log = LocalLogFactory(directory.tier1, runtime, settings.durable_log).create(container_id)
+    log = directory.logs(identity, settings.durable_log).create(container_id)
     try:
         await log.open()
         waiting: list[asyncio.Future[object]] = []

@@ -86,10 +86,11 @@ async def restore_store(
             # What counts beside it in long-term storage must count for less, once it writes images itself.
             epoch = max(image.name.epoch, newest) + EPOCH_STEP
             later += [name.name for name in names.get(container.id, ())[:1] if name.epoch >= image.name.epoch]
-            await write_log(directory, image, epoch, settings, runtime)
+            await write_log(directory, identity, image, epoch, settings, runtime)
         check = await check_opened(directory, identity, chunks, settings, runtime, show_progress, is_read=False)
         if check.problem_count and not accepts_missing:
             await runtime.work.run(_remove, disk, directory.tier1)
+            await runtime.work.run(_remove, disk, directory.made_logs)
             raise BackupUnfitError(
                 f"{chunks.place} does not have all that the backup leads to: {check.problem_count} problems; nothing "
                 "was made. --accept-missing makes the directory all the same",

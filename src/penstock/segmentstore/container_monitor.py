@@ -21,7 +21,8 @@ from typing import Generic, Protocol, TypeVar
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptionError,
-    LogDisabledError,
+    LaterVersionError,
+    LogRefusedError,
     PenstockError,
     StorageError,
 )
@@ -39,6 +40,8 @@ class Stoppable(Protocol):
 
 C = TypeVar("C", bound=Stoppable)
 
+#: After one of these a container stays offline, and the others serve.
+_STAYS_OFFLINE = (CorruptionError, LogRefusedError, LaterVersionError)
 #: Makes an incarnation of a container, given its id and what it is to call whenever its start has got on.
 StartContainer = Callable[[int, Callable[[], None]], Awaitable[C]]
 #: Asks for the ids of the containers that this process is to run; None: nobody has said.
@@ -120,7 +123,7 @@ class ContainerMonitor(Generic[C]):
     async def start(self, container_ids: Collection[int]) -> None:
         """Run these containers: wait until each runs, or has failed.
 
-        One whose log is corrupt or disabled stays offline and is tried again later, see `failures`; any other error
+        One whose log is corrupt or refused stays offline and is tried again later, see `failures`; any other error
         stops everything and is raised.
         """
         try:
@@ -132,7 +135,7 @@ class ContainerMonitor(Generic[C]):
         if self.is_stopping:
             raise ContainerOfflineError(min(container_ids, default=0), "the segment store stops")
         for _, error in sorted(self.failures.items()):
-            if not isinstance(error, (CorruptionError, LogDisabledError)):
+            if not isinstance(error, _STAYS_OFFLINE):
                 await self.stop()
                 raise error
 
@@ -164,8 +167,8 @@ class ContainerMonitor(Generic[C]):
                     failed, failure = self._failed_early.get(container_id, (None, None))
                     if failed is container and failure is not None:
                         self.failed(container_id, container, failure)
-        except (CorruptionError, LogDisabledError) as error:
-            # Until somebody has looked into it and enabled the log.
+        except _STAYS_OFFLINE as error:
+            # Until an administrator has found out why, and acted.
             logger.error("container %d stays offline: %s", container_id, error)
             self._retry_later(container_id, error, self._settings.disabled_retry_s)
         except (PenstockError, OSError) as error:

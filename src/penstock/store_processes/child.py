@@ -26,7 +26,6 @@ from penstock.runtime.settings import settings_from
 from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.settings import StandaloneSettings
 from penstock.store_processes.messages import (
@@ -86,11 +85,10 @@ class StoreChild:
         self._stops.callback(directory.close)
         identity = await runtime.work.run(directory.identity)
         self._store = SegmentStore(
-            logs=LocalLogFactory(
-                directory.tier1,
-                runtime,
+            logs=directory.logs(
+                identity,
                 settings.durable_log,
-                owner=LogOwner(bytes.fromhex(self._order.owner), lambda token: token.hex() in self._living),
+                LogOwner(bytes.fromhex(self._order.owner), lambda token: token.hex() in self._living),
             ),
             chunks=open_long_term_storage(settings, directory, runtime),
             cluster_id=identity.cluster_id,

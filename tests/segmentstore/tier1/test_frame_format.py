@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.model.checksum import crc32c
+from penstock.model.errors import CorruptionError, LaterVersionError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
-    FILE_HEADER_LENGTH,
     FRAME_HEADER_LENGTH,
     FileHeader,
     FrameHeader,
@@ -28,7 +28,11 @@ from penstock.segmentstore.tier1.frame_format import (
 )
 
 SALT = 0x0102030405060708
-HEADER = FileHeader(container_id=3, epoch=7, number=9, salt=SALT, opens_incarnation=True)
+HEADER = FileHeader(
+    container_id=3, epoch=7, number=9, salt=SALT, opens_incarnation=True, cluster_id=b"a cluster"
+)
+#: Bytes of a header and its checksum: today's, and those of version 1.
+HEADER_LENGTH, HEADER_LENGTH_WITHOUT_CLUSTER = 88, 40
 FRAME = FrameHeader(
     FrameKind.DATA, True, False, length=3, offset=4096, epoch=7, sequence=11, synced_offset=4096
 )
@@ -40,16 +44,27 @@ def frame_bytes(frame: FrameHeader, payload: list[Buffer]) -> bytes:
     return b"".join(out)
 
 
+def header_block(body: bytes) -> bytes:
+    return (body + crc32c(body, 0).to_bytes(4, "big")).ljust(BLOCK_LENGTH, b"\0")
+
+
 def test_file_header_bytes_do_not_change() -> None:
     """Golden bytes: files of this version must stay readable."""
     data = encode_file_header(HEADER)
-    assert len(data) == BLOCK_LENGTH
-    body = bytes.fromhex("504e53544b4c4f47 0001 0001 00000003 0000000000000007 00000009 0102030405060708")
-    assert data[: FILE_HEADER_LENGTH - 4] == body
-    assert data[FILE_HEADER_LENGTH - 4 : FILE_HEADER_LENGTH] == crc32c(body, 0).to_bytes(4, "big")
-    assert not any(data[FILE_HEADER_LENGTH:])
-    assert decode_file_header(data) == HEADER
+    body = bytes.fromhex("504e53544b4c4f47 0002 0001 00000003 0000000000000007 00000009 0102030405060708")
+    body += b"a cluster".ljust(48, b"\0")
+    assert data == header_block(body)
+    assert len(body) + 4 == HEADER_LENGTH
+    assert decode_file_header(data, "file") == HEADER
     assert crc32c(b"123456789", 0) == 0xE3069283
+
+
+def test_file_headers_without_a_cluster_stay_readable() -> None:
+    """Golden bytes of version 1."""
+    body = bytes.fromhex("504e53544b4c4f47 0001 0001 00000003 0000000000000007 00000009 0102030405060708")
+    assert len(body) + 4 == HEADER_LENGTH_WITHOUT_CLUSTER
+    expected = FileHeader(container_id=3, epoch=7, number=9, salt=SALT, opens_incarnation=True)
+    assert decode_file_header(header_block(body), "file") == expected
 
 
 def test_frame_bytes_do_not_change() -> None:
@@ -114,18 +129,18 @@ def test_any_changed_byte_of_a_frame_breaks_it() -> None:
 
 
 def test_any_changed_byte_of_a_file_header_is_named() -> None:
-    """`ValueError`, also for a newer version and a short file."""
+    """Every flipped bit is corruption, in the version number too; a short file is; a whole later version is not."""
     data = encode_file_header(HEADER)
-    for index in range(FILE_HEADER_LENGTH):
-        changed = bytearray(data)
-        changed[index] ^= 0x10
-        with pytest.raises(ValueError):
-            decode_file_header(bytes(changed))
-    with pytest.raises(ValueError, match="needs 40 bytes"):
-        decode_file_header(data[: FILE_HEADER_LENGTH - 1])
-    body = data[:9] + b"\x02" + data[10 : FILE_HEADER_LENGTH - 4]
-    with pytest.raises(ValueError, match="format 2"):
-        decode_file_header(body + crc32c(body, 0).to_bytes(4, "big"))
+    for index in range(HEADER_LENGTH):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[index] ^= 1 << bit
+            with pytest.raises(CorruptionError):
+                decode_file_header(bytes(changed), "file")
+    with pytest.raises(CorruptionError, match="needs 4096 bytes"):
+        decode_file_header(data[:-1], "file")
+    with pytest.raises(LaterVersionError, match="format 3, this version knows 2"):
+        decode_file_header(header_block(data[:9] + b"\x03" + data[10 : HEADER_LENGTH - 4]), "file")
 
 
 def test_link_round_trip_and_bad_length() -> None:

@@ -183,8 +183,9 @@ async def test_every_cut_of_the_last_file_leaves_all_frames_before_it() -> None:
     log = make_log(disk, first_file_length_bytes=64 * 1024, file_length_bytes=64 * 1024)
     await log.open()
     written = [(await append(log, bytes([number]) * 700)) for number in range(5)]
-    await log.close()
+    # Not closed: nothing records where the log ended.
     files = disk.files()
+    await log.close()
     name = min(path for path in files if "/log-" in path)
     # The trailer, the evidence that the frames before it were synced, is cut off every time.
     for cut in range(2 * BLOCK, written[-1] % 2**32 + 800, 37):
@@ -872,7 +873,7 @@ async def test_cancelled_open_and_truncate_finish_in_the_background(tmp_path: Pa
 
 
 async def test_disable_is_possible_after_an_open_that_found_corruption() -> None:
-    """The container keeps the evidence: nobody loops over the corrupt log until it is enabled."""
+    """The container keeps the evidence: no incarnation opens the corrupt log until it is enabled."""
     files, _ = await small_log(is_closed=True)
     path = max(path for path in files if "/log-" in path)
     files[path] = b"\0" + files[path][1:]

@@ -43,7 +43,12 @@
     │   │       ├── StorageBucketMissingError   ... for this bucket at this endpoint
     │   │       └── StorageClockError           ... by this machine's clock
     │   ├── LogFencedError              another incarnation owns the log now
-    │   ├── LogDisabledError            the log was switched off after corruption
+    │   ├── LogRefusedError             the log is not opened until an administrator acts
+    │   │   ├── LogDisabledError        ... it was disabled, usually after corruption
+    │   │   ├── LogMissingError         ... it was created once and is not there: is tier 1 mounted?
+    │   │   ├── LogIdentityError        ... it is another cluster's
+    │   │   └── StaleLogError           ... it is older than what long-term storage holds of its container
+    │   ├── LaterVersionError           stored data has a format that only a later version knows
     │   ├── LogClosedError
     │   ├── StorageFullError
     │   ├── StorageUnreachableError     no connection, or it broke: what was asked for may have happened
@@ -127,9 +132,13 @@ from penstock.model.errors.storage import (
     ChunkNotSettledError,
     CorruptionError,
     InconsistentStateError,
+    LaterVersionError,
     LogClosedError,
     LogDisabledError,
     LogFencedError,
+    LogIdentityError,
+    LogMissingError,
+    LogRefusedError,
     MissingChunkError,
     NoSuchChunkError,
     NoSuchObjectError,
@@ -143,6 +152,7 @@ from penstock.model.errors.storage import (
     RemoteFileLeasedError,
     RemoteFileLengthError,
     RemoteFileNotClosedError,
+    StaleLogError,
     StorageBucketMissingError,
     StorageClockError,
     StorageConflictError,
@@ -211,9 +221,13 @@ __all__ = [
     "InconsistentStateError",
     "InvalidArgumentError",
     "InvalidNameError",
+    "LaterVersionError",
     "LogClosedError",
     "LogDisabledError",
     "LogFencedError",
+    "LogIdentityError",
+    "LogMissingError",
+    "LogRefusedError",
     "MetadataConflictError",
     "MissingChunkError",
     "NoSuchChunkError",
@@ -249,6 +263,7 @@ __all__ = [
     "SegmentSealedError",
     "SegmentTruncatedError",
     "SerializationError",
+    "StaleLogError",
     "StorageBucketMissingError",
     "StorageClockError",
     "StorageConflictError",

@@ -72,8 +72,68 @@ class LogFencedError(StorageError):
     """Another incarnation has opened the log. This one must stop and may not acknowledge anything."""
 
 
-class LogDisabledError(StorageError):
+class LogRefusedError(StorageError):
+    """The log is not opened, and nothing in it was changed. An administrator must act first."""
+
+
+class LogDisabledError(LogRefusedError):
     """The log was disabled, usually after corruption; an administrator must enable it."""
+
+
+class LogMissingError(LogRefusedError):
+    """The container's log (`path`) was created once and is not there. Tier 1 may not be mounted."""
+
+    def __init__(self, container_id: int, path: str, *, record: str) -> None:
+        super().__init__(
+            f"the log of container {container_id} is missing: there is nothing in {path}, although {record} records "
+            "that it was created. Mount tier 1 or put the log back; nothing was created in its place"
+        )
+        self.container_id = container_id
+        self.path = path
+
+
+class LogIdentityError(LogRefusedError):
+    """A file of tier 1 (`path`) belongs to another cluster. `found`, `expected`: ids of clusters."""
+
+    def __init__(self, path: str, *, found: str, expected: str) -> None:
+        super().__init__(
+            f"{path} belongs to cluster {found}, this server is of cluster {expected}: the directory of another "
+            "cluster was mounted or copied here. Nothing in it was changed"
+        )
+        self.path = path
+        self.found = found
+        self.expected = expected
+
+
+class StaleLogError(LogRefusedError):
+    """The log is older than what long-term storage holds of its container: it was restored from an old copy."""
+
+    def __init__(self, container_id: int, *, epoch: int, found: str, found_epoch: int) -> None:
+        super().__init__(
+            f"the log of container {container_id} is an old copy: it is at epoch {epoch}, but {found} in long-term "
+            f"storage was written by epoch {found_epoch}. The log is disabled and nothing in long-term storage was "
+            "changed. Put the newest log back, or build a data directory from long-term storage with 'penstock storage "
+            "recover'"
+        )
+        self.container_id = container_id
+        self.epoch = epoch
+        self.found_epoch = found_epoch
+
+
+class LaterVersionError(StorageError):
+    """Stored data (`path`) has a format that only a later version of Penstock knows. Nothing was changed.
+
+    `found`: the format's version, or the kind of a record; `known`: the latest that this version reads.
+    """
+
+    def __init__(self, path: str, *, found: int, known: int, what: str = "format") -> None:
+        super().__init__(
+            f"{path} was written by a later version of Penstock: {what} {found}, this version knows {known} at most. "
+            "Start the version that wrote it; nothing was changed"
+        )
+        self.path = path
+        self.found = found
+        self.known = known
 
 
 class LogClosedError(StorageError):

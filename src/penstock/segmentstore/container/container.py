@@ -19,6 +19,7 @@ from penstock.model.errors import (
     ContainerOfflineError,
     CorruptionError,
     InconsistentStateError,
+    LogClosedError,
     LogFencedError,
     PenstockError,
     StorageNotPrimaryError,
@@ -184,22 +185,22 @@ class SegmentContainer(SegmentMerges):
     async def start(self, progress: Callable[[], None] = lambda: None) -> None:
         """Open and replay the log, find out what storage has, and serve. After an error the container is FAILED.
 
-        `progress` is called whenever something has been read: a long log takes long, one that hangs does not get on.
+        `progress` is called whenever something has been read: a long log makes progress, one that hangs does not.
 
-        Raises `LogDisabledError`, `CorruptionError` (when it is the log's own, that is disabled then), `StorageError`.
+        Raises `LogRefusedError`, `LaterVersionError`, `CorruptionError` (if it is the log's own, the log is disabled),
+        `StorageError`.
         """
         self.status: ContainerStatus = ContainerStatus.STARTING
         try:
-            await self._log.open()
-            opened_s = self._runtime.monotonic_s()
             try:
+                await self._log.open()
+                opened_s = self._runtime.monotonic_s()
                 progress()
                 recovered = await recover(
                     self._log, self.state, progress, checkpoints_max=self._settings.checkpoints_max
                 )
             except CorruptionError:
-                # Keep the evidence, and do not let the next incarnation loop over it.
-                await self._log.disable()
+                await self._disable_log()
                 raise
             self.recovered = recovered
             if self._disk_cache is not None:
@@ -326,6 +327,14 @@ class SegmentContainer(SegmentMerges):
             recovered.operation_count,
             recovered.byte_count,
         )
+
+    async def _disable_log(self) -> None:
+        """Keep the evidence, and do not let the next incarnation loop over it."""
+        try:
+            await self._log.disable()
+        except LogClosedError as error:
+            # It was never claimed: what is damaged refuses the next claim, too.
+            logger.warning("container %d: its log could not be disabled: %s", self.id, error)
 
     async def _own_table(self, name: str) -> Segment:
         """Return one of the container's own tables; make it if this is the first start."""

@@ -85,7 +85,8 @@ class DurableLog(Protocol):
     async def open(self) -> None:
         """Become the only writer: raise the epoch durably and fence every other holder.
 
-        Raises `LogDisabledError`, `CorruptionError` (with file and offset), `StorageFullError`.
+        Raises `LogRefusedError` (missing, another cluster's, disabled), `LaterVersionError`, `CorruptionError` (with
+        file and offset), `StorageFullError`.
         """
 
     def frame_runs(self) -> AsyncIterator[LogFrameRun]:

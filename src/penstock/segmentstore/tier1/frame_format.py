@@ -17,27 +17,31 @@ A batch (what one sync covers) starts on a block boundary, so a block with ackno
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import msgspec
 
 from penstock.model.checksum import crc32c
+from penstock.model.errors import CorruptionError, LaterVersionError
 from penstock.model.segments import Buffer
 
 #: Files, and batches of frames within them, are laid out in blocks of this many bytes.
 BLOCK_LENGTH = 4096
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+#: Before version 2 the header had no id of a cluster.
+_VERSION_WITHOUT_CLUSTER = 1
 
 _FILE_MAGIC = b"PNSTKLOG"
-_FILE_HEADER = struct.Struct(">8sHHiQIQ")
+_FILE_HEADER = struct.Struct(">8sHHiQIQ48s")
+_FILE_HEADER_WITHOUT_CLUSTER = struct.Struct(">8sHHiQIQ")
+_FILE_HEADERS = {FORMAT_VERSION: _FILE_HEADER, _VERSION_WITHOUT_CLUSTER: _FILE_HEADER_WITHOUT_CLUSTER}
 _FRAME_MAGIC = b"PSfr"
 _FRAME_HEADER = struct.Struct(">4sQBBHIIQQI")
 _LINK = struct.Struct(">QIQ")
 _CRC = struct.Struct(">I")
 
-FILE_HEADER_LENGTH = _FILE_HEADER.size + _CRC.size
 FRAME_HEADER_LENGTH = _FRAME_HEADER.size + _CRC.size
 #: So much of a frame's header is under its checksum, which follows.
 FRAME_SUMMED_LENGTH = _FRAME_HEADER.size
@@ -64,13 +68,17 @@ _KINDS: dict[int, FrameKind] = {int(kind): kind for kind in FrameKind}
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Identity of a log file. `opens_incarnation`: made by `open`, not by a rollover."""
+    """Identity of a log file. `opens_incarnation`: made by `open`, not by a rollover.
+
+    `cluster_id`: in UTF-8; empty in files of versions that did not record it.
+    """
 
     container_id: int
     epoch: int
     number: int
     salt: int
     opens_incarnation: bool
+    cluster_id: bytes = b""
 
 
 class FrameHeader(msgspec.Struct, frozen=True, gc=False):
@@ -122,24 +130,51 @@ def encode_file_header(header: FileHeader) -> bytes:
     """Return a whole header block."""
     flags = _OPENS_INCARNATION if header.opens_incarnation else 0
     body = _FILE_HEADER.pack(
-        _FILE_MAGIC, FORMAT_VERSION, flags, header.container_id, header.epoch, header.number, header.salt
+        _FILE_MAGIC,
+        FORMAT_VERSION,
+        flags,
+        header.container_id,
+        header.epoch,
+        header.number,
+        header.salt,
+        header.cluster_id,
     )
     return (body + _CRC.pack(crc32c(body, 0))).ljust(BLOCK_LENGTH, b"\0")
 
 
-def decode_file_header(data: bytes) -> FileHeader:
-    """Read a header block. Raises `ValueError` saying what is wrong with it."""
-    if len(data) < FILE_HEADER_LENGTH:
-        raise ValueError(f"file header needs {FILE_HEADER_LENGTH} bytes, found {len(data)}")
-    body = data[: _FILE_HEADER.size]
-    magic, version, flags, container_id, epoch, number, salt = _FILE_HEADER.unpack(body)
-    if magic != _FILE_MAGIC:
-        raise ValueError(f"not a log file: it begins with {magic!r}")
-    if crc32c(body, 0) != _CRC.unpack_from(data, _FILE_HEADER.size)[0]:
-        raise ValueError("checksum of the file header does not match")
-    if version != FORMAT_VERSION:
-        raise ValueError(f"log file format {version} is not known here (this program reads {FORMAT_VERSION})")
-    return FileHeader(container_id, epoch, number, salt, bool(flags & _OPENS_INCARNATION))
+def has_checksum(data: bytes, layout: struct.Struct) -> bool:
+    """Return whether `data` begins with a record of that layout and its checksum."""
+    if len(data) < layout.size + _CRC.size:
+        return False
+    return crc32c(data[: layout.size], 0) == int(_CRC.unpack_from(data, layout.size)[0])
+
+
+def is_version_damaged(data: bytes, layouts: Mapping[int, struct.Struct]) -> bool:
+    """Return whether a record of unknown version is one of the known versions with a damaged version number.
+
+    Records of all versions have the version as a u16 at byte 8.
+    """
+    return any(
+        has_checksum(data[:8] + version.to_bytes(2, "big") + data[10:], layout) for version, layout in layouts.items()
+    )
+
+
+def decode_file_header(data: bytes, path: str) -> FileHeader:
+    """Read the header block of the file `path`. Raises `CorruptionError`, `LaterVersionError`."""
+    if len(data) < BLOCK_LENGTH:
+        raise CorruptionError(path, 0, f"the header of a log file needs {BLOCK_LENGTH} bytes, found {len(data)}")
+    if not data.startswith(_FILE_MAGIC):
+        raise CorruptionError(path, 0, f"not a log file: it begins with {data[:8]!r}")
+    version = int.from_bytes(data[8:10], "big")
+    layout = _FILE_HEADERS.get(version)
+    if layout is None and not is_version_damaged(data, _FILE_HEADERS):
+        raise LaterVersionError(path, found=version, known=FORMAT_VERSION)
+    if layout is None or not has_checksum(data, layout):
+        raise CorruptionError(path, 0, "checksum of the file header does not match")
+    body = data[: layout.size]
+    _, _, flags, container_id, epoch, number, salt, *rest = layout.unpack(body)
+    cluster_id = rest[0].rstrip(b"\0") if rest else b""
+    return FileHeader(container_id, epoch, number, salt, bool(flags & _OPENS_INCARNATION), cluster_id)
 
 
 def encode_frame(

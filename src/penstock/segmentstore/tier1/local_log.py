@@ -49,6 +49,7 @@ from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.log_recovery import ChainFile, log_address
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.log_work import LogWork, while_locked
+from penstock.segmentstore.tier1.made_logs import MadeLogs
 from penstock.segmentstore.tier1.recovered_frames import one_by_one, recovered_frames
 
 __all__ = ["LocalLog", "LocalLogFactory", "LocalLogSettings"]
@@ -73,10 +74,9 @@ class _State(Enum):
 class LocalLog:
     """`DurableLog` of one container in one directory. Made by `LocalLogFactory`."""
 
-    def __init__(
-        self, directory: str, container_id: int, runtime: Runtime, settings: LocalLogSettings, owner: LogOwner
-    ) -> None:
-        self._directory = LogDirectory(runtime.disk, directory, container_id, owner)
+    def __init__(self, directory: LogDirectory, runtime: Runtime, settings: LocalLogSettings) -> None:
+        self._directory = directory
+        container_id = directory.container_id
         self._runtime = runtime
         self._settings = settings
         self._work = LogWork(runtime, container_id, settings, self._describe())
@@ -293,6 +293,7 @@ class LocalLog:
             current = self._files.current
             if self._state is _State.CLOSING and current is not None:
                 await self._work.run_write("close", self._batches.write_closing_trailer, current)
+                self._directory.note_closed(log_address(current.header.number, current.position))
         except PenstockError as error:
             self._fail(error)
         finally:
@@ -552,26 +553,47 @@ class LocalLogFactory:
         settings: LocalLogSettings | None = None,
         *,
         owner: LogOwner | None = None,
+        cluster_id: str = "",
+        made_logs_directory: str = "",
     ) -> None:
-        """`owner`: in whose name logs are opened; by default somebody new, and of others nobody lives."""
+        """`owner`: in whose name logs are opened; by default a new one, and no other process is alive.
+
+        `cluster_id`: logs of another cluster are refused, new ones belong to it. `made_logs_directory`: outside of tier
+        1, where the creation of logs is recorded, see `MadeLogs`. Without it a missing log is taken for a new one.
+        """
         self._directory = directory
         self._runtime = runtime
         self._settings = settings or LocalLogSettings()
         self._owner = owner or LogOwner(runtime.random_id())
+        self._cluster_id = cluster_id
+        self._made_logs = MadeLogs(runtime.disk, made_logs_directory, cluster_id) if made_logs_directory else None
 
     def create(self, container_id: int) -> LocalLog:
         """See `DurableLogFactory.create`."""
-        return LocalLog(self._path(container_id), container_id, self._runtime, self._settings, self._owner)
+        directory = LogDirectory(
+            self._runtime.disk,
+            self._path(container_id),
+            container_id,
+            self._owner,
+            cluster_id=self._cluster_id,
+            made_logs=self._made_logs,
+        )
+        return LocalLog(directory, self._runtime, self._settings)
 
     async def has_logs(self) -> bool:
-        """See `DurableLogFactory.has_logs`."""
-        return bool(await self._runtime.work.run(log_container_ids, self._runtime.disk, self._directory))
+        """See `DurableLogFactory.has_logs`. Logs that are missing count."""
+        return await self._runtime.work.run(self._has_logs)
+
+    def _has_logs(self) -> bool:
+        if self._made_logs is not None and self._made_logs.container_ids():
+            return True
+        return bool(log_container_ids(self._runtime.disk, self._directory))
 
     async def enable(self, container_id: int) -> None:
         """See `DurableLogFactory.enable`. Raises `InvalidArgumentError` when the log is not disabled."""
         path = self._path(container_id)
         directory = LogDirectory(self._runtime.disk, path, container_id)
-        # Whoever owns the log takes its lock for a moment now and then.
+        # The owner of the log takes its lock for a moment now and then.
         what = f"enable the log of container {container_id} in {path}"
         await while_locked(what, lambda: self._runtime.work.run(directory.enable), self._settings)
 

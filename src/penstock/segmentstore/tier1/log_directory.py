@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from penstock.model.errors import CorruptionError, InvalidArgumentError, LogDisabledError, LogFencedError
+from penstock.model.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    LogDisabledError,
+    LogFencedError,
+    LogMissingError,
+)
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import Disk, DiskFile, DiskSpace, SharedByte
 from penstock.segmentstore.tier1.frame_format import (
@@ -40,13 +46,15 @@ from penstock.segmentstore.tier1.log_records import (
     EpochRecord,
     TruncationRecord,
     add_to_epoch,
+    encode_cluster_id,
     read_epoch,
     read_truncation,
     share_mark,
     write_epoch,
     write_truncation,
 )
-from penstock.segmentstore.tier1.log_recovery import RecoveredLog, log_file_name, recover
+from penstock.segmentstore.tier1.log_recovery import RecoveredLog, check_end, check_log, log_file_name, recover
+from penstock.segmentstore.tier1.made_logs import MadeLogs
 
 _SPARE_PREFIX = "spare-"
 _LOG_PREFIX = "log-"
@@ -59,8 +67,22 @@ _ZEROS = memoryview(bytes(64 * 1024))
 class LogDirectory:
     """One incarnation's view of a log's directory."""
 
-    def __init__(self, disk: Disk, path: str, container_id: int, owner: LogOwner | None = None) -> None:
-        """Look at a directory; `owner` is needed to claim it."""
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        container_id: int,
+        owner: LogOwner | None = None,
+        *,
+        cluster_id: str = "",
+        made_logs: MadeLogs | None = None,
+    ) -> None:
+        """`owner` is needed to claim the log. `cluster_id`: the log must belong to it; empty: any.
+
+        `made_logs`: where the creation of logs is recorded outside of tier 1, if it is.
+        """
+        self._cluster_id = cluster_id
+        self._made_logs = made_logs
         #: After `claim`: whether an incarnation before this one may still answer reads.
         self.may_predecessor_answer: bool = False
         self._owner = owner
@@ -76,6 +98,11 @@ class LogDirectory:
         self._has_truncation_record = False
 
     @property
+    def encoded_cluster_id(self) -> bytes:
+        """The id of the cluster that the claimed log belongs to, as headers of its files have it."""
+        return b"" if self._record is None else encode_cluster_id(self._record.cluster_id)
+
+    @property
     def is_claimed(self) -> bool:
         """Whether `claim` succeeded and `release` was not called yet. Says nothing of later claims by others."""
         return self._epoch_file is not None
@@ -86,9 +113,11 @@ class LogDirectory:
         `check_wanted` raises when the caller has given up meanwhile: a claim that hung for long must not fence whoever
         has opened the log since.
 
-        Raises `LogDisabledError`, `CorruptionError`, `DataDirectoryInUseError` (the lock is taken: try again), and what
-        `check_wanted` does.
+        Raises, and changes nothing: `LogMissingError`, `LogIdentityError`, `LogDisabledError`, `LaterVersionError`,
+        `CorruptionError`, `DataDirectoryInUseError` (the lock is taken: try again), and what `check_wanted` does.
         """
+        # First, since a directory made here would lie under a mount that is missing.
+        self._check_not_missing()
         self._disk.make_directory(self.path)
         with self._locked():
             record = read_epoch(self._disk, self.path)
@@ -96,6 +125,7 @@ class LogDirectory:
                 self._check_no_log_files()
                 record = EpochRecord(self.container_id, 0, True)
             self._check_container(record)
+            check_log(self._disk, self.path, record, self._cluster_id)
             if not record.is_enabled:
                 raise LogDisabledError(
                     f"the log of container {self.container_id} in {self.path} is disabled: "
@@ -113,6 +143,8 @@ class LogDirectory:
                 True,
                 self._owner.token,
                 is_settled=not self.may_predecessor_answer,
+                closed_address=record.closed_address,
+                cluster_id=self._cluster_id or record.cluster_id,
             )
             check_wanted()
             self._epoch_file = write_epoch(self._disk, self.path, claimed)
@@ -129,13 +161,24 @@ class LogDirectory:
         add_to_epoch(self._epoch_file, self._record)
         self.may_predecessor_answer = False
 
+    def note_closed(self, address: int) -> None:
+        """Note where the log ends: nothing follows. `give_up` records it."""
+        if self._record is not None:
+            self._record = replace(self._record, closed_address=max(address, self._record.closed_address))
+
     def give_up(self) -> None:
-        """Record that this incarnation answers nothing any more. Raises `OSError`: then who comes next has to wait."""
-        if self._record is None or self._epoch_file is None or self.may_predecessor_answer:
-            return  # Who comes next must wait for the one before.
+        """Record durably that this incarnation answers nothing any more, and where it closed the log.
+
+        Raises `OSError`: then the next owner has to wait for the lease.
+        """
+        if self._record is None or self._epoch_file is None:
+            return
+        # Not released while an earlier incarnation may still answer: the next owner must wait for that one.
+        is_released = not self.may_predecessor_answer
         assert self._owner is not None
-        self._owner.give_up(self.container_id, self.epoch)
-        add_to_epoch(self._epoch_file, replace(self._record, is_released=True))
+        if is_released:
+            self._owner.give_up(self.container_id, self.epoch)
+        add_to_epoch(self._epoch_file, replace(self._record, is_released=is_released))
 
     def check_owned(self) -> None:
         """Raise `LogFencedError` if another incarnation has claimed the log. Costs one `fstat`."""
@@ -173,8 +216,15 @@ class LogDirectory:
             self.truncation_address = record.address
         self._has_truncation_record = record is not None
         recovered = recover(
-            self._disk, self.path, self.container_id, self.truncation_address, must_exist=record is not None
+            self._disk,
+            self.path,
+            self.container_id,
+            self.truncation_address,
+            must_exist=record is not None,
+            cluster_id=self._cluster_id,
         )
+        assert self._record is not None
+        check_end(self.path, recovered, self._record.closed_address)
         if recovered.files:
             tail = recovered.files[-1]
             self._rewrite(f"{self.path}/{tail.name}", recovered.unsynced_offset, tail.end)
@@ -252,11 +302,18 @@ class LogDirectory:
         return name
 
     def finish_open(self, residue: Sequence[str]) -> None:
-        """Remove what earlier incarnations left over. Raises `LogFencedError`, `DataDirectoryInUseError`."""
+        """Record that the log was made, and remove what earlier incarnations left over.
+
+        Raises `LogFencedError`, `DataDirectoryInUseError`.
+        """
         with self._locked():
             self.check_owned()
             if not self._has_truncation_record:
                 write_truncation(self._disk, self.path, TruncationRecord(self.container_id, 0))
+            # After the log is durable, or a crash between the two would leave a record of a log that never was;
+            # before anything is acknowledged.
+            if self._made_logs is not None and not self._made_logs.contains(self.container_id):
+                self._made_logs.add(self.container_id)
             own = f"{_SPARE_PREFIX}{self.epoch:016x}-"
             for name in self._disk.list_directory(self.path):
                 is_foreign_spare = name.startswith(_SPARE_PREFIX) and not name.startswith(own)
@@ -345,6 +402,14 @@ class LogDirectory:
                 f"it belongs to container {record.container_id}, but lies in the log of container {self.container_id}",
             )
 
+    def _check_not_missing(self) -> None:
+        if self._made_logs is None or self._disk.exists(f"{self.path}/{EPOCH_FILE}"):
+            return
+        has_files = self._disk.exists(self.path) and has_log(self._disk, self.path)
+        if not has_files and self._made_logs.contains(self.container_id):
+            record = self._made_logs.path(self.container_id)
+            raise LogMissingError(self.container_id, self.path, record=record)
+
     def _check_no_log_files(self) -> None:
         for name in self._disk.list_directory(self.path):
             if name.startswith(_LOG_PREFIX):
@@ -418,8 +483,9 @@ def log_container_ids(disk: Disk, directory: str) -> list[int]:
     except FileNotFoundError:
         return []
     ids = [int(name) for name in names if name.isascii() and name.isdecimal()]
-    return sorted(one for one in ids if _has_log(disk, f"{directory}/{one}"))
+    return sorted(one for one in ids if has_log(disk, f"{directory}/{one}"))
 
 
-def _has_log(disk: Disk, path: str) -> bool:
+def has_log(disk: Disk, path: str) -> bool:
+    """Return whether a directory has any file of a log. Blocks."""
     return any(name == EPOCH_FILE or name.startswith(_LOG_PREFIX) for name in disk.list_directory(path))

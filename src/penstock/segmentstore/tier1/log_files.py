@@ -206,7 +206,12 @@ class LogFiles:
         """Make log file `number`: re-use a spare file, or fill a new one with zeros."""
         directory, work = self._directory, self._work
         header = FileHeader(
-            directory.container_id, directory.epoch, number, self._runtime.rng.getrandbits(64), link is not None
+            directory.container_id,
+            directory.epoch,
+            number,
+            self._runtime.rng.getrandbits(64),
+            link is not None,
+            directory.encoded_cluster_id,
         )
         if self._spares:
             spare = self._spares.pop()

@@ -11,12 +11,13 @@ without a system call.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.model.checksum import crc32c
-from penstock.model.errors import CorruptionError, StorageFullError
+from penstock.model.errors import CorruptionError, InvalidArgumentError, LaterVersionError, StorageFullError
 from penstock.runtime.disk import Disk, DiskFile, SharedByte, is_full_error
+from penstock.segmentstore.tier1.frame_format import has_checksum, is_version_damaged
 from penstock.segmentstore.tier1.log_owner import TOKEN_LENGTH
 
 EPOCH_FILE = "log.epoch"
@@ -26,13 +27,18 @@ TEMPORARY_SUFFIX = ".tmp"
 #: Files of one block, kept to become one of the two records when there is no room for a new one.
 RESERVE_RECORD_PREFIX = "reserve-record-"
 
-_EPOCH_VERSION = 3
+_EPOCH_VERSION = 4
+#: Before version 4 the record had neither the end of the log nor the id of the cluster.
+_EPOCH_VERSION_WITHOUT_CLUSTER = 3
 _TRUNCATION_VERSION = 1
-_EPOCH = struct.Struct(">8sHHiQ16s")
+_EPOCH = struct.Struct(">8sHHiQ16sQ48s")
+_EPOCH_WITHOUT_CLUSTER = struct.Struct(">8sHHiQ16s")
 _TRUNCATION = struct.Struct(">8sHHiQ")
 _CRC = struct.Struct(">I")
 _EPOCH_MAGIC = b"PNSTKEPO"
 _TRUNCATION_MAGIC = b"PNSTKTRU"
+#: Bytes of a cluster's id in UTF-8.
+CLUSTER_ID_LENGTH_MAX = 48
 _ENABLED = 1
 _RELEASED = 2
 _SETTLED = 4
@@ -51,7 +57,10 @@ class EpochRecord:
     Attributes:
         owner: token of the process that opened the log, see `LogOwner`.
         is_settled: no incarnation before this one can answer reads any more; false while it waits for that.
-        is_released: this incarnation itself answers nothing any more; it was closed in order.
+        is_released: this incarnation itself answers nothing any more; it was closed cleanly.
+        closed_address: where the log ended when it was last closed cleanly, see `log_address`; 0: never. It does not go
+            back: a log that ends earlier has lost something.
+        cluster_id: the cluster that the log belongs to; empty before the first claim by a version that records it.
     """
 
     container_id: int
@@ -60,6 +69,8 @@ class EpochRecord:
     owner: bytes = bytes(TOKEN_LENGTH)
     is_settled: bool = True
     is_released: bool = False
+    closed_address: int = 0
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +85,44 @@ class TruncationRecord:
 
 
 def read_epoch(disk: Disk, directory: str) -> EpochRecord | None:
-    """Read `log.epoch`; None if there is none. Raises `CorruptionError`.
+    """Read `log.epoch`; None if there is none. Raises `CorruptionError`, `LaterVersionError`.
 
     What its owner has added later counts if it is whole. A write of it that failed or was cut off counts as none: then
-    who comes next has to wait, and nothing else is lost.
+    the next owner has to wait, and nothing else is lost.
     """
     path = f"{directory}/{EPOCH_FILE}"
-    body = _read(disk, path, _EPOCH, _EPOCH_MAGIC, _EPOCH_VERSION, length=_EPOCH_FILE_LENGTH)
-    if body is None:
+    layouts = {_EPOCH_VERSION: _EPOCH, _EPOCH_VERSION_WITHOUT_CLUSTER: _EPOCH_WITHOUT_CLUSTER}
+    found = _read(disk, path, _EPOCH_MAGIC, layouts, length=_EPOCH_FILE_LENGTH)
+    if found is None:
         return None
-    first = _decode_epoch(body[: _EPOCH.size])
-    later = body[_LATER_OFFSET:]
-    if len(later) < _EPOCH.size + _CRC.size or not later.startswith(_EPOCH_MAGIC):
+    layout, data = found
+    first = _decode_epoch(data, layout)
+    later = data[_LATER_OFFSET:]
+    if len(later) < layout.size + _CRC.size or not later.startswith(_EPOCH_MAGIC):
         return first
-    if crc32c(later[: _EPOCH.size], 0) != _CRC.unpack_from(later, _EPOCH.size)[0]:
+    if crc32c(later[: layout.size], 0) != _CRC.unpack_from(later, layout.size)[0]:
         return first
-    added = _decode_epoch(later[: _EPOCH.size])
-    return replace(first, is_settled=first.is_settled or added.is_settled, is_released=added.is_released)
+    added = _decode_epoch(later, layout)
+    return replace(
+        first,
+        is_settled=first.is_settled or added.is_settled,
+        is_released=added.is_released,
+        closed_address=max(first.closed_address, added.closed_address),
+    )
 
 
-def _decode_epoch(body: bytes) -> EpochRecord:
-    _, _, flags, container_id, epoch, owner = _EPOCH.unpack(body)
+def _decode_epoch(data: bytes, layout: struct.Struct) -> EpochRecord:
+    _, _, flags, container_id, epoch, owner, *rest = layout.unpack_from(data)
+    closed_address, cluster = rest if rest else (0, b"")
     return EpochRecord(
-        container_id, epoch, bool(flags & _ENABLED), owner, bool(flags & _SETTLED), bool(flags & _RELEASED)
+        container_id,
+        epoch,
+        bool(flags & _ENABLED),
+        owner,
+        bool(flags & _SETTLED),
+        bool(flags & _RELEASED),
+        closed_address,
+        cluster.rstrip(b"\0").decode(),
     )
 
 
@@ -152,15 +178,35 @@ def add_to_epoch(file: DiskFile, record: EpochRecord) -> None:
 
 def _encode_epoch(record: EpochRecord) -> bytes:
     flags = _ENABLED * record.is_enabled | _SETTLED * record.is_settled | _RELEASED * record.is_released
-    return _EPOCH.pack(_EPOCH_MAGIC, _EPOCH_VERSION, flags, record.container_id, record.epoch, record.owner)
+    return _EPOCH.pack(
+        _EPOCH_MAGIC,
+        _EPOCH_VERSION,
+        flags,
+        record.container_id,
+        record.epoch,
+        record.owner,
+        record.closed_address,
+        encode_cluster_id(record.cluster_id),
+    )
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """Return a cluster's id as files of a log hold it. Raises `InvalidArgumentError` when it is too long."""
+    encoded = cluster_id.encode()
+    if len(encoded) > CLUSTER_ID_LENGTH_MAX:
+        raise InvalidArgumentError(
+            f"cluster id {cluster_id!r} has {len(encoded)} bytes, a log holds {CLUSTER_ID_LENGTH_MAX} at most"
+        )
+    return encoded
 
 
 def read_truncation(disk: Disk, directory: str) -> TruncationRecord | None:
     """Read `log.truncation`; None if there is none. Raises `CorruptionError`."""
-    body = _read(disk, f"{directory}/{TRUNCATION_FILE}", _TRUNCATION, _TRUNCATION_MAGIC, _TRUNCATION_VERSION)
-    if body is None:
+    path = f"{directory}/{TRUNCATION_FILE}"
+    found = _read(disk, path, _TRUNCATION_MAGIC, {_TRUNCATION_VERSION: _TRUNCATION})
+    if found is None:
         return None
-    _, _, _, container_id, address = _TRUNCATION.unpack_from(body)
+    _, _, _, container_id, address = _TRUNCATION.unpack_from(found[1])
     return TruncationRecord(container_id, address)
 
 
@@ -171,27 +217,32 @@ def write_truncation(disk: Disk, directory: str, record: TruncationRecord) -> No
 
 
 def _read(
-    disk: Disk, path: str, layout: struct.Struct, magic: bytes, version_known: int, *, length: int = 0
-) -> bytes | None:
-    """Read and check a record; return the file. `length`: that of the file, if there is more in it than the record."""
+    disk: Disk, path: str, magic: bytes, layouts: Mapping[int, struct.Struct], *, length: int = 0
+) -> tuple[struct.Struct, bytes] | None:
+    """Read and check a record; return its layout and the file. None if there is no file.
+
+    `layouts`: by version. `length`: that of the file, if there is more in it than the record.
+    """
     if not disk.exists(path):
         return None
+    longest = max(layout.size for layout in layouts.values())
     file = disk.open(path, writable=False)
     try:
-        data = file.read(0, max(layout.size + _CRC.size, length) + 1)
+        data = file.read(0, max(longest + _CRC.size, length) + 1)
     finally:
         file.close()
-    body = data[: layout.size]
-    if not body.startswith(magic):
-        raise CorruptionError(path, 0, f"it begins with {body[:8]!r} instead of {magic!r}")
-    if len(data) < layout.size + _CRC.size or crc32c(body, 0) != _CRC.unpack_from(data, layout.size)[0]:
+    if not data.startswith(magic):
+        raise CorruptionError(path, 0, f"it begins with {data[:8]!r} instead of {magic!r}")
+    version = int.from_bytes(data[8:10], "big")
+    layout = layouts.get(version)
+    if layout is None and version > max(layouts) and not is_version_damaged(data, layouts):
+        raise LaterVersionError(path, found=version, known=max(layouts))
+    if layout is None or not has_checksum(data, layout):
         raise CorruptionError(path, 0, f"checksum does not match, or the file of {len(data)} bytes is too short")
-    version = int.from_bytes(body[8:10], "big")
-    if version != version_known:
-        raise CorruptionError(path, 8, f"format {version} is not known here (this program reads {version_known})")
-    if len(data) != max(layout.size + _CRC.size, length):
-        raise CorruptionError(path, 0, f"expected {max(layout.size + _CRC.size, length)} bytes, found {len(data)}")
-    return data
+    expected = max(layout.size + _CRC.size, length)
+    if len(data) != expected:
+        raise CorruptionError(path, 0, f"expected {expected} bytes, found {len(data)}")
+    return layout, data
 
 
 def _replace(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.model.errors import CorruptionError
+from penstock.model.errors import CorruptionError, LogIdentityError
 from penstock.runtime.disk import Disk, DiskFile
 from penstock.segmentstore.columns import COLUMN_LENGTH_MIN, ColumnPace
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
@@ -27,6 +27,7 @@ from penstock.segmentstore.tier1.frame_format import (
     frame_matches,
     frame_pattern,
 )
+from penstock.segmentstore.tier1.log_records import EPOCH_FILE, EpochRecord
 from penstock.segmentstore.tier1.lone_frames import LoneFrames, lone_frames
 
 _READ_LENGTH = 4 * 1024 * 1024
@@ -172,9 +173,15 @@ class FrameScanner:
 
 
 def recover(
-    disk: Disk, directory: str, container_id: int, truncation_address: int, *, must_exist: bool
+    disk: Disk,
+    directory: str,
+    container_id: int,
+    truncation_address: int,
+    *,
+    must_exist: bool,
+    cluster_id: str = "",
 ) -> RecoveredLog:
-    """Find the log's files and its end. Changes nothing. Raises `CorruptionError`.
+    """Find the log's files and its end. Changes nothing. Raises as `read_file_header`.
 
     `must_exist`: an empty directory is corrupt, because the log is known to have had a file.
     """
@@ -186,13 +193,13 @@ def recover(
             continue
         if unused is not None and name != _predecessor(unused[0]):
             break
-        header = read_file_header(disk, directory, name, container_id)
+        header = read_file_header(disk, directory, name, container_id, cluster_id)
         tail = _scan_tail(disk, f"{directory}/{name}", name, header)
         if tail is not None:
             if unused is not None and not tail.is_clean:
                 # After a clean close of the tail nothing can follow it. Otherwise: was it really never used?
                 _check_nothing_synced_after(disk, f"{directory}/{unused[0]}", unused[1], BLOCK_LENGTH)
-            chain = _chain(disk, directory, container_id, first_number, tail)
+            chain = _chain(disk, directory, container_id, first_number, tail, cluster_id)
             live = {file.name for file in chain}
             return RecoveredLog(
                 chain, tail.next_sequence, tail.unsynced_offset, [name for name in names if name not in live]
@@ -210,18 +217,24 @@ def recover(
     return RecoveredLog([], 1, BLOCK_LENGTH, names)
 
 
-def read_file_header(disk: Disk, directory: str, name: str, container_id: int) -> FileHeader:
-    """Read a log file's header. Raises `CorruptionError` when it is damaged or belongs to another file."""
+def read_file_header(
+    disk: Disk, directory: str, name: str, container_id: int, cluster_id: str = ""
+) -> FileHeader:
+    """Read a log file's header. `cluster_id`: the expected one; empty: any.
+
+    Raises `CorruptionError` when it is damaged or belongs to another file, `LogIdentityError` when it is of another
+    cluster, `LaterVersionError`.
+    """
     path = f"{directory}/{name}"
     file = disk.open(path, writable=False)
     try:
         data = file.read(0, BLOCK_LENGTH)
     finally:
         file.close()
-    try:
-        header = decode_file_header(data)
-    except ValueError as error:
-        raise CorruptionError(path, 0, str(error)) from error
+    header = decode_file_header(data, path)
+    found = header.cluster_id.decode()
+    if found and cluster_id and found != cluster_id:
+        raise LogIdentityError(path, found=found, expected=cluster_id)
     if header.container_id != container_id or log_file_name(header.epoch, header.number) != name:
         raise CorruptionError(
             path,
@@ -230,6 +243,47 @@ def read_file_header(disk: Disk, directory: str, name: str, container_id: int) -
             f"but the file lies in the log of container {container_id}",
         )
     return header
+
+
+def check_log(disk: Disk, directory: str, record: EpochRecord, cluster_id: str) -> None:
+    """Check that a log's files fit the record of its epoch and the cluster. Changes nothing and reads no frames.
+
+    Raises `CorruptionError` when a file is of a later epoch than the record: then the record is an old copy.
+    `LogIdentityError`, `LaterVersionError`. `cluster_id`: empty: any.
+    """
+    if record.cluster_id and cluster_id and record.cluster_id != cluster_id:
+        raise LogIdentityError(f"{directory}/{EPOCH_FILE}", found=record.cluster_id, expected=cluster_id)
+    names = [name for name in disk.list_directory(directory) if _NAME.fullmatch(name)]
+    if not names:
+        return
+    newest = max(names)
+    epoch = int(newest[4:20], 16)
+    if epoch > record.epoch:
+        raise CorruptionError(
+            f"{directory}/{EPOCH_FILE}",
+            16,
+            f"it says epoch {record.epoch}, but {newest} was written by epoch {epoch}: the record is an old copy",
+        )
+    try:
+        read_file_header(disk, directory, newest, record.container_id, cluster_id)
+    except CorruptionError:
+        pass  # Recovery reports it after the claim: then the log can be disabled.
+
+
+def check_end(directory: str, recovered: RecoveredLog, closed_address: int) -> None:
+    """Raise `CorruptionError` when the log ends before the address at which it was closed cleanly."""
+    end = 0
+    name = log_file_name(0, address_file_number(closed_address))
+    if recovered.files:
+        tail = recovered.files[-1]
+        end, name = log_address(tail.header.number, tail.end), tail.name
+    if end < closed_address:
+        raise CorruptionError(
+            f"{directory}/{name}",
+            end & 0xFFFFFFFF,
+            f"the log ends in file {end >> 32} at byte {end & 0xFFFFFFFF}, but it was closed cleanly in file "
+            f"{closed_address >> 32} at byte {closed_address & 0xFFFFFFFF}: its newest file was removed or overwritten",
+        )
 
 
 def read_frames(
@@ -363,7 +417,7 @@ def _find_synced_after(file: DiskFile, header: FileHeader, bad_offset: int) -> F
 
 
 def _chain(
-    disk: Disk, directory: str, container_id: int, first_number: int, tail: _Tail
+    disk: Disk, directory: str, container_id: int, first_number: int, tail: _Tail, cluster_id: str
 ) -> list[ChainFile]:
     chain = [tail.file]
     link = tail.link
@@ -376,7 +430,7 @@ def _chain(
             )
         if not disk.exists(path):
             raise CorruptionError(path, 0, f"the file is missing; {chain[-1].name} follows it")
-        header = read_file_header(disk, directory, name, container_id)
+        header = read_file_header(disk, directory, name, container_id, cluster_id)
         handle = disk.open(path, writable=False)
         try:
             found = FrameScanner(handle, path, header, BLOCK_LENGTH, None).next()

@@ -13,7 +13,7 @@ from penstock.model.errors import CorruptionError
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.durable_log import LogFrame, LogFrameRun
 from penstock.segmentstore.tier1.log_records import EPOCH_FILE, read_epoch, read_truncation
-from penstock.segmentstore.tier1.log_recovery import ChainFile, recover
+from penstock.segmentstore.tier1.log_recovery import ChainFile, check_end, check_log, recover
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.log_work import LogWork
 from penstock.segmentstore.tier1.recovered_frames import one_by_one, recovered_frames
@@ -22,7 +22,11 @@ from penstock.segmentstore.tier1.recovered_frames import one_by_one, recovered_f
 class ReadOnlyLog:
     """The log of one container in `directory`. `open` it first, `close` it in the end."""
 
-    def __init__(self, directory: str, container_id: int, runtime: Runtime, settings: LocalLogSettings) -> None:
+    def __init__(
+        self, directory: str, container_id: int, runtime: Runtime, settings: LocalLogSettings, *, cluster_id: str = ""
+    ) -> None:
+        """`cluster_id`: a log of another cluster is refused; empty: any is read."""
+        self._cluster_id = cluster_id
         self.container_id: int = container_id
         self.path: str = directory
         #: The epoch of its last owner; 0 before `open`.
@@ -38,8 +42,11 @@ class ReadOnlyLog:
         return self._truncation_address > 0
 
     async def open(self) -> None:
-        """Find the log's files and its end, as recovery does. Raises `CorruptionError`, `StorageError`."""
-        await self._work.run("look at", self._open)
+        """Find the log's files and its end, as recovery does.
+
+        Raises `CorruptionError`, `LogIdentityError`, `LaterVersionError`, `StorageError`.
+        """
+        await self._work.run("inspect", self._open)
 
     def _open(self) -> None:
         epoch = read_epoch(self._disk, self.path)
@@ -51,6 +58,7 @@ class ReadOnlyLog:
                 raise CorruptionError(
                     self.path, 0, f"it is the log of container {record.container_id}, not of {self.container_id}"
                 )
+        check_log(self._disk, self.path, epoch, self._cluster_id)
         self.epoch = epoch.epoch
         self._truncation_address = 0 if truncation is None else truncation.address
         found = recover(
@@ -59,7 +67,9 @@ class ReadOnlyLog:
             self.container_id,
             self._truncation_address,
             must_exist=truncation is not None,
+            cluster_id=self._cluster_id,
         )
+        check_end(self.path, found, epoch.closed_address)
         self._files = found.files
 
     async def frame_runs(self) -> AsyncGenerator[LogFrameRun, None]:

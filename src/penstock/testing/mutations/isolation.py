@@ -62,8 +62,8 @@ def _read_late_writes() -> Iterator[None]:
             return file.end
         return max(file.end, tail.file.end) if tail is not None else file.end
 
-    def chain(disk: Disk, directory: str, container_id: int, first_number: int, tail: object) -> Sequence[ChainFile]:
-        *before, last = original(disk, directory, container_id, first_number, tail)  # type: ignore[arg-type]  # passed on as it came
+    def chain(disk: Disk, directory: str, container_id: int, *rest: object) -> Sequence[ChainFile]:
+        *before, last = original(disk, directory, container_id, *rest)  # type: ignore[arg-type]  # passed on as it came
         return [*(replace(file, end=good_end(disk, directory, file)) for file in before), last]
 
     with patched(log_recovery, "_chain", chain):

@@ -276,6 +276,8 @@ class SimulatedCluster:
                 settings.durable_log,
                 # On a shared disk nobody knows of the others whether they live.
                 owner=LogOwner(runtime.random_id(), lambda token: self.shared_disk is not None),
+                cluster_id=identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID,
+                made_logs_directory=directory.made_logs,
             ),
             chunks=self._chunks(host, self._long_term_storage(host, directory, tiers)),
             cluster_id=identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID,

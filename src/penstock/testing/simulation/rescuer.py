@@ -14,7 +14,6 @@ from penstock.long_term_storage import open_long_term_storage
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.settings import CACHE_BYTES_MIN, StandaloneSettings
 from penstock.storage_administration import CheckProgress
 from penstock.storage_recovery import RecoveryReport, recover_store
@@ -72,7 +71,7 @@ class Rescuer:
         directory = DataDirectory(DATA_DIRECTORY, self._runtime)
         identity = directory.open(settings.container_count)
         store = SegmentStore(
-            logs=LocalLogFactory(directory.tier1, self._runtime, self._settings.durable_log),
+            logs=directory.logs(identity, self._settings.durable_log),
             chunks=open_long_term_storage(self._settings, directory, self._runtime),
             cluster_id=identity.cluster_id,
             runtime=self._runtime,

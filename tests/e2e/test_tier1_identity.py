@@ -1,0 +1,92 @@
+"""Tier 1 that is missing, exchanged or an old copy, under real servers that are killed between their starts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from support.standalone_process import ServerProcessError, StandaloneProcess
+
+pytestmark = pytest.mark.e2e
+
+STREAM = "shop/orders"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[StandaloneProcess]:
+    with StandaloneProcess(tmp_path / "a") as process:
+        yield process
+
+
+def write(server: StandaloneProcess, *events: bytes) -> None:
+    with penstock.connect(server.uri) as client:
+        client.create_stream(STREAM, exist_ok=True)
+        with client.event_writer(STREAM) as writer:
+            for event in events:
+                writer.write(event, routing_key="key")
+
+
+def read(server: StandaloneProcess) -> list[bytes]:
+    with penstock.connect(server.uri) as client, client.batch(STREAM) as batch:
+        return [bytes(event.data) for part in batch.ranges for event in batch.events(part)]
+
+
+def tier1(server: StandaloneProcess) -> Path:
+    return Path(server.data_dir) / "tier1"
+
+
+def test_a_server_does_not_start_without_its_tier_1(server: StandaloneProcess, tmp_path: Path) -> None:
+    write(server, b"first", b"second")
+    server.kill9()
+    shutil.move(tier1(server), tmp_path / "unmounted")
+    for _ in range(2):
+        with pytest.raises(ServerProcessError, match="Mount tier 1 or put the log back"):
+            server.start()
+        assert not tier1(server).exists() or not list(tier1(server).iterdir())
+    shutil.rmtree(tier1(server), ignore_errors=True)
+    shutil.move(tmp_path / "unmounted", tier1(server))
+    server.start()
+    assert read(server) == [b"first", b"second"]
+
+
+def test_servers_whose_tiers_1_were_exchanged_do_not_start(server: StandaloneProcess, tmp_path: Path) -> None:
+    with StandaloneProcess(tmp_path / "b") as other:
+        for process, event in ((server, b"of a"), (other, b"of b")):
+            write(process, event)
+            process.kill9()
+        shutil.move(tier1(server), tmp_path / "away")
+        shutil.move(tier1(other), tier1(server))
+        shutil.move(tmp_path / "away", tier1(other))
+        for process in (server, other):
+            with pytest.raises(ServerProcessError, match="belongs to cluster"):
+                process.start()
+        shutil.move(tier1(server), tmp_path / "away")
+        shutil.move(tier1(other), tier1(server))
+        shutil.move(tmp_path / "away", tier1(other))
+        for process, event in ((server, b"of a"), (other, b"of b")):
+            process.start()
+            assert read(process) == [event]
+
+
+def test_a_server_over_an_old_epoch_record_loses_nothing(server: StandaloneProcess) -> None:
+    """The log that got an old record back is refused; with the right record it is whole."""
+    write(server, b"first")
+    server.stop()
+    records = {path: path.read_bytes() for path in tier1(server).glob("*/log.epoch")}
+    for number in range(3):
+        server.start()
+        write(server, b"%d" % number)
+        server.kill9()
+    newest = {path: path.read_bytes() for path in records}
+    for path, old in records.items():
+        path.write_bytes(old)
+    with pytest.raises(ServerProcessError, match="the record is an old copy"):
+        server.start()
+    for path, record in newest.items():
+        path.write_bytes(record)
+    server.start()
+    assert read(server) == [b"first", b"0", b"1", b"2"]
