@@ -104,7 +104,7 @@ class Transactions:
         return len(self.work.timers)
 
     def now_ms(self) -> int:
-        """Return the time that leases and limits go by, in milliseconds of the wall clock."""
+        """Return the time of this controller's wall clock, which records have, in milliseconds."""
         return self._context.runtime.wall_clock_ms()
 
     # Calls.
@@ -217,9 +217,14 @@ class Transactions:
             return PingResult.DISCONNECTED
         if lease_ms < 0:
             raise InvalidArgumentError(f"lease of {lease_ms} ms: use 0 or more")
-        return await self._context.catalog.on_stream(
+        opened = OpenTransaction(scope, stream, transaction)
+        self.work.timers.ping_arrived(opened)
+        # Not in case of an error: the client is alive, and the end of the lease must not be decided against it.
+        result = await self._context.catalog.on_stream(
             scope, stream, lambda tables: self._ping(tables, transaction, lease_ms)
         )
+        self.work.timers.ping_answered(opened)
+        return result
 
     async def _ping(self, tables: StreamTables, transaction: TransactionId, lease_ms: int) -> PingResult:
         for _ in range(self._settings.conflict_attempts_max):
@@ -235,15 +240,21 @@ class Transactions:
                 return PingResult.LEASE_TOO_LARGE
             if found.record.is_prepared:
                 return PingResult.OK  # Its limit holds, whoever else still takes it for open.
-            expiry_ms = self._context.runtime.wall_clock_ms() + lease_ms
-            if expiry_ms > found.record.execution_expiry_ms:
+            opened = OpenTransaction(tables.scope, tables.stream, transaction)
+            now_ms = self._context.runtime.wall_clock_ms()
+            left_ms = self.work.lifetime_left_ms(opened, found, now_ms)
+            if lease_ms > left_ms:
                 return PingResult.LIFETIME_EXCEEDED
-            record = replace(found.record, lease_ms=lease_ms, lease_expiry_ms=expiry_ms)
+            record = replace(
+                found.record,
+                lease_ms=lease_ms,
+                lease_expiry_ms=now_ms + lease_ms,
+                execution_expiry_ms=now_ms + left_ms,
+            )
             try:
                 version = await tables.put_transaction(transaction, record, found.version)
             except MetadataConflictError:
                 continue
-            opened = OpenTransaction(tables.scope, tables.stream, transaction)
             if self.work.is_running:
                 self.work.timers.arm(opened, version, lease_ms + self._settings.lease_slack_ms, record)
             return PingResult.OK

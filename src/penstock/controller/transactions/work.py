@@ -15,8 +15,10 @@ from penstock.controller.background_work import BackgroundWork, StreamQueue, all
 from penstock.controller.errors import PERMANENT_ERRORS, WorkElsewhereError
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import CommitTransactions, Lane, Subject, SubjectKind
+from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import (
     AbortReason,
+    ActiveTransaction,
     EpochRecord,
     TransactionIndexEntry,
     TransactionStatus,
@@ -24,6 +26,7 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.transactions.lease_timers import LeaseTimers, OpenTransaction
+from penstock.controller.transactions.leases import elapsed_at_first_sight_ms, lifetime_left_ms, limit_ms
 from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflows.abort import (
     abort,
@@ -194,9 +197,9 @@ class TransactionWork:
         return leases
 
     async def _abort_if_expired(self, tables: StreamTables, opened: OpenTransaction, version: int) -> None:
-        """Abort a transaction whose record has not changed since `version`; otherwise go by what has changed it.
+        """Abort a transaction whose record has not changed since `version`; otherwise act on its present record.
 
-        That may have been a call here whose reply was lost, so a changed record is never just left alone.
+        A call here whose reply was lost may have changed it, so a changed record is never just left alone.
         """
         found = await tables.transaction(opened.transaction)
         if found is None:
@@ -209,19 +212,39 @@ class TransactionWork:
             self._context.committed.add(tables, [opened.transaction])
             return
         if found.record.status is TransactionStatus.OPEN:
-            now_ms = self._context.runtime.wall_clock_ms()
-            remaining_ms = found.record.lease_expiry_ms + self._context.settings.lease_slack_ms - now_ms
-            if found.version != version and remaining_ms > 0:
+            remaining_ms = self._remaining_ms(opened, found, version)
+            if remaining_ms > 0:
                 if self.is_running:
                     self.timers.arm(opened, found.version, remaining_ms, found.record)
                 return
-            # A conflict here means a ping in this very moment: it is looked at again.
+            # A conflict here means a ping at this moment: the work is repeated.
             await decide_abort(
                 self._context, tables, opened.transaction, at_version=found.version, reason=AbortReason.LEASE_ENDED
             )
             limit = "limit, prepared and not decided" if found.record.is_prepared else "lease"
             _logger.info("transaction %s of %s ran out of its %s", opened.transaction.text, tables.name, limit)
         self.post_abort(opened)
+
+    def _remaining_ms(self, opened: OpenTransaction, found: Versioned[ActiveTransaction], version: int) -> int:
+        """Return how long a transaction must be left open after its timer, armed with `version`, has fired.
+
+        No wall clock has a say: the record may be another controller's, whose clock differs from this one's.
+        """
+        record, slack_ms = found.record, self._context.settings.lease_slack_ms
+        if found.version != version:
+            return (limit_ms(record) if record.is_prepared else record.lease_ms) + slack_ms
+        since_ping_ms = self.timers.since_ping_ms(opened)
+        if since_ping_ms is None or record.is_prepared:
+            return 0
+        # A ping has arrived that could not be stored, as while the store of the record was away.
+        return record.lease_ms + slack_ms - since_ping_ms
+
+    def lifetime_left_ms(self, opened: OpenTransaction, found: Versioned[ActiveTransaction], now_ms: int) -> int:
+        """Return how far a lease of an open transaction may go that begins now. `now_ms`: by the wall clock."""
+        elapsed_ms = self.timers.elapsed_ms(opened, found.version)
+        if elapsed_ms is None:
+            elapsed_ms = elapsed_at_first_sight_ms(found.record, now_ms, self._context.settings.lease_slack_ms)
+        return lifetime_left_ms(found.record, elapsed_ms)
 
     async def _clear_leftovers(self, tables: StreamTables, transaction: TransactionId) -> None:
         """Forget a transaction without a record: completed, or never begun. Segments that it has left are deleted.
@@ -281,14 +304,7 @@ class TransactionWork:
             self.post_abort(opened)
         else:
             now_ms = self._context.runtime.wall_clock_ms()
-            # The client could not ping while no controller was there.
-            expiry_ms = now_ms + found.record.lease_ms
-            if found.record.is_prepared:
-                # Its limit stays; one that has ended meanwhile leaves as long as a lease to decide after all.
-                expiry_ms = max(expiry_ms, found.record.lease_expiry_ms)
-            else:
-                expiry_ms = min(expiry_ms, found.record.execution_expiry_ms)
-            renewed = replace(found.record, lease_expiry_ms=expiry_ms)
+            renewed = self._renewed(opened, found, now_ms)
             try:
                 version = await tables.put_transaction(transaction, renewed, found.version)
             except MetadataConflictError:
@@ -300,5 +316,22 @@ class TransactionWork:
                 TransactionIndexEntry(self._context.host, found.record.created_ms),
             )
             if self.is_running:
-                delay_ms = expiry_ms - now_ms + self._context.settings.lease_slack_ms
+                delay_ms = renewed.lease_expiry_ms - now_ms + self._context.settings.lease_slack_ms
                 self.timers.arm(opened, version, delay_ms, renewed)
+
+    def _renewed(
+        self, opened: OpenTransaction, found: Versioned[ActiveTransaction], now_ms: int
+    ) -> ActiveTransaction:
+        """Return the record of an open transaction as the controller has to write it that takes it over."""
+        record = found.record
+        if record.is_prepared:
+            # Downtime counts, and nothing but the wall clock shows it. A limit that has ended meanwhile leaves a lease
+            # to decide; one that this clock takes for longer than it was is no longer than it was.
+            expiry_ms = min(max(now_ms + record.lease_ms, record.lease_expiry_ms), now_ms + limit_ms(record))
+            return replace(record, lease_expiry_ms=expiry_ms)
+        # The client could not ping while no controller was there.
+        left_ms = self.lifetime_left_ms(opened, found, now_ms)
+        lease_ms = max(0, min(record.lease_ms, left_ms))
+        return replace(
+            record, lease_ms=lease_ms, lease_expiry_ms=now_ms + lease_ms, execution_expiry_ms=now_ms + left_ms
+        )
