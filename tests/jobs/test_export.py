@@ -300,11 +300,119 @@ def test_a_commit_of_which_nothing_is_known_is_found_by_the_next_run(iceberg: Ic
             raise ConnectionError("the reply was lost")
 
     target = IcebergTable(Away(), "events.all", "model/stream", SHAPE.schema, outage_s_max=0.2)  # type: ignore[arg-type]
-    with pytest.raises(OutcomeUnknownError, match="run the export again"):
+    with pytest.raises(OutcomeUnknownError, match=r"ConnectionError: the reply was lost.*Run the export again"):
         export_all(stream, target)
     assert 0 < exported(iceberg).total() < 20
     export_all(stream, iceberg.open())
     assert exported(iceberg) == Counter(stream.written)
+
+
+class Failing:
+    """A catalogue one of whose calls fails, after it did its work or instead of it."""
+
+    def __init__(self, catalog: Any, call: str, failure: Exception, *, does_work: bool = False) -> None:
+        self._catalog, self._call, self._failure, self._does_work = catalog, call, failure, does_work
+        self.is_failing = False
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._catalog, name)
+        if name != self._call or not self.is_failing:
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            if self._does_work:
+                found(*args, **options)
+            raise self._failure
+
+        return call
+
+
+def failing_export(place: IcebergPlace, catalog: Failing, outage_s: float = 0.2) -> Exporter:
+    target = IcebergTable(catalog, "events.all", "model/stream", SHAPE.schema, outage_s_max=outage_s)  # type: ignore[arg-type]
+    catalog.is_failing = True
+    return export_all(filled(), target, 10_000)
+
+
+def refusals() -> list[Exception]:
+    from pyiceberg import exceptions
+
+    return [exceptions.BadRequestError("no"), exceptions.ForbiddenError("no"), exceptions.NoSuchTableError("no")]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_commit_that_the_catalogue_refuses_is_known_not_to_be_done(iceberg: IcebergPlace, number: int) -> None:
+    catalog = Failing(iceberg.catalog(), "commit_table", refusals()[number])
+    with pytest.raises(ExportTargetError, match=r"refused the commit, and nothing was committed: .*Error: no"):
+        failing_export(iceberg, catalog, 20.0)
+    assert catalog.count == 1
+    assert exported(iceberg) == Counter()
+
+
+def test_a_commit_that_always_loses_against_other_writers_is_known_not_to_be_done(iceberg: IcebergPlace) -> None:
+    from pyiceberg.exceptions import CommitFailedException
+
+    catalog = Failing(iceberg.catalog(), "commit_table", CommitFailedException("late"))
+    with pytest.raises(ExportTargetError, match=r"nothing was committed within 0.2 s: CommitFailedException: late"):
+        failing_export(iceberg, catalog)
+    assert catalog.count > 1
+
+
+def test_a_refusal_after_an_attempt_without_an_answer_leaves_the_outcome_unknown(
+    iceberg: IcebergPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt may still arrive."""
+    catalog = Failing(iceberg.catalog(), "commit_table", ConnectionError("lost"))
+    target = IcebergTable(catalog, "events.all", "model/stream", SHAPE.schema, outage_s_max=0.5)  # type: ignore[arg-type]
+    catalog.is_failing = True
+
+    def refuse_later(delay_s: float) -> None:
+        catalog._failure = refusals()[0]
+
+    monkeypatch.setattr("penstock.jobs.iceberg_table.time.sleep", refuse_later)
+    with pytest.raises(OutcomeUnknownError, match="ConnectionError: lost"):
+        export_all(filled(), target, 10_000)
+
+
+def test_texts_whose_bounds_the_library_cannot_compute_are_exported_without_bounds(iceberg: IcebergPlace) -> None:
+    """PyIceberg raises on a text that has U+D7FF where it shortens the upper bound of a column."""
+    shape = RowShape("text")
+    stream = JobStream()
+    texts = ["\ud7ff" * 40, "plain"]
+    for text in texts:
+        stream.write(0, text.encode())
+    for has_own_mode in (False, True):
+        name = f"events.bounds-{has_own_mode}"
+        target = IcebergTable(iceberg.catalog(), name, "model/stream", shape.schema, outage_s_max=20.0)
+        if has_own_mode:
+            with iceberg.catalog().load_table(name).transaction() as change:
+                change.set_properties({"write.metadata.metrics.column.event": "truncate(8)"})
+        before = dict(iceberg.catalog().load_table(name).properties)
+        writer = HereWriter(stream, shape)
+        made = Exporter(stream, target, writer, cut(stream, stream.head()), batch_bytes=10_000)
+        made.run_to(cut(stream, stream.tail()), lambda _: None)
+        table = iceberg.catalog().load_table(name)
+        assert sorted(table.scan().to_arrow()["event"].to_pylist()) == sorted(texts)
+        # The table's own settings are as before.
+        assert {key: value for key, value in table.properties.items() if "metrics" in key} == {
+            key: value for key, value in before.items() if "metrics" in key
+        }
+
+
+def test_files_that_the_library_cannot_add_are_reported_at_once_and_nothing_is_committed(
+    iceberg: IcebergPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.table import Transaction
+
+    def add_files(*args: object, **options: object) -> None:
+        raise ValueError("these files are strange")
+
+    monkeypatch.setattr(Transaction, "add_files", add_files)
+    with pytest.raises(ExportTargetError, match=r"cannot add the files.*nothing was committed: ValueError: these"):
+        export_all(filled(), iceberg.open())
+    monkeypatch.undo()
+    assert exported(iceberg) == Counter()
 
 
 def test_other_writers_of_an_iceberg_table_come_in_between(iceberg: IcebergPlace) -> None:

@@ -43,8 +43,8 @@ def export(
         str | None,
         typer.Option(
             metavar="COLUMNS",
-            help="Fields of the JSON, as 'order long, amount double'. Types: string, int, long, double, boolean, date, "
-            "timestamp, json.",
+            help="Fields of the JSON, as 'order long, offset long as event_offset' (as: the column's name). Types: "
+            "string, int, long, double, boolean, date, timestamp, json.",
         ),
     ] = None,
     start: Annotated[str, typer.Option("--from", help=f"Where a new table begins: {HELP}")] = "earliest",

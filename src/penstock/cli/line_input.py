@@ -7,6 +7,7 @@ from typing import Protocol, cast
 
 import msgspec
 
+from penstock.jobs.keys import why_no_json
 from penstock.model.errors import InvalidArgumentError
 
 #: How much is read at once, if so much is there.
@@ -52,7 +53,7 @@ class _Keyed(Protocol):
 
 
 class KeyField:
-    """Takes the routing key of each line from a field of the JSON object that it is: a text, or a whole number's."""
+    """Takes the routing key of each line from a field of its JSON object: a text, or a whole number."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -69,8 +70,8 @@ class KeyField:
             decoded = self._decoder.decode_lines(b"\n".join(lines))
             if len(decoded) == len(lines):
                 return [str(line.key) for line in decoded]
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            pass  # Which line it is, and why, is found out below.
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass  # Which line it is, and why, is determined below.
         return self._keys_one_by_one(lines, first_number)
 
     def _keys_one_by_one(self, lines: list[bytes], first_number: int) -> list[str]:
@@ -78,14 +79,15 @@ class KeyField:
         for line in lines:
             try:
                 keys.append(str(self._decoder.decode(line).key))
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise InvalidLineError(first_number + len(keys), self._field, error, keys) from error
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                why = why_no_json(line, error)
+                raise InvalidLineError(first_number + len(keys), self._field, why, keys) from error
         return keys
 
 
 class InvalidLineError(InvalidArgumentError):
     """A line of the input is no JSON object with the field that holds the key. `keys`: those of the lines before."""
 
-    def __init__(self, number: int, field: str, why: Exception, keys: list[str]) -> None:
+    def __init__(self, number: int, field: str, why: str, keys: list[str]) -> None:
         super().__init__(f"line {number} of the input has no routing key in the field {field!r}: {why}")
         self.keys = keys

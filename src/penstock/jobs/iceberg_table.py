@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +45,10 @@ _log = logging.getLogger(__name__)
 STREAM, START, END, BATCH = "penstock.stream", "penstock.start-cut", "penstock.end-cut", "penstock.batch-id"
 #: Stands in a file's place for what tells files of a batch apart.
 _FILE = "FILE-NUMBER"
+#: Properties of a table that say which metrics of its columns each commit has.
+_METRICS_DEFAULT, _METRICS_OF_COLUMN = "write.metadata.metrics.default", "write.metadata.metrics.column"
+#: What a library raises about the content of a file, which no later attempt changes. `OSError` is not among these.
+_LIBRARY_FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, NotImplementedError)
 #: Pauses between attempts to commit.
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.05, 5.0
 
@@ -120,60 +124,120 @@ class IcebergTable:
         return TableFiles(self._table.io, place, self._schema, {START: start.to_text(), END: end.to_text()})
 
     def commit(self, batch: WrittenBatch) -> bool:
-        """See `ExportTarget.commit`."""
+        """See `ExportTarget.commit`.
+
+        Raises:
+            OutcomeUnknownError: an attempt was sent, and nothing showed in time what became of it.
+            ExportTargetError: no attempt was sent, or each one was refused: nothing was committed.
+        """
         from pyiceberg.exceptions import CommitFailedException
 
         give_up_s, pause_s = time.monotonic() + self._outage_s_max, _PAUSE_FIRST_S
+        # Of an attempt that got no clear answer. It may still arrive as long as the batch is not found committed.
+        unanswered: Exception | None = None
         while True:
             failure: Exception
             try:
                 table = self._catalog.load_table(self._name)
                 commits = list(self._commits(table))
                 if any(commit.id == batch.id for commit in commits):
-                    # The attempt before was taken, whatever was heard of it.
+                    # An earlier attempt was taken, although its answer said something else, or was lost.
                     return True
                 if self._end(table, commits) != batch.before:
-                    # A late one of ours cannot come any more: the snapshot that it would follow is not the latest.
+                    # A late attempt of ours cannot succeed: the snapshot that it would follow is not the latest.
                     self.discard(batch)
                     return False
-                self._append(table, batch)
-                return True
-            except CommitFailedException as error:
-                # Somebody else was first: of this stream, of another one, or of another make.
+                staged = self._staged(table, batch)
+            except PenstockError:
+                if unanswered is None:
+                    raise
+                raise self._unknown(batch, unanswered) from unanswered
+            except Exception as error:  # noqa: BLE001  # of any catalogue and file system; nothing was sent
                 failure = error
-            except (PenstockError, TypeError, AttributeError):
-                raise
-            except Exception as error:  # noqa: BLE001  # of any catalogue and file system: taken or not, it is looked up
-                _log.warning("table %s: an attempt to commit has failed, looking whether it did: %s", self._name, error)
-                failure = error
+            else:
+                try:
+                    self._send(table, staged)
+                    return True
+                except CommitFailedException as error:
+                    # Another writer was first: of this stream, of another one, or of another kind.
+                    failure = error
+                except _refusals() as error:
+                    if unanswered is None:
+                        raise ExportTargetError(
+                            f"table {self._name}: the catalogue refused the commit, and nothing was committed: "
+                            f"{_said(error)}"
+                        ) from error
+                    failure = error
+                except Exception as error:  # noqa: BLE001  # of any catalogue: the attempt may be taken or not
+                    _log.warning("table %s: an attempt to commit got no answer, checking: %s", self._name, error)
+                    failure = unanswered = error
             if time.monotonic() + pause_s > give_up_s:
-                raise OutcomeUnknownError(
-                    f"table {self._name}: it is not known whether batch {batch.id} was committed; run the export "
-                    f"again, which finds out ({failure})"
+                if unanswered is not None:
+                    raise self._unknown(batch, unanswered) from failure
+                raise ExportTargetError(
+                    f"table {self._name}: nothing was committed within {self._outage_s_max:g} s: {_said(failure)}"
                 ) from failure
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def _unknown(self, batch: WrittenBatch, why: Exception) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"table {self._name}: it is not known whether batch {batch.id} was committed: the catalogue did not answer "
+            f"({_said(why)}). Run the export again: it continues from what the table says"
+        )
 
     def discard(self, batch: WrittenBatch) -> None:
         """See `ExportTarget.discard`."""
         _remove(self._table.io, batch.files)
 
-    def _append(self, table: Table, batch: WrittenBatch) -> None:
-        """Commit once, on condition that the table's main branch is as in `table`.
+    def _staged(self, table: Table, batch: WrittenBatch) -> Transaction:
+        """Return what the commit of a batch changes. Reads the footers of its files, and sends nothing.
 
-        Not by PyIceberg's own way to commit: that puts a snapshot behind whatever came before it, and tries again.
+        Raises `ExportTargetError`: PyIceberg cannot add the files; what file systems raise.
         """
-        from pyiceberg.table.update import AssertTableUUID
-
         summary = {
             STREAM: self._stream,
             START: batch.start.to_text(),
             END: batch.end.to_text(),
             BATCH: batch.id,
         }
-        staged = table.transaction()
-        staged.set_properties({f"{END}.{self._stream}": summary[END]})
-        staged.add_files(list(batch.files), snapshot_properties=summary, check_duplicate_files=False)
+
+        def stage(*, has_bounds: bool) -> Transaction:
+            staged = table.transaction()
+            staged.set_properties({f"{END}.{self._stream}": summary[END]})
+            if not has_bounds:
+                staged.set_properties(dict.fromkeys(self._metrics_modes(), "counts"))
+            staged.add_files(list(batch.files), snapshot_properties=summary, check_duplicate_files=False)
+            if not has_bounds:
+                before = {name: table.properties.get(name) for name in self._metrics_modes()}
+                staged.remove_properties(*before)
+                staged.set_properties({name: mode for name, mode in before.items() if mode is not None})
+            return staged
+
+        try:
+            return stage(has_bounds=True)
+        except _LIBRARY_FAULTS as error:
+            # PyIceberg cannot compute the bounds of some values, as of texts that have U+D7FF at a certain place.
+            _log.warning("table %s: batch %s gets no column bounds: %s", self._name, batch.id, _said(error))
+        try:
+            return stage(has_bounds=False)
+        except _LIBRARY_FAULTS as error:
+            raise ExportTargetError(
+                f"table {self._name}: PyIceberg cannot add the files of batch {batch.id}, and nothing was committed: "
+                f"{_said(error)}"
+            ) from error
+
+    def _metrics_modes(self) -> list[str]:
+        """Return the properties that say which metrics of a column a commit has."""
+        return [_METRICS_DEFAULT, *(f"{_METRICS_OF_COLUMN}.{name}" for name in self._schema.names)]
+
+    def _send(self, table: Table, staged: Transaction) -> None:
+        """Commit once, on condition that the table's main branch is as in `table`.
+
+        Not by PyIceberg's own way to commit, which puts a snapshot after whatever came before it, and tries again.
+        """
+        from pyiceberg.table.update import AssertTableUUID
+
         requirements = (*staged._requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
         self._catalog.commit_table(table, requirements, staged._updates)
 
@@ -266,6 +330,27 @@ def _remove(io: FileIO, places: Iterable[str]) -> None:
             io.delete(place)
         except Exception as error:  # noqa: BLE001  # of any file system; it is in nobody's way
             _log.warning("%s is part of no table, and is left behind: %s", place, error)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Return what catalogues raise when they refuse a commit: it was received, and not done."""
+    from pyiceberg import exceptions
+
+    return (
+        exceptions.BadRequestError,
+        exceptions.UnauthorizedError,
+        exceptions.AuthorizationExpiredError,
+        exceptions.ForbiddenError,
+        exceptions.OAuthError,
+        exceptions.NoSuchTableError,
+        exceptions.ValidationError,
+        exceptions.ValidationException,
+    )
+
+
+def _said(error: Exception) -> str:
+    """Return what an error of a library says, with its type, without which many say nothing."""
+    return f"{type(error).__name__}: {error}"
 
 
 def open_catalog(name: str, properties: Mapping[str, str], directory: Path | None) -> Catalog:

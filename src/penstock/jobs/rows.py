@@ -1,9 +1,9 @@
 """`RowShape`: which columns a table of events has, and how record batches of a stream become rows of it.
 
-Every table has where an event was: ``scope: string, stream: string, segment_id: int64, offset: int64``. What it held is
-before these: the bytes as they are, a text, or the fields of a JSON object. An event that is no such thing keeps its
-bytes in ``event_undecoded: binary``, which is null elsewhere: none is left out, and none ends an export that runs for
-months. Routing keys are no part of events: a key is a column if it is a field.
+Every table has the place of each event: ``scope: string, stream: string, segment_id: int64, offset: int64``. The
+columns of its content come before these: the bytes, a text, or fields of a JSON object. An event that cannot be
+decoded keeps its bytes in ``event_undecoded: binary``, which is null elsewhere. So every sequence of bytes is a row: no
+event is left out, and none stops an export. Routing keys are no part of events: a key is a column if it is a field.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 Value = Literal["binary", "text", "json"]
 
-#: Columns that every table has; of what events hold none may be called so.
+#: Columns that every table has. A field of the same name needs another column.
 POSITION_COLUMNS = ("scope", "stream", "segment_id", "offset")
 UNDECODED = "event_undecoded"
 
@@ -39,7 +40,28 @@ _JSON_TYPES: Mapping[str, Any] = {
     "json": msgspec.Raw,
 }
 _NULL = msgspec.Raw(b"null")
-_FIELD = re.compile(r"\s*(?:`([^`]+)`|([^\s,`]+))\s+(\w+)\s*")
+_NAME = r"(?:`([^`]+)`|([^\s,`]+))"
+_FIELD = re.compile(rf"\s*{_NAME}\s+(\w+)(?:\s+as\s+{_NAME})?\s*", re.IGNORECASE)
+#: What no name of a field may contain that the decoder is to find.
+_UNREADABLE = re.compile(r'["\\\x00-\x1f]')
+#: What decoding an event may raise. `RecursionError`: it is nested too deeply. `OverflowError`: a time that is outside
+#: of the years 1 to 9999 in UTC, which neither Python nor Iceberg can represent.
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of JSON objects.
+
+    Attributes:
+        name: of the field in the JSON.
+        kind: a key of the types that a schema may name.
+        column: of the table.
+    """
+
+    name: str
+    kind: str
+    column: str
 
 
 class RowShape:
@@ -47,10 +69,10 @@ class RowShape:
 
     Args:
         value: what events hold.
-        fields: of JSON objects: columns and their types, as `fields_of` returns them.
+        fields: of JSON objects, as `fields_of` returns them.
     """
 
-    def __init__(self, value: Value, fields: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, value: Value, fields: Sequence[Field] = ()) -> None:
         import pyarrow as pa
 
         if (value == "json") != bool(fields):
@@ -61,7 +83,7 @@ class RowShape:
             "string": pa.string(), "int": pa.int32(), "long": pa.int64(), "double": pa.float64(),
             "boolean": pa.bool_(), "date": pa.date32(), "timestamp": pa.timestamp("us", tz="UTC"), "json": pa.string(),
         }  # fmt: skip
-        columns = [pa.field(name, types[kind]) for name, kind in fields]
+        columns = [pa.field(field.column, types[field.kind]) for field in fields]
         if value != "json":
             columns = [pa.field("event", pa.binary() if value == "binary" else pa.string())]
         if value != "binary":
@@ -75,14 +97,16 @@ class RowShape:
         if value == "json":
             # Numbered names, since fields of JSON may be called what no attribute can be.
             known = [
-                # A text that is not parsed is in no union.
+                # `Raw` cannot be part of a union.
                 (f"f{at}", msgspec.Raw, _NULL) if kind == "json" else (f"f{at}", _JSON_TYPES[kind] | None, None)
-                for at, (_, kind) in enumerate(fields)
+                for at, kind in enumerate(field.kind for field in fields)
             ]
-            renamed = {f"f{at}": name for at, (name, _) in enumerate(fields)}
+            renamed = {f"f{at}": field.name for at, field in enumerate(fields)}
+            self._texts_of_json = [f"f{at}" for at, field in enumerate(fields) if field.kind == "json"]
+            self._times = [f"f{at}" for at, field in enumerate(fields) if field.kind == "timestamp"]
             self._decoder = msgspec.json.Decoder(msgspec.defstruct("Row", known, rename=renamed))
 
-    def __reduce__(self) -> tuple[type[RowShape], tuple[Value, tuple[tuple[str, str], ...]]]:
+    def __reduce__(self) -> tuple[type[RowShape], tuple[Value, tuple[Field, ...]]]:
         return RowShape, (self.value, self._fields)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -125,36 +149,69 @@ class RowShape:
         undecoded: list[bytes | None] = []
         for event in events.to_pylist():
             try:
-                rows.append(self._decoder.decode(event))
+                rows.append(self._decoded(event))
                 undecoded.append(None)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except _UNDECODABLE:
                 rows.append(None)
                 undecoded.append(event)
         columns = []
-        for at, (name, kind) in enumerate(self._fields):
+        for at, field in enumerate(self._fields):
             attribute = f"f{at}"
             values = [None if row is None else getattr(row, attribute) for row in rows]
-            if kind == "json":
-                values = [None if value in (None, _NULL) else bytes(value).decode() for value in values]
-            columns.append(pa.array(values, self.schema.field(name).type))
+            columns.append(pa.array(values, self.schema.field(field.column).type))
         return [*columns, pa.array(undecoded, pa.binary())]
 
+    def _decoded(self, event: bytes) -> object:
+        """Return an object with the attributes f0, f1, and so on, whose values Arrow takes. Raises `_UNDECODABLE`."""
+        row: object = self._decoder.decode(event)
+        for attribute in self._texts_of_json:
+            # The decoder passes over such a value: whether it is UTF-8 is not checked yet.
+            raw = getattr(row, attribute)
+            setattr(row, attribute, None if raw == _NULL else bytes(raw).decode())
+        for attribute in self._times:
+            time = getattr(row, attribute)
+            if time is not None and not datetime.MINYEAR < time.year < datetime.MAXYEAR:
+                setattr(row, attribute, time.astimezone(datetime.UTC))
+        return row
 
-def fields_of(text: str) -> list[tuple[str, str]]:
-    """Return names and types of a schema as ``order long, amount double``; a name may stand in backquotes.
 
-    Raises `InvalidArgumentError`.
+def fields_of(text: str) -> list[Field]:
+    """Return the fields of a schema like ``order long, offset long as event_offset``.
+
+    A name may stand in backquotes. A field without ``as`` has a column of its own name.
+
+    Raises `InvalidArgumentError`: it is no such schema, or two columns have one name.
     """
-    found: list[tuple[str, str]] = []
+    found: list[Field] = []
     for part in text.split(","):
         match = _FIELD.fullmatch(part)
         if match is None or match[3].lower() not in _JSON_TYPES:
             raise InvalidArgumentError(
-                f"{part.strip()!r} is no column: write NAME TYPE, with one of the types {', '.join(_JSON_TYPES)}"
+                f"{part.strip()!r} is no column: write NAME TYPE, or NAME TYPE as COLUMN, with one of the types "
+                f"{', '.join(_JSON_TYPES)}"
             )
-        found.append((match[1] or match[2], match[3].lower()))
-    names = [name for name, _ in found]
-    taken = sorted({name for name in names if names.count(name) > 1 or name in (*POSITION_COLUMNS, UNDECODED)})
-    if taken:
-        raise InvalidArgumentError(f"column {taken[0]!r} is there twice: the table has {POSITION_COLUMNS} too")
+        name = match[1] or match[2]
+        if _UNREADABLE.search(name):
+            raise InvalidArgumentError(
+                f"field {name!r} cannot be a column: its name has a quotation mark, a backslash or a control "
+                "character; export the events with --value text"
+            )
+        found.append(Field(name, match[3].lower(), match[4] or match[5] or name))
+    columns: set[str] = set()
+    for field in found:
+        as_another = f"give the field's column another name, like {_quoted(field.name)} {field.kind} as " + (
+            _quoted(f"event_{field.name}")
+        )
+        if field.column in (*POSITION_COLUMNS, UNDECODED):
+            raise InvalidArgumentError(
+                f"column {field.column!r} would be there twice: every table has {', '.join(POSITION_COLUMNS)} and "
+                f"{UNDECODED}; {as_another}"
+            )
+        if field.column in columns:
+            raise InvalidArgumentError(f"column {field.column!r} is there twice: {as_another}")
+        columns.add(field.column)
     return found
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else f"`{name}`"
