@@ -143,6 +143,7 @@ EARLIER = [
         {"completed_ms": 1, "status": 5},
         records.CompletedTransaction(1, records.TransactionStatus.ABORTED, records.AbortReason.NONE),
     ),
+    ({"number": 3}, records.CompletedBatch(3, -1)),
     (
         {"created_ms": 1, "lease_ms": 2, "lease_expiry_ms": 3, "execution_expiry_ms": 4},
         records.ActiveTransaction(

@@ -574,3 +574,57 @@ async def test_streams_that_get_nothing_new_cost_one_request_together(house):
     await service.update_stream("scope", "s7", StreamConfig(Scaling.fixed(1), retention=by_size(3)))
     await retention.cycle()
     assert sorted(looked) == ["a", "s7"]
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("jump_ms", [1_000, DAY_MS, 730 * DAY_MS])
+async def test_by_size_truncation_continues_while_and_after_a_clock_was_ahead(house, jump_ms):
+    """The times of cuts do not matter then, whatever the clock showed when the newest one was recorded."""
+    one = await house(by_size(20))
+    for step in range(1, 40):
+        if step in (10, 30):
+            one.cluster.clock_ms += jump_ms if step == 10 else -jump_ms
+        head = await one.to(10 * step, 10 * step)
+        kept = 20 * step - sum(head.values())
+        assert kept <= 40, f"{kept} bytes are kept after look {step}"
+
+
+@pytest.mark.parametrize("jump_ms", [10_000, DAY_MS, 730 * DAY_MS])
+@pytest.mark.parametrize("has_restart", [False, True], ids=["", "restarted"])
+async def test_by_time_truncation_continues_after_a_clock_was_ahead(house, jump_ms, has_restart):
+    """What lies before cuts of the false time counts as written when the clock is right again, and is kept so long."""
+    one = await house(by_time(1_000))
+    length = 0
+    for _ in range(20):
+        length += 10
+        await one.to(length, length, after_ms=100)
+    one.cluster.clock_ms += jump_ms
+    for _ in range(20):
+        length += 10
+        await one.to(length, length, after_ms=100)
+    one.cluster.clock_ms -= jump_ms
+    corrected = length
+    if has_restart:
+        await one.service.stop()
+        one.service = await one.cluster.start(QUIET)
+    for step in range(1, 40):
+        length += 10
+        head = await one.to(length, length, after_ms=100)
+        if step <= 9:
+            assert sum(head.values()) <= 2 * corrected, "events of the last second are kept"
+        if step >= 13:
+            kept = 2 * length - sum(head.values())
+            assert kept <= 2 * 10 * 13, f"{kept} bytes are kept, {step} looks after the correction"
+
+
+async def test_by_time_two_controllers_whose_clocks_differ_by_hours_keep_truncating(house):
+    """Each look is made by another clock: neither stops the stream from being truncated."""
+    one = await house(by_time(1_000))
+    length, heads = 0, []
+    for step in range(60):
+        one.cluster.clock_ms += 2 * 3_600_000 * (1 if step % 2 else -1)
+        length += 10
+        heads.append(sum((await one.to(length, length, after_ms=100)).values()))
+    assert 2 * length - heads[-1] <= 2 * 10 * 25

@@ -159,7 +159,7 @@ async def test_the_last_cut_before_a_place_is_found(small_chunks, recorded):
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_recorded_cuts_are_what_a_list_of_them_is(data):
-    """Additions, removals and looks in any order, compared with a plain list."""
+    """Additions, removals, restamps and searches in any order, by clocks that jump, compared with a plain list."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (layout, retention_tables):
             patch.setattr(module, "RETENTION_CHUNK_CUTS", CHUNK_CUTS)
@@ -168,13 +168,32 @@ def test_recorded_cuts_are_what_a_list_of_them_is(data):
 
 async def _compared_with_a_list(data):
     stream, retention = await tables_over(MemoryMetadataStore())
-    model, time_ms, size_bytes = [], 0, 0
-    for action in data.draw(st.lists(st.sampled_from("aaaart"), max_size=40)):
+    model, time_ms, size_bytes, newest_ms, newest_bytes = [], 0, 0, -1, 0
+    for action in data.draw(st.lists(st.sampled_from("aaaasrtj"), max_size=40)):
         if action == "a":
             time_ms += data.draw(st.integers(1, 5))
             size_bytes += data.draw(st.integers(0, 3))
-            assert await retention.add(StreamCutRecord(time_ms, size_bytes, {0: len(model)}))
-            model.append(RetentionEntry(time_ms, size_bytes))
+            is_later = time_ms > newest_ms
+            assert await retention.add(StreamCutRecord(time_ms, size_bytes, {0: size_bytes})) == is_later
+            if is_later:
+                newest_ms, newest_bytes = time_ms, size_bytes
+                model.append(RetentionEntry(time_ms, size_bytes))
+        if action == "s":
+            time_ms += data.draw(st.integers(0, 3))
+            size_bytes += data.draw(st.integers(0, 3))
+            is_new = newest_ms < 0 or size_bytes > newest_bytes
+            cut = StreamCutRecord(time_ms, size_bytes, {0: size_bytes})
+            assert await retention.add(cut, goes_by_size=True) == is_new
+            if is_new:
+                newest_ms, newest_bytes = max(newest_ms + 1, time_ms), size_bytes
+                model.append(RetentionEntry(newest_ms, newest_bytes))
+        if action == "j":
+            time_ms = max(0, time_ms + data.draw(st.integers(-20, 5)))
+            is_free = all(entry.recorded_ms != time_ms for entry in model)
+            assert await retention.restamp(time_ms) == (newest_ms > time_ms and is_free)
+            if newest_ms > time_ms and is_free:
+                newest_ms, newest = time_ms, RetentionEntry(time_ms, newest_bytes)
+                model = [newest if entry.recorded_ms > time_ms else entry for entry in model]
         at = data.draw(st.integers(-1, time_ms + 2))
         if action == "r":
             gone = [entry for entry in model if entry.recorded_ms <= at]
@@ -189,6 +208,8 @@ async def _compared_with_a_list(data):
             )
         assert await all_entries(retention) == model
         assert await retention.newest() == (model[-1] if model else None)
+        for entry in model:
+            assert (await retention.cut_of(entry)).stream_cut == {0: entry.size_bytes}
     cuts = {key for key in await keys_of(stream) if key.startswith("retentionCuts-")}
     assert cuts == {layout.retention_cut_key(entry.recorded_ms) for entry in model}
 
@@ -220,6 +241,28 @@ async def test_a_crash_at_any_write_leaves_nothing_behind_in_the_end(small_chunk
             break
         writes += 1
     assert writes > 5
+
+
+@pytest.mark.parametrize("is_behind", [False, True], ids=["request lost", "reply lost"])
+async def test_a_crash_in_a_restamp_leaves_every_cut_with_its_record(small_chunks, is_behind):
+    """Each write in turn is the last of its controller; done again, no cut has a time of the clock that was ahead."""
+    for writes in (1, 2, 3, 4):
+        store = Failing()
+        _, retention = await tables_over(store)
+        for number in range(1, 9):
+            await retention.add(cut_at(number))
+        store.left, store.is_behind = writes, is_behind
+        for _ in range(2):
+            try:
+                await retention.restamp(45)
+            except OutcomeUnknownError:
+                retention = StreamTables(RecordStore(store), "s", "t", "id").retention
+            for entry in await all_entries(retention):
+                assert await retention.cut_of(entry) is not None
+        store.left = -1
+        assert [entry.recorded_ms for entry in await all_entries(retention)] == [10, 20, 30, 40, 45, 45, 45, 45]
+        assert await retention.cut_of(await retention.newest()) == StreamCutRecord(45, 400, cut_at(8).stream_cut)
+        assert await retention.add(StreamCutRecord(46, 500, {0: 9}))
 
 
 async def test_two_controllers_do_not_overwrite_each_other(small_chunks):

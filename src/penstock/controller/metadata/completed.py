@@ -1,23 +1,26 @@
 """`CompletedTransactions`: how transactions ended, kept for one to two times a TTL.
 
-Records go to the newest of a row of numbered batch tables shared by the cluster. The number of a batch is the wall
-clock divided by the TTL, so that controllers agree on it without asking each other; all but the two newest are
-dropped.
+Records go to the newest of a row of numbered batch tables shared by the cluster. A batch is the newest for a TTL, then
+another one begins, and all but the two newest are dropped. The record of a batch has the time at which it began. A time
+that is later than a controller's own clock was written by a clock that was ahead: it is replaced by the present time,
+so that a wrong clock delays the next batch by one TTL at most, however far it was ahead.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
 
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.record_store import RecordStore
+from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.records import AbortReason, CompletedBatch, CompletedTransaction, TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import NoSuchSegmentError
+from penstock.model.errors import MetadataConflictError, NoSuchSegmentError
 from penstock.runtime.runtime import Runtime
 
 _BATCHES_KEPT = 2
+_logger = logging.getLogger(__name__)
 
 
 class CompletedTransactions:
@@ -27,30 +30,59 @@ class CompletedTransactions:
         self._records = records
         self._runtime = runtime
         self._settings = settings
-        #: Numbers of the batches known to exist, ascending.
-        self._batches: list[int] = []
+        #: The batches known to exist, by ascending numbers.
+        self._batches: list[Versioned[CompletedBatch]] = []
 
     async def _load(self) -> None:
-        found = [int(key) async for key, _ in self._records.walk(layout.COMPLETED_BATCHES, CompletedBatch)]
-        self._batches = sorted(found)
+        found = [each async for _, each in self._records.walk(layout.COMPLETED_BATCHES, CompletedBatch)]
+        self._batches = sorted(found, key=lambda each: each.record.number)
 
-    def _due(self) -> int:
-        return self._runtime.wall_clock_ms() // self._settings.completed_transaction_ttl_ms
+    def _is_current(self) -> bool:
+        """Return whether the newest batch that is known began less than a TTL ago, and not in the future."""
+        if not self._batches:
+            return False
+        age_ms = self._runtime.wall_clock_ms() - self._begun_ms(self._batches[-1].record)
+        return 0 <= age_ms < self._settings.completed_transaction_ttl_ms
+
+    def _begun_ms(self, batch: CompletedBatch) -> int:
+        if batch.begun_ms >= 0:
+            return batch.begun_ms
+        return batch.number * self._settings.completed_transaction_ttl_ms
 
     async def _current(self) -> int:
-        """Return the number of the batch to write to, creating it and dropping stale ones."""
-        due = self._due()
-        if not self._batches or self._batches[-1] < due:
+        """Return the number of the batch to write to; begin it and drop stale ones if it is time to."""
+        if not self._is_current():
             await self._load()
-        if not self._batches or self._batches[-1] < due:
-            await self._records.store.create_table(layout.completed_batch(due))
-            await self._records.create(layout.COMPLETED_BATCHES, str(due), CompletedBatch(due))
+        if not self._is_current():
+            await self._begin()
+        return self._batches[-1].record.number
+
+    async def _begin(self) -> None:
+        """Begin another batch, or correct the time of one that a clock has begun which was ahead."""
+        now_ms = self._runtime.wall_clock_ms()
+        newest = self._batches[-1] if self._batches else None
+        if newest is not None and self._begun_ms(newest.record) > now_ms:
+            corrected = CompletedBatch(newest.record.number, now_ms)
+            try:
+                await self._records.put(
+                    layout.COMPLETED_BATCHES, str(corrected.number), corrected, version=newest.version
+                )
+            except MetadataConflictError:
+                _logger.debug("another controller has corrected or dropped batch %d", corrected.number)
             await self._load()
-            for stale in self._batches[:-_BATCHES_KEPT]:
-                await self._records.store.drop_table(layout.completed_batch(stale))
-                await self._records.remove(layout.COMPLETED_BATCHES, str(stale))
-            self._batches = self._batches[-_BATCHES_KEPT:]
-        return self._batches[-1]
+            if self._batches:
+                return
+            newest = None
+        number = now_ms // self._settings.completed_transaction_ttl_ms
+        if newest is not None:
+            number = max(number, newest.record.number + 1)
+        await self._records.store.create_table(layout.completed_batch(number))
+        await self._records.create(layout.COMPLETED_BATCHES, str(number), CompletedBatch(number, now_ms))
+        await self._load()
+        for stale in self._batches[:-_BATCHES_KEPT]:
+            await self._records.store.drop_table(layout.completed_batch(stale.record.number))
+            await self._records.remove(layout.COMPLETED_BATCHES, str(stale.record.number))
+        self._batches = self._batches[-_BATCHES_KEPT:]
 
     async def add(
         self,
@@ -67,7 +99,7 @@ class CompletedTransactions:
         ]
         try:
             await self._records.put_all(layout.completed_batch(await self._current()), records)
-        except NoSuchSegmentError:  # Another controller dropped the batch: this one's clock is far behind.
+        except NoSuchSegmentError:  # Another controller has begun two batches since this one last read them.
             await self._load()
             await self._records.put_all(layout.completed_batch(await self._current()), records)
 
@@ -78,10 +110,10 @@ class CompletedTransactions:
 
     async def find(self, scope: str, stream: str, transaction: TransactionId) -> CompletedTransaction | None:
         """Return how a transaction ended; None if that is not known, or not any more. 1 read per batch."""
-        if not self._batches or self._batches[-1] < self._due():
+        if not self._is_current():
             await self._load()
-        for number in reversed(self._batches):
-            table = layout.completed_batch(number)
+        for batch in reversed(self._batches):
+            table = layout.completed_batch(batch.record.number)
             try:
                 found = await self._records.get(
                     table, f"{scope}/{stream}/{transaction.text}", CompletedTransaction
@@ -95,14 +127,15 @@ class CompletedTransactions:
     async def newest(self, scope: str, stream: str) -> list[tuple[TransactionId, TransactionStatus]]:
         """Return the newest completed transactions of a stream, newest first, at most the number set for listings.
 
-        Walks all batches: a call for people and tools, not for a hot path.
+        Walks all batches: a call for inspection, not for a hot path.
         """
         await self._load()
         prefix = f"{scope}/{stream}/"
         best: list[tuple[int, str, TransactionStatus]] = []
-        for number in self._batches:
+        for batch in self._batches:
+            table = layout.completed_batch(batch.record.number)
             try:
-                async for key, found in self._records.walk(layout.completed_batch(number), CompletedTransaction):
+                async for key, found in self._records.walk(table, CompletedTransaction):
                     if key.startswith(prefix):
                         item = (found.record.completed_ms, key[len(prefix) :], found.record.status)
                         if len(best) < self._settings.completed_transactions_listed_max:

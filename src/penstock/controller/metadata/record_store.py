@@ -91,6 +91,10 @@ class RecordStore:
         """Remove a key if it has this version. Raises `MetadataConflictError`, also when the key is missing."""
         await self.store.remove(table, [Removal(key, version)])
 
+    async def remove_versions(self, table: str, *rows: Row) -> None:
+        """Remove all of the rows that were read, or none. Raises `MetadataConflictError` when one has changed."""
+        await self.store.remove(table, [Removal(row.key, row.version) for row in rows])
+
     async def walk(self, table: str, kind: type[R]) -> AsyncIterator[tuple[str, Versioned[R]]]:
         """Yield every key and record of a table, page by page."""
         async for row in self.walk_rows(table):

@@ -407,9 +407,14 @@ class CompletedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CompletedBatch:
-    """Marks a batch table of completed transactions."""
+    """Marks a batch table of completed transactions.
+
+    `begun_ms` is when it became the newest, by the wall clock of the controller that began it, or found it later than
+    its own clock; -1 in batches of earlier releases, whose numbers are that time divided by the TTL.
+    """
 
     number: int
+    begun_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

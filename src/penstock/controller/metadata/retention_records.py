@@ -79,7 +79,7 @@ class _SetOfVersion1(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RetentionChunk(PackedRecord):
-    """Times and sizes of successive cuts, both as columns and both ascending."""
+    """Times and sizes of successive cuts, as columns. Among the cuts that a set has both ascend."""
 
     kind_number = 8
 
@@ -113,13 +113,19 @@ class RetentionChunk(PackedRecord):
         part = slice(max(0, first - self.first), max(0, until - self.first))
         return [RetentionEntry(*each) for each in zip(times[part], sizes[part], strict=True)]
 
-    def count_until(self, *, time_ms: int | None = None, size_bytes: int | None = None) -> int:
-        """Return the number of the first cut that was recorded after a time, or has more before it than a size."""
+    def count_until(
+        self, first: int, *, time_ms: int | None = None, size_bytes: int | None = None
+    ) -> int:
+        """Return the number of the first cut that was recorded after a time, or has more before it than a size.
+
+        Only cuts from number `first` on are compared: removed ones may have times of a clock that was ahead.
+        """
         times, sizes = self._columns()
+        start = min(max(0, first - self.first), len(times))
         if time_ms is not None:
-            return self.first + bisect_right(times, time_ms)
+            return self.first + bisect_right(times, time_ms, start)
         if size_bytes is not None:
-            return self.first + bisect_right(sizes, size_bytes)
+            return self.first + bisect_right(sizes, size_bytes, start)
         raise AssertionError("a time or a size is asked for")
 
     def packed(self) -> bytes:

@@ -5,20 +5,25 @@
 | in an addition, which is one conditional write | the cut with its time and size, or nothing |
 | between the set without the oldest cuts, and the end of the removal of their records | records that no set leads to; |
 | | the next removal begins with them |
+| between a restamp, which is one conditional write, and the removal of the records that it replaces | records that |
+| | no set leads to, until the stream is deleted |
 
-Nothing here is repeated by itself: a conditional write that somebody else was faster with, or whose reply was lost, is
-an error; the caller looks again. Keys are never used twice in the life of a stream, since times ascend: a late
-duplicate of a removal does nothing. Source: PDP-32; controller internals specification, sections 2 and 8.
+Nothing here is repeated by itself: a conditional write that another controller was faster with, or whose reply was
+lost, is an error; the caller reads again. Keys are used once as long as clocks go forward: a late duplicate of a
+removal does nothing. After a clock went back it can remove the record of a cut, which is passed over then.
+Source: PDP-32; controller internals specification, sections 2 and 8.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.records import RETENTION_CHUNK_CUTS
 from penstock.controller.metadata.retention_records import (
+    TIME_NONE,
     RetentionChunk,
     RetentionEntry,
     RetentionSet,
@@ -130,7 +135,7 @@ class RetentionTables:
         while low < high:
             middle = (low + high - 1) // 2
             chunk = (await self._chunk(found, middle)).record
-            count = chunk.count_until(time_ms=time_ms, size_bytes=size_bytes)
+            count = chunk.count_until(found.record.first, time_ms=time_ms, size_bytes=size_bytes)
             if count <= chunk.first:
                 high = max(low, chunk.first)
             elif count < min(chunk.next_cut, high):
@@ -145,16 +150,23 @@ class RetentionTables:
         found = await self._records.get(self._table, key, StreamCutRecord)
         return None if found is None else found.record
 
-    async def add(self, cut: StreamCutRecord) -> bool:
-        """Record a cut; say whether it was. One that is not later than the newest is passed over. 2 reads, 1 write.
+    async def add(self, cut: StreamCutRecord, *, goes_by_size: bool = False) -> bool:
+        """Record a cut; return whether it was recorded. 2 reads, 1 write.
 
-        So is one whose reply was lost, when it is recorded again.
+        One that is not later than the newest is passed over, as is one that is recorded again because its reply was
+        lost. With `goes_by_size` times do not matter, and a clock that went back must not keep cuts from being
+        recorded: then a cut with nothing new before it is passed over, and one that is not later gets the time after
+        the newest one's.
 
         Raises `InvalidArgumentError` for a size that is less than the newest one's, which no stream can have;
-        `MetadataConflictError` when somebody else has added or removed a cut meanwhile: look again.
+        `MetadataConflictError` when another controller has added or removed a cut meanwhile: read again.
         """
         found = await self._set()
         record = found.record
+        if goes_by_size and record.newest.recorded_ms != TIME_NONE:
+            if cut.size_bytes == record.newest.size_bytes:
+                return False
+            cut = replace(cut, recorded_ms=max(cut.recorded_ms, record.newest.recorded_ms + 1))
         if cut.recorded_ms <= record.newest.recorded_ms:
             return False
         if cut.size_bytes < record.newest.size_bytes:
@@ -176,6 +188,51 @@ class RetentionTables:
             ],
         )
         return True
+
+    async def restamp(self, now_ms: int) -> bool:
+        """Give cuts that were recorded after `now_ms` the time `now_ms`; return whether there were any. 1 read.
+
+        They were recorded by a clock that was ahead: what lies before them was written by now, and nothing more is
+        known of its age. All of them become the newest one of them. Costs 1 read more for each chunk that has such
+        cuts, 1 write, and 1 removal per chunk. Raises `MetadataConflictError` as `add` does.
+        """
+        found = await self._set()
+        record = found.record
+        if record.newest.recorded_ms <= now_ms:
+            return False
+        newest = RetentionEntry(now_ms, record.newest.size_bytes)
+        first = await self._count_until(found, time_ms=now_ms)
+        before = await self._before(found, first)
+        if before is not None and before.recorded_ms == now_ms:
+            return False  # Its key is in use: the next attempt comes at another time.
+        moved = RetentionSet(record.first, record.next_cut, record.cleared, newest)
+        writes: list[tuple[str, object, int]] = [(layout.RETENTION, moved, found.version)]
+        replaced: list[RetentionEntry] = []
+        if first < record.next_cut:
+            cut = await self.cut_of(record.newest)
+            if cut is not None:
+                cut_key = layout.retention_cut_key(now_ms)
+                writes.append((cut_key, replace(cut, recorded_ms=now_ms), VERSION_ABSENT))
+        at = first
+        while at < record.next_cut:
+            chunk = await self._chunk(found, at)
+            kept, future = chunk.record.entries(0, at), chunk.record.entries(at, record.next_cut)
+            replaced += future
+            same = [newest] * len(future)
+            key = layout.retention_chunk_key(at)
+            writes.append((key, RetentionChunk.of(chunk.record.first, kept + same), chunk.version))
+            at = _chunk_after(at)
+        await self._records.put_all(self._table, writes)
+        await self._remove_replaced([layout.retention_cut_key(one.recorded_ms) for one in replaced])
+        return True
+
+    async def _remove_replaced(self, keys: Sequence[str]) -> None:
+        """Remove the records of cuts that have another time now, unless they have been written since."""
+        for start in range(0, len(keys), RETENTION_CHUNK_CUTS):
+            rows = await self._records.get_rows(self._table, keys[start : start + RETENTION_CHUNK_CUTS])
+            left = [row for row in rows if row is not None]
+            if left:
+                await self._records.remove_versions(self._table, *left)
 
     async def remove_until(self, time_ms: int) -> int:
         """Remove the cuts that were recorded at a time or before; return their number. 2 writes, 1 removal per chunk.
@@ -201,8 +258,9 @@ class RetentionTables:
             key = layout.retention_chunk_key(first)
             chunk = await self._records.get(self._table, key, RetentionChunk)
             if chunk is not None:  # Else a removal that was cut off has come so far.
+                # Cuts that were restamped have one record together.
                 keys = [layout.retention_cut_key(one.recorded_ms) for one in chunk.record.entries(first, until)]
-                await self._records.remove(self._table, *keys)
+                await self._records.remove(self._table, *dict.fromkeys(keys))
                 if _chunk_after(first) <= until:
                     await self._records.remove(self._table, key)
             first = _chunk_after(first)

@@ -160,11 +160,18 @@ class Retention:
         Return the lengths of its segments, by name; none if they were not asked for.
         """
         tables = situation.tables
+        goes_by_size = situation.policy.kind is RetentionKind.BY_SIZE
+        if not goes_by_size and await tables.retention.restamp(situation.now_ms):
+            _logger.warning(
+                "stream %s: cuts were recorded by a clock that was ahead of this one; what lies before them counts as "
+                "written now",
+                tables.name,
+            )
         newest = await tables.retention.newest()
         if not is_cut_due(situation, self._settings, newest):
             return {}
         tail = await find_tail(self._context, situation, newest)
-        if tail.record is not None and await tables.retention.add(tail.record):
+        if tail.record is not None and await tables.retention.add(tail.record, goes_by_size=goes_by_size):
             _logger.debug("stream %s: a cut at %d bytes is recorded", tables.name, tail.size_bytes)
         return tail.lengths
 
