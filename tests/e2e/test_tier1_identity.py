@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,3 +91,58 @@ def test_a_server_over_an_old_epoch_record_loses_nothing(server: StandaloneProce
         path.write_bytes(record)
     server.start()
     assert read(server) == [b"first", b"0", b"1", b"2"]
+
+
+SETTINGS = """
+[segment_store.container]
+flush_age_s = 0.2
+writer_interval_s = 0.05
+
+[segment_store.container.orphans]
+sweep_delay_s = 0.5
+"""
+
+
+def test_a_rolled_back_data_directory_destroys_nothing(tmp_path: Path) -> None:
+    """Long-term storage is newer than the logs. No start deletes a chunk of it, killed or not."""
+    config = tmp_path / "config.toml"
+    config.write_text(SETTINGS)
+    tier2 = tmp_path / "nas"
+    with StandaloneProcess(tmp_path / "a", "--config", str(config), "--tier2", str(tier2)) as server:
+        write(server, b"first")
+        await_flushed(tier2)
+        server.stop()
+        shutil.copytree(server.data_dir, tmp_path / "snapshot")
+        for number in range(4):
+            server.start()
+            write(server, b"%d" % number * 1000)
+            await_flushed(tier2)
+            server.kill9()
+        newest = files(tier2)
+        shutil.move(server.data_dir, tmp_path / "lost")
+        shutil.copytree(tmp_path / "snapshot", server.data_dir)
+        for _ in range(6):
+            with pytest.raises(ServerProcessError, match=r"is an old copy|is disabled"):
+                server.start()
+        assert {name: length for name, length in files(tier2).items() if name in newest} == newest
+        shutil.rmtree(server.data_dir)
+        shutil.move(tmp_path / "lost", server.data_dir)
+        server.start()
+        assert read(server) == [b"first", *(b"%d" % number * 1000 for number in range(4))]
+
+
+def files(tier2: Path) -> dict[str, int]:
+    return {str(path.relative_to(tier2)): path.stat().st_size for path in tier2.rglob("*") if path.is_file()}
+
+
+def await_flushed(tier2: Path) -> None:
+    """Wait until long-term storage is at rest, its own tables included."""
+    before: dict[str, int] = {}
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        time.sleep(1.0)
+        found = files(tier2)
+        if found == before and any(name.startswith("shop/") for name in found):
+            return
+        before = found
+    raise AssertionError("long-term storage did not come to rest within 30 s")

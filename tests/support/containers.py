@@ -21,6 +21,7 @@ from penstock.segmentstore.container_settings import ContainerSettings, GarbageS
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
@@ -101,6 +102,11 @@ class FaultyChunks(WrappedChunkStorage):
         """See `ChunkStorage.read`."""
         await self._before("read")
         return await super().read(name, offset, length)
+
+    async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
+        """See `ChunkStorage.list`."""
+        await self._before("list")
+        return await super().list(prefix)
 
     async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
         """See `ChunkStorage.names`."""

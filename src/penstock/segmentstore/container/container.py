@@ -22,6 +22,7 @@ from penstock.model.errors import (
     LogClosedError,
     LogFencedError,
     PenstockError,
+    StaleLogError,
     StorageNotPrimaryError,
 )
 from penstock.runtime.runtime import Runtime
@@ -53,10 +54,12 @@ from penstock.segmentstore.container.storage.adoptions import Adoptions
 from penstock.segmentstore.container.storage.container_storage import (
     ContainerStorage,
     attribute_index_segment,
+    storage_metadata_segment,
     table_index_segment,
 )
 from penstock.segmentstore.container.storage.image_capture import ImageCapture
 from penstock.segmentstore.container.storage.images import ContainerImages
+from penstock.segmentstore.container.storage.stale_log import StaleLogCheck
 from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables.tables import Tables
@@ -138,6 +141,10 @@ class SegmentContainer(SegmentMerges):
         for mark_bytes in self._cache_marks:
             cache.on_fall_below(mark_bytes, self.throttle.notify)
         self._chunks = chunks
+        #: Whether the log is an old copy, as far as long-term storage shows.
+        self.stale_log: StaleLogCheck = StaleLogCheck(
+            container_id, chunks, log, table=storage_metadata_segment(container_id)
+        )
         self._container_count = container_count
         #: Writes what a store is built from whose machine is gone, if the settings ask for it.
         self.images: ContainerImages | None = None
@@ -252,6 +259,7 @@ class SegmentContainer(SegmentMerges):
                     settings=self._settings.images,
                     health=self._storage_health,
                     flush=lambda: self.writer.flush_all(),
+                    refuse=self.stale_log.refuse,
                 )
             self.storage = ContainerStorage(
                 self.id,
@@ -264,10 +272,13 @@ class SegmentContainer(SegmentMerges):
                 settings=self._settings,
                 health=self._storage_health,
                 spawn=self.spawn,
+                refuse=self.stale_log.refuse,
                 # The log may lie on the same file system, and want what chunks take that nobody needs.
                 is_room_short=lambda: self.space.is_storage_low or self.space.is_log_low,
             )
             await self.storage.open(self._create, progress)
+            self.stale_log.mark = self.storage.orphans.mark
+            await self.stale_log.before_the_first_write(self._settings.recovery_lookup_s)
             self.adoptions = Adoptions(self._chunks, self.state, self.storage, self._settings.layout)
             self.writer = StorageWriter(
                 self.state,
@@ -304,12 +315,10 @@ class SegmentContainer(SegmentMerges):
             self.spawn(self.space.watch_log())
             self.spawn(self.space.watch_storage())
             self.spawn(self.storage.lookups.finish())
-            self.spawn(self.storage.orphans.run())
-            self.storage.start_collecting()
-            self.spawn(self.storage.run_sweeps())
-            self.storage.start_joining(lambda: self.writer.is_pressed)
-            if self.images is not None:
-                self.spawn(self.images.run())
+            if self.stale_log.is_done:
+                self._start_deleting()
+            else:
+                self.spawn(self._start_deleting_when_checked())
             if self.failure is not None:
                 raise self.failure
         except BaseException as error:
@@ -327,6 +336,19 @@ class SegmentContainer(SegmentMerges):
             recovered.operation_count,
             recovered.byte_count,
         )
+
+    def _start_deleting(self) -> None:
+        """Start everything that deletes from long-term storage. The log is known to be the newest."""
+        self.spawn(self.storage.orphans.run())
+        self.storage.start_collecting()
+        self.spawn(self.storage.run_sweeps())
+        self.storage.start_joining(lambda: self.writer.is_pressed)
+        if self.images is not None:
+            self.spawn(self.images.run())
+
+    async def _start_deleting_when_checked(self) -> None:
+        await self.stale_log.until_done()
+        self._start_deleting()
 
     async def _disable_log(self) -> None:
         """Keep the evidence, and do not let the next incarnation loop over it."""
@@ -439,6 +461,8 @@ class SegmentContainer(SegmentMerges):
         if self.status is ContainerStatus.STOPPING and (note := self.storage.close()) is not None:
             self._log_operation(note, lambda: self.state.accept_pinned(note.values))
         try:
+            if isinstance(self.failure, StaleLogError):
+                await self._disable_log()
             if hasattr(self, "pipeline"):
                 await self._close_in_time("what it accepted", self.pipeline.close())
             # Its own time: a pipeline that hangs must not leave the log open.

@@ -21,6 +21,7 @@ from penstock.model.errors import (
     LogFencedError,
     NoSuchChunkError,
     PenstockError,
+    StaleLogError,
     StorageError,
     StorageNotPrimaryError,
     StorageNotRespondingError,
@@ -32,6 +33,9 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 
 #: Returns those of some chunks of earlier epochs that no durable record leads to.
 Unrecorded = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+
+#: Raises what it means that a chunk of the container is of a later epoch than this incarnation.
+Refuse = Callable[[str, int], Awaitable[None]]
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -63,7 +67,10 @@ class OrphanChunks:
         *,
         mark: bytes = b"",
         swept_ms: int | None = None,
+        refuse: Refuse | None = None,
     ) -> None:
+        """`refuse`: raises what it means that a chunk is of a later epoch: the log is an old copy, or was claimed."""
+        self._refuse = refuse
         self.mark = mark
         self.swept_ms = swept_ms
         self.unrecorded_count: int = 0
@@ -158,7 +165,7 @@ class OrphanChunks:
             begin_ms = wall_clock_ms()
             try:
                 count = await self.sweep(epoch, unrecorded)
-            except (InconsistentStateError, LogFencedError, StorageNotPrimaryError):
+            except (InconsistentStateError, LogFencedError, StaleLogError, StorageNotPrimaryError):
                 raise
             except (PenstockError, OSError) as error:
                 logger.info("the search for chunks without a record is put off: %s", error)
@@ -170,11 +177,14 @@ class OrphanChunks:
                 pause_s = settings.sweep_interval_s
 
     async def sweep(self, epoch: int, unrecorded: Unrecorded) -> int:
-        """Look at all chunks once and delete those that epochs before `epoch` left behind; return how many.
+        """Inspect all chunks and delete those that epochs before `epoch` left behind; return how many.
 
-        `unrecorded` answers from records that are durable: what it names is deleted, whatever happens then.
+        `unrecorded` answers from records that are durable: what it names is deleted, whatever happens then. Nothing is
+        deleted before all names were inspected for a later epoch: the records of an old copy lead to none of the newest
+        chunks. Raises as `refuse`.
         """
         settings = self._settings
+        await self._find_later(epoch)
         count = 0
         after = ""
         while names := await self._chunks.names(limit=settings.sweep_names, after=after):
@@ -187,6 +197,20 @@ class OrphanChunks:
                 await self.collect()
             await asyncio.sleep(settings.sweep_pause_s)
         return count
+
+    async def _find_later(self, epoch: int) -> None:
+        """Raise as `refuse` if a chunk of the container is of an epoch after `epoch`."""
+        if self._refuse is None:
+            return
+        settings = self._settings
+        after = ""
+        while names := await self._chunks.names(limit=settings.sweep_names, after=after):
+            after = names[-1]
+            for name in names:
+                origin = chunk_origin(name)
+                if origin is not None and self.mark and origin.mark == self.mark and origin.epoch > epoch:
+                    await self._refuse(name, origin.epoch)
+            await asyncio.sleep(settings.sweep_pause_s)
 
     def _is_of_earlier(self, name: str, epoch: int) -> bool:
         origin = chunk_origin(name)

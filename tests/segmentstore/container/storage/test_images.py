@@ -15,9 +15,9 @@ from penstock.model.errors import (
     NoSuchChunkError,
     NoSuchSegmentError,
     PenstockError,
+    StaleLogError,
     StorageError,
     StorageFullError,
-    StorageNotPrimaryError,
     StorageNotRespondingError,
     StorageUnavailableError,
 )
@@ -564,7 +564,7 @@ async def test_an_overtaken_container_writes_no_image_behind_a_later_one(lives: 
     await old.truncate("s/a", 100)
     await old.writer.flush_all()
     assert old.images is not None
-    with pytest.raises(StorageNotPrimaryError):
+    with pytest.raises(StaleLogError):
         await old.images.write()
     assert (await images_of(lives.chunks))[-1] == later.name
     assert await lives.chunks.list("s/a")

@@ -45,7 +45,7 @@ from penstock.segmentstore.tier2.garbage import GarbageQueue
 from penstock.segmentstore.tier2.garbage_records import Place
 from penstock.segmentstore.tier2.held_deletions import HeldDeletions
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable
-from penstock.segmentstore.tier2.orphans import OrphanChunks
+from penstock.segmentstore.tier2.orphans import OrphanChunks, Refuse
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.storage_health import StorageHealth
@@ -181,8 +181,10 @@ class ContainerStorage:
         settings: ContainerSettings,
         health: StorageHealth,
         spawn: Spawn,
+        refuse: Refuse | None = None,
         is_room_short: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`refuse`: raises what a chunk of a later epoch means, see `StaleLogCheck`. An inspection has none."""
         #: What was found damaged or missing in storage, by chunk, record or segment; the latest of it.
         self.damages: OrderedDict[str, str] = OrderedDict()
         #: Of long-term storage as a whole.
@@ -205,6 +207,7 @@ class ContainerStorage:
             settings.orphans,
             mark=pinned.get(_MARK_KEY, b""),
             swept_ms=end.swept_ms if end is not None and end.epoch + 1 == epoch else None,
+            refuse=refuse,
         )
         self._is_room_short = is_room_short
         table = MemoryMetadataTable(

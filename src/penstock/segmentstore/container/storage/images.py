@@ -15,6 +15,7 @@ from penstock.model.errors import (
     LogFencedError,
     NoSuchChunkError,
     PenstockError,
+    StaleLogError,
     StorageError,
     StorageFullError,
     StorageNotPrimaryError,
@@ -33,7 +34,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 #: How often it is looked whether an image is due.
 _LOOK_S = 1.0
 #: After one of these the incarnation must not go on.
-_FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
+_FATAL = (InconsistentStateError, LogFencedError, StaleLogError, StorageNotPrimaryError)
 
 
 class ContainerImages:
@@ -53,7 +54,9 @@ class ContainerImages:
         settings: ImageSettings,
         health: StorageHealth,
         flush: Callable[[], Awaitable[None]],
+        refuse: Callable[[str, int], Awaitable[None]],
     ) -> None:
+        """`refuse`: raises what it means that an image is of a later epoch, see `StaleLogCheck`."""
         self.written_count: int = 0
         self._id = container_id
         self._epoch = capture.epoch
@@ -64,6 +67,7 @@ class ContainerImages:
         self._interval_s = settings.interval_s or 0.0
         self._health = health
         self._flush = flush
+        self._refuse = refuse
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
         #: Numbers of this epoch's images; one is used for each attempt.
@@ -121,8 +125,8 @@ class ContainerImages:
     async def write(self) -> None:
         """Write an image of everything that is durable at the call, and delete what only earlier ones need.
 
-        Raises `ImageTooLongError`, `StorageError`: what was there before is there still. `StorageNotPrimaryError` when
-        a later epoch has written images.
+        Raises `ImageTooLongError`, `StorageError`: what was there before is there still. `LogFencedError` or
+        `StaleLogError` when a later epoch has written images.
         """
         async with self._lock:
             try:
@@ -165,7 +169,7 @@ class ContainerImages:
         found = [ImageName.parse(chunk.name) for chunk in await self._chunks.list(image_prefix(self._id))]
         for other in found:
             if other is not None and other.epoch > self._epoch:
-                raise StorageNotPrimaryError(other.name, owner_epoch=other.epoch, epoch=self._epoch)
+                await self._refuse(other.name, other.epoch)
         return [other for other in found if other is not None and other < name]
 
     async def _remove(self, names: Sequence[ImageName]) -> None:

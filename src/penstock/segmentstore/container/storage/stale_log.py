@@ -1,0 +1,104 @@
+"""`StaleLogCheck`: whether long-term storage knows of a later epoch of a container than the container's log does.
+
+Each claim of a log raises its epoch, and what an incarnation writes to long-term storage has the epoch in its name. So
+an object of a later epoch is either a successor's, and then the log itself shows the claim, or the log is an old copy.
+An old copy must not delete anything: what it takes for chunks without a record is the newest data. Failure cases:
+docs/log-identity.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from penstock.model.errors import (
+    LogClosedError,
+    LogFencedError,
+    PenstockError,
+    StaleLogError,
+)
+from penstock.segmentstore.container.log.image import ImageName, image_prefix
+from penstock.segmentstore.tier1.durable_log import DurableLog
+from penstock.segmentstore.tier2.chunk_name import chunk_origin
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+#: Pause before storage that did not answer is inspected again.
+RETRY_S = 1.0
+#: After one of these the incarnation ends.
+_FATAL = (StaleLogError, LogFencedError, LogClosedError)
+
+
+class StaleLogCheck:
+    """The check of one incarnation. It inspects the container's images and the chunks of `table`.
+
+    `table`: the segment with the container's storage records. Every incarnation that flushes anything writes to it.
+    """
+
+    def __init__(
+        self, container_id: int, chunks: ChunkStorage, log: DurableLog, *, table: str
+    ) -> None:
+        self._id = container_id
+        self._chunks = chunks
+        self._log = log
+        self._table = table
+        #: Of the container, in the names of its chunks.
+        self.mark: bytes = b""
+        self.is_done: bool = False
+
+    async def before_the_first_write(self, timeout_s: float) -> None:
+        """Check, for at most `timeout_s`. Storage that fails or does not answer leaves `is_done` false.
+
+        This incarnation has written nothing to long-term storage yet, so its own epoch there is another copy's.
+
+        Raises `StaleLogError`, `LogFencedError`, `LogClosedError`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._check(self._log.epoch)
+        except _FATAL:
+            raise
+        except (TimeoutError, PenstockError, OSError) as error:
+            logger.info(
+                "container %d: long-term storage does not say yet whether the log is the newest; nothing is deleted "
+                "there meanwhile: %r",
+                self._id,
+                error,
+            )
+
+    async def until_done(self) -> None:
+        """Check until storage has answered. Raises as `before_the_first_write`."""
+        while not self.is_done:
+            await asyncio.sleep(RETRY_S)
+            try:
+                await self._check(self._log.epoch + 1)
+            except _FATAL:
+                raise
+            except (PenstockError, OSError) as error:
+                logger.debug("container %d: long-term storage does not answer: %r", self._id, error)
+
+    async def refuse(self, name: str, epoch: int) -> None:
+        """Raise what it means that the object `name` is of a later `epoch`.
+
+        Raises `LogFencedError` when a successor has claimed the log, else `StaleLogError`.
+        """
+        # After the object was seen: a claim comes before everything that its owner writes.
+        await self._log.confirm_ownership()
+        raise StaleLogError(self._id, epoch=self._log.epoch, found=name, found_epoch=epoch)
+
+    async def _check(self, foreign_epoch: int) -> None:
+        async for name, epoch in self._objects():
+            if epoch >= foreign_epoch:
+                await self.refuse(name, epoch)
+        self.is_done = True
+
+    async def _objects(self) -> AsyncIterator[tuple[str, int]]:
+        for info in await self._chunks.list(image_prefix(self._id)):
+            if (image := ImageName.parse(info.name)) is not None:
+                yield info.name, image.epoch
+        for info in await self._chunks.list(f"{self._table}.E-"):
+            origin = chunk_origin(info.name)
+            if origin is not None and origin.mark == self.mark:
+                yield info.name, origin.epoch
