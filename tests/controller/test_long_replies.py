@@ -25,7 +25,7 @@ from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 
 LIMIT = 20_000
 SEGMENTS = 60
-SCOPE, STREAM = "s" * 255, "t" * 255
+SCOPE, STREAM = "s" * 255, "t" * 250
 START = StreamCut(SCOPE, STREAM, dict.fromkeys(range(SEGMENTS), 0))
 
 CALLS = {

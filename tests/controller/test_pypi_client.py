@@ -20,7 +20,7 @@ assert manager.get_stream_tags("s", "u") == ["a", "b"]
 assert manager.update_stream_with_policy("s", "u", by_rate, by_size, ["c"])
 assert manager.get_stream_tags("s", "u") == ["c"]
 assert sorted(manager.list_scope()) == ["_system", "s"]
-assert sorted(manager.list_stream("s")) == ["t", "u"]
+assert sorted(manager.list_stream("s")) == ["_MARKt", "_MARKu", "t", "u"]
 calls = [lambda: manager.get_stream_tags("s", "none"), lambda: manager.delete_scope("s")]
 for call in [*calls, lambda: manager.create_scope("a_b")]:
     try:

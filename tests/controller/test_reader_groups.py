@@ -449,8 +449,8 @@ async def test_mark_stream_comes_and_goes_with_its_stream(stub, wire):
     assert found.segmentId.streamInfo.stream == "_MARKa"
     for missing in ("_MARKnone", "_MARK", "_MARK_MARKa", "_RGnone", "_MARK_RGnone"):
         assert await fails_with(ask(missing)) == "NOT_FOUND"
-    # It is a part of its stream, and not listed beside it.
-    assert set((await wire.service.list_streams("scope", "")).names) == {"a", "b"}
+    listed = await stub.listStreamsInScope(pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope="scope")))
+    assert sorted(found.stream for found in listed.streams) == ["_MARKa", "_MARKb", "a", "b"]
     assert (await wire.service.stream_configuration("scope", "_MARKa")).scaling.min_segments == 1
     await wire.service.scale_stream("scope", "a", [0], [(0.0, 0.5), (0.5, 1.0)])
     await wire.service.idle()
@@ -493,21 +493,42 @@ async def test_refused_deletion_leaves_the_mark_stream(stub, wire):
     assert "scope/_MARKa/0.#epoch.0" in marks_of(wire)
 
 
-async def test_stream_with_the_name_of_a_mark_stream_is_made_only_where_there_is_none(stub, wire):
-    """Beside its stream: it exists. Before there is one: a stream as any other, and its segment is left to it."""
+async def test_a_mark_stream_cannot_be_created_on_its_own(stub, wire):
+    """Neither beside its stream, nor before there is one."""
 
     async def create(stream):
         policy = pb.ScalingPolicy(minNumSegments=1)
         info = pb.StreamInfo(scope="scope", stream=stream)
         return (await stub.createStream(pb.StreamConfig(streamInfo=info, scalingPolicy=policy))).status
 
-    assert await create("_MARKa") == pb.CreateStreamStatus.STREAM_EXISTS
-    assert await create("_MARKc") == pb.CreateStreamStatus.SUCCESS
-    assert await create("c") == pb.CreateStreamStatus.SUCCESS
+    assert await create("_MARKa") == pb.CreateStreamStatus.INVALID_STREAM_NAME
+    assert await create("_MARKc") == pb.CreateStreamStatus.INVALID_STREAM_NAME
+
+
+async def test_a_mark_stream_of_an_earlier_release_stays_a_stream_of_its_own(stub, wire, monkeypatch):
+    """Its segment is left to it when the stream that it is named after is deleted, and it is listed once."""
+    monkeypatch.setattr("penstock.controller.service.check_new_stream_name", lambda name: name)
+    config = StreamConfig(Scaling.fixed(1))
+    await wire.service.create_stream("scope", "_MARKc", config)
+    await wire.service.create_stream("scope", "c", config)
+    listed = await stub.listStreamsInScope(pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope="scope")))
+    assert sorted(found.stream for found in listed.streams) == ["_MARKa", "_MARKb", "_MARKc", "a", "b", "c"]
     await wire.service.seal_stream("scope", "c")
     await wire.service.delete_stream("scope", "c")
     assert len(await wire.service.current_segments("scope", "_MARKc")) == 1
     assert "scope/_MARKc/0.#epoch.0" in marks_of(wire)
+
+
+async def test_a_group_does_not_adopt_a_stream_that_was_not_made_for_it(stub, wire):
+    """Its deletion would delete that stream."""
+    config = StreamConfig(Scaling.fixed(1))
+    await wire.service.create_stream("scope", "_RGg", config)
+    assert (await stub.createReaderGroup(message())).status == pb.CreateReaderGroupResponse.FAILURE
+    assert (await wire.service.reader_groups.list("scope", "")).names == ()
+    assert await wire.service.stream_exists("scope", "_RGg")
+    await wire.service.seal_stream("scope", "_RGg")
+    await wire.service.delete_stream("scope", "_RGg")
+    assert (await stub.createReaderGroup(message())).status == pb.CreateReaderGroupResponse.SUCCESS
 
 
 async def test_stuck_group_is_reported_and_finished(connect):

@@ -40,7 +40,8 @@ def test_scopes_and_streams_live_and_die(java: JavaProcess, server: StandalonePr
     assert java.run(calls.create_stream, "orders", 2, ["red"]) is False
     assert java.run(calls.create_stream, "bills", 1, ["blue"]) is True
     assert java.run(calls.stream_tags, "orders") == ["blue", "red"]
-    assert java.run(calls.list_streams, "") == ["bills", "orders"]
+    # As from Pravega's controller: with the streams of their watermarks.
+    assert java.run(calls.list_streams, "") == ["_MARKbills", "_MARKorders", "bills", "orders"]
     assert java.run(calls.list_streams, "blue") == ["bills", "orders"]
     assert java.run(calls.update_stream, "orders", 2, ["green"]) is True
     assert java.run(calls.exists, "orders") == (True, True)
@@ -73,7 +74,7 @@ def test_scopes_and_streams_live_and_die(java: JavaProcess, server: StandalonePr
         java.run(calls.write_events, "orders", 10, 11, KEY_COUNT)
     assert java.run(calls.delete_stream, "orders") is True
     assert java.run(calls.delete_stream, "orders") is False
-    assert java.run(calls.list_streams, "") == ["bills"]
+    assert java.run(calls.list_streams, "") == ["_MARKbills", "bills"]
     assert java.run(calls.delete_scope, True) is True
     with pytest.raises(JavaCallError) as no_scope:
         java.run(calls.delete_scope, True)

@@ -8,6 +8,14 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import InvalidNameError
 from penstock.model.names import (
+    check_new_scope_name,
+    check_new_stream_name,
+    check_scope_name,
+    check_stream_name,
+    check_users_new_scope_name,
+    check_users_new_stream_name,
+    check_written_stream_name,
+    is_mark_segment,
     is_transient_segment,
     parent_segment_name,
     parse_segment_name,
@@ -60,3 +68,65 @@ def test_what_is_no_name_of_a_segment_is_refused(name: str) -> None:
     """S-035: another number of parts, or parts that are no numbers."""
     with pytest.raises(InvalidNameError):
         parse_segment_name(name)
+
+
+FILE_SYSTEM_NAMES = (".", "..", ".snapshot", ".reserved", ".well-known")
+
+
+@pytest.mark.parametrize("name", ["a", "...", "-", "a.b-C9", ".hidden", "A" * 250, "penstock-storage"])
+def test_users_can_create_scopes_and_streams_of_ordinary_names(name: str) -> None:
+    assert check_users_new_scope_name(name) == name
+    assert check_users_new_stream_name(name) == name
+
+
+@pytest.mark.parametrize("name", [*FILE_SYSTEM_NAMES, "", "a/b", "a_b", "A" * 256])
+def test_names_with_a_meaning_of_their_own_cannot_be_created(name: str) -> None:
+    for check in (check_new_scope_name, check_new_stream_name, check_users_new_scope_name, check_users_new_stream_name):
+        with pytest.raises(InvalidNameError) as refused:
+            check(name)
+        assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("name", FILE_SYSTEM_NAMES)
+def test_what_earlier_releases_created_under_such_names_can_be_named(name: str) -> None:
+    """Otherwise nothing could delete it."""
+    assert check_scope_name(name) == name
+    assert check_stream_name(name) == name
+
+
+@pytest.mark.parametrize("length", [251, 255])
+def test_a_stream_leaves_room_for_the_name_of_its_watermarks(length: int) -> None:
+    """Those of the system have none."""
+    with pytest.raises(InvalidNameError, match=f"{length} characters, 250 are possible"):
+        check_new_stream_name("A" * length)
+    assert check_new_stream_name("_RG" + "A" * (length - 3))
+    assert check_new_scope_name("A" * length)
+
+
+def test_scopes_do_not_begin_as_the_names_of_long_term_storage_itself() -> None:
+    with pytest.raises(InvalidNameError, match="reserved for long-term storage"):
+        check_new_scope_name("penstock-storage.orders")
+    assert check_new_stream_name("penstock-storage.orders")
+
+
+def test_internal_names_are_not_for_users() -> None:
+    for check in (check_users_new_scope_name, check_users_new_stream_name):
+        with pytest.raises(InvalidNameError, match="reserved for the system"):
+            check("_x")
+    assert check_new_scope_name("_x")
+    assert check_new_stream_name("_RGaudit")
+    with pytest.raises(InvalidNameError, match="watermarks"):
+        check_new_stream_name("_MARKorders")
+
+
+@pytest.mark.parametrize("name", ["_MARKorders", "_RGaudit"])
+def test_users_do_not_write_into_watermarks_and_group_state(name: str) -> None:
+    with pytest.raises(InvalidNameError, match="users cannot write"):
+        check_written_stream_name(name)
+    assert check_written_stream_name("orders")
+
+
+def test_segments_of_watermarks_are_known_by_their_names() -> None:
+    assert is_mark_segment("s/_MARKorders/0.#epoch.0")
+    assert not is_mark_segment("s/orders/0.#epoch.0")
+    assert not is_mark_segment("_MARKs/orders/0.#epoch.0")

@@ -29,6 +29,7 @@ from penstock.wire.commands import (
     DataAppended,
     KeepAlive,
     NoSuchSegment,
+    OperationUnsupported,
     Padding,
     PartialEvent,
     SetupAppend,
@@ -222,6 +223,24 @@ async def test_a_number_used_by_a_failed_condition_may_come_again(bench: Bench) 
         bench.processor.append_conditionally(ConditionalAppend(W, 3, offset, b"payload", 1), b"data")
         await turns(12)
     assert await bench.stored() == b"data"
+
+
+async def test_watermarks_take_conditional_appends_only(bench: Bench) -> None:
+    """A writer of events that was given a mark stream would make it unreadable."""
+    marks = "s/_MARKt/0.#epoch.0"
+    await bench.store.create_segment(marks)
+    bench.processor.set_up(SetupAppend(1, W, marks, ""))
+    await turns(12)
+    bench.end_block(end(4, b"data"))
+    await turns(12)
+    assert [type(reply) for reply in bench.replies.sent] == [AppendSetup, OperationUnsupported]
+    assert bench.replies.aborts == []
+    bench.processor.set_up(SetupAppend(2, W, marks, ""))
+    await turns(12)
+    bench.processor.append_conditionally(ConditionalAppend(W, 1, 0, b"payload", 3), b"mark")
+    await turns(12)
+    assert (await bench.store.read(marks, 0, 100)).joined() == b"mark"
+    assert bench.outstanding_bytes == 0
 
 
 async def test_conditional_appends_are_acknowledged_one_by_one(bench: Bench) -> None:

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from penstock.client.controller_messages import retention_from_message
 from penstock.client.group_overview import GroupOverview, StreamOfGroup
-from penstock.client.reader_group_calls import STATE_STREAM_PREFIX
 from penstock.client.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
 from penstock.client.unary_call import Reply, Request, UnaryCall
 from penstock.model.errors import (
@@ -22,6 +21,7 @@ from penstock.model.errors import (
     TransactionError,
     UnsupportedOperationError,
 )
+from penstock.model.names import STATE_STREAM_PREFIX
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 from penstock.rpc import additions_pb2 as added

@@ -33,7 +33,7 @@ from penstock.client.transaction_times import commit_time
 from penstock.client.value_transaction import ValueTransaction
 from penstock.client.value_writer import ValueWriter
 from penstock.client.writer_times import WriterTimes
-from penstock.model.names import split_scoped_name
+from penstock.model.names import check_written_stream_name, split_scoped_name
 from penstock.model.policies import GroupRetention
 from penstock.model.tables import TableConfig
 from penstock.model.times import NotedTime
@@ -69,9 +69,11 @@ class Client(StreamCalls):
     ) -> EventWriter | ValueWriter[Value]:
         """Return a writer of events, or with a serializer of values. By `await` or `async with`.
 
-        Opening raises `NoSuchStreamError`, `StreamSealedError`.
+        Opening raises `NoSuchStreamError`, `StreamSealedError`. Raises `InvalidNameError`, also for a stream that holds
+        watermarks or the state of a reader group.
         """
-        source = StreamSource(self._controller_client, *split_scoped_name(stream))
+        scope, name = split_scoped_name(stream)
+        source = StreamSource(self._controller_client, scope, check_written_stream_name(name))
         writer = EventWriter(
             source, self._open_pool(), self._settings, self._runtime.rng,
             owner=self, ack_factory=self._ack_factory, is_threaded=self._is_threaded,
@@ -221,6 +223,7 @@ class Client(StreamCalls):
 
     def _new_transaction(self, stream: str, lease_s: float | None) -> Transaction:
         scope, name = split_scoped_name(stream)
+        check_written_stream_name(name)
         pool = self._open_pool()
         assert self._transaction_times is not None
         return Transaction(
@@ -319,7 +322,11 @@ class Client(StreamCalls):
     # -- bytes --------------------------------------------------------------------------------------------------
 
     def byte_writer(self, stream: str) -> Opening[ByteWriter]:
-        """Open a writer of raw bytes to a stream of one segment. By `await` or `async with`."""
+        """Open a writer of raw bytes to a stream of one segment. By `await` or `async with`.
+
+        Raises `InvalidNameError` as `event_writer` does.
+        """
+        check_written_stream_name(split_scoped_name(stream)[1])
         return Opening(lambda: ByteWriter._open(self._open_cluster(), self._open_pool(), stream, self))
 
     def byte_reader(self, stream: str) -> Opening[ByteReader]:

@@ -34,7 +34,7 @@ from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentRange, Successor
 from penstock.client.table_calls import TableCalls, TableStub
 from penstock.client.transaction_calls import TransactionCalls, TransactionStub
-from penstock.client.unary_call import Reply, Request, UnaryCall
+from penstock.client.unary_call import Reply, Request, UnaryCall, answered, reason_of_refusal
 from penstock.model.errors import (
     ControllerUnavailableError,
     ForkedError,
@@ -208,9 +208,9 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         if status == pb.CreateScopeStatus.SCOPE_EXISTS and not unsure:
             raise ScopeExistsError(f"scope {scope} exists already")
         if status == pb.CreateScopeStatus.INVALID_SCOPE_NAME:
-            raise InvalidNameError(f"the controller refuses {scope!r} as the name of a scope")
+            raise InvalidNameError(f"the controller refuses {scope!r} as the name of a scope: {reason_of_refusal()}")
         if status == pb.CreateScopeStatus.FAILURE:
-            raise StreamError(f"the controller could not create scope {scope}; its log says why")
+            raise StreamError(f"the controller could not create scope {scope}; {reason_of_refusal()}")
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
         """Delete a scope; see `StreamCalls.delete_scope`. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
@@ -225,7 +225,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         if status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY:
             raise ScopeNotEmptyError(f"scope {scope} still holds streams, tables or reader groups")
         if status == pb.DeleteScopeStatus.FAILURE:
-            raise StreamError(f"the controller could not delete scope {scope}; its log says why")
+            raise StreamError(f"the controller could not delete scope {scope}; {reason_of_refusal()}")
 
     async def scope_exists(self, scope: str) -> bool:
         """Say whether a scope exists."""
@@ -255,9 +255,9 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         if status == pb.CreateStreamStatus.SCOPE_NOT_FOUND:
             raise NoSuchScopeError(f"scope {scope} does not exist")
         if status == pb.CreateStreamStatus.INVALID_STREAM_NAME:
-            raise InvalidNameError(f"the controller refuses {stream!r} as the name of a stream")
+            raise InvalidNameError(f"the controller refuses {stream!r} as the name of a stream: {reason_of_refusal()}")
         if status == pb.CreateStreamStatus.FAILURE:
-            raise StreamError(f"the controller could not create stream {scope}/{stream}; its log says why")
+            raise StreamError(f"the controller could not create stream {scope}/{stream}; {reason_of_refusal()}")
         if status == pb.CreateStreamStatus.STREAM_EXISTS and unsure:
             raise OutcomeUnknownError(
                 f"stream {scope}/{stream} exists now, but an earlier attempt to create it got no answer: this call or "
@@ -310,7 +310,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         if status == pb.DeleteStreamStatus.STREAM_NOT_SEALED:
             raise StreamNotSealedError(f"stream {scope}/{stream} must be sealed before it is deleted")
         if status == pb.DeleteStreamStatus.FAILURE:
-            raise StreamError(f"the controller could not delete stream {scope}/{stream}; its log says why")
+            raise StreamError(f"the controller could not delete stream {scope}/{stream}; {reason_of_refusal()}")
 
     async def stream_exists(self, scope: str, stream: str) -> bool:
         """Say whether a stream exists."""
@@ -424,9 +424,8 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                 await self._connected(what, deadline, is_unsure=is_unsure and is_change)
                 attempt += 1
                 try:
-                    reply = await call(
-                        request, timeout=deadline.bounded_s(self._settings.controller_request_timeout_s)
-                    )
+                    timeout_s = deadline.bounded_s(self._settings.controller_request_timeout_s)
+                    reply = await answered(call(request, timeout=timeout_s))
                     return reply, is_unsure
                 except grpc.RpcError as error:
                     code = error.code()
@@ -524,4 +523,4 @@ def _check_update(reply: pb.UpdateStreamStatus, verb: str, name: str) -> None:
     if reply.status == pb.UpdateStreamStatus.STREAM_SEALED:
         raise StreamSealedError(f"{verb} {name}: the stream is sealed")
     if reply.status != pb.UpdateStreamStatus.SUCCESS:
-        raise MetadataConflictError(f"{verb} {name}: refused; another change is under way, or the input does not fit")
+        raise MetadataConflictError(f"{verb} {name}: refused: {reason_of_refusal()}")

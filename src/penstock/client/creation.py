@@ -17,6 +17,7 @@ from penstock.model.errors import (
     StreamExistsError,
     TableExistsError,
 )
+from penstock.model.names import check_users_new_scope_name
 from penstock.model.policies import StreamConfig
 from penstock.model.tables import TableConfig
 
@@ -58,6 +59,7 @@ async def _in_scope(controller: ControllerClient, scope: str, create: Callable[[
     try:
         return await create()
     except NoSuchScopeError:
+        check_users_new_scope_name(scope)
         try:
             await controller.create_scope(scope)
         except ScopeExistsError:

@@ -12,14 +12,12 @@ from enum import Enum
 from typing import Protocol
 
 from penstock.client.controller_messages import cut_to_message
-from penstock.client.unary_call import Reply, Request, UnaryCall
+from penstock.client.unary_call import Reply, Request, UnaryCall, reason_of_refusal
 from penstock.model.errors import InvalidNameError, NoSuchReaderGroupError, NoSuchScopeError, StreamError
+from penstock.model.names import STATE_STREAM_PREFIX
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 from penstock.rpc import controller_pb2 as pb
-
-#: Streams of this name hold what a group's readers share in Java; each registered group has one.
-STATE_STREAM_PREFIX = "_RG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ class ReaderGroupCalls(ABC):
         if reply.status == pb.ReaderGroupConfigResponse.RG_NOT_FOUND:
             return None
         if reply.status != pb.ReaderGroupConfigResponse.SUCCESS:
-            raise StreamError(f"the controller could not read reader group {scope}/{group}; its log says why")
+            raise StreamError(f"the controller could not read reader group {scope}/{group}; {reason_of_refusal()}")
         return _registered(reply.config)
 
     async def create_reader_group(self, scope: str, group: str, wanted: RegisteredGroup) -> RegisteredGroup:
@@ -129,7 +127,7 @@ class ReaderGroupCalls(ABC):
         if reply.status == pb.CreateReaderGroupResponse.INVALID_RG_NAME:
             raise InvalidNameError(f"the controller refuses {group!r} as the name of a reader group")
         if reply.status != pb.CreateReaderGroupResponse.SUCCESS:
-            raise StreamError(f"the controller could not create reader group {scope}/{group}; its log says why")
+            raise StreamError(f"the controller could not create reader group {scope}/{group}; {reason_of_refusal()}")
         return _registered(reply.config)
 
     async def update_reader_group(self, scope: str, group: str, wanted: RegisteredGroup) -> bool:
@@ -144,7 +142,7 @@ class ReaderGroupCalls(ABC):
         if reply.status == pb.UpdateReaderGroupResponse.RG_NOT_FOUND:
             raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
         if reply.status == pb.UpdateReaderGroupResponse.FAILURE:
-            raise StreamError(f"the controller could not update reader group {scope}/{group}; its log says why")
+            raise StreamError(f"the controller could not update reader group {scope}/{group}; {reason_of_refusal()}")
         return bool(reply.status == pb.UpdateReaderGroupResponse.SUCCESS)
 
     async def delete_reader_group(self, scope: str, group: str, group_id: str) -> None:
@@ -156,7 +154,7 @@ class ReaderGroupCalls(ABC):
         if reply.status == pb.DeleteReaderGroupStatus.RG_NOT_FOUND and not is_unsure:
             raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
         if reply.status == pb.DeleteReaderGroupStatus.FAILURE:
-            raise StreamError(f"the controller could not delete reader group {scope}/{group}; its log says why")
+            raise StreamError(f"the controller could not delete reader group {scope}/{group}; {reason_of_refusal()}")
 
     async def publish_cut(self, group: str, group_id: str, generation: int, cut: StreamCut) -> Publication:
         """Say that a group (``scope/group``) that subscribes to a stream needs nothing of it before `cut`.
@@ -170,7 +168,7 @@ class ReaderGroupCalls(ABC):
         reply, _ = await self._change(self._stub.updateSubscriberStreamCut, request, what)
         found = _PUBLICATIONS.get(reply.status)
         if found is None:
-            raise StreamError(f"{what}: the controller could not; its log says why")
+            raise StreamError(f"{what}: the controller could not; {reason_of_refusal()}")
         return found
 
     async def reader_groups(self, scope: str) -> AsyncIterator[str]:

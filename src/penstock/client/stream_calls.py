@@ -14,7 +14,13 @@ from penstock.client.stream_history import StreamHistory, history_of
 from penstock.client.stream_segments import SegmentRange
 from penstock.client.time_windows import cut_at_noted_time
 from penstock.client.times import cut_at_time
-from penstock.model.names import SegmentId, split_scoped_name
+from penstock.model.names import (
+    SegmentId,
+    check_new_scope_name,
+    check_users_new_scope_name,
+    check_users_new_stream_name,
+    split_scoped_name,
+)
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import StreamCut
@@ -25,7 +31,8 @@ class StreamCalls(ClientCore):
     """The part of a `Client` that makes, changes and looks at scopes and streams."""
 
     async def create_scope(self, scope: str) -> None:
-        """Create a scope. Raises `ScopeExistsError`, `InvalidNameError`."""
+        """Create a scope. Raises `ScopeExistsError`; `InvalidNameError`, also for a reserved name."""
+        check_users_new_scope_name(scope)
         await self._controller_client.create_scope(scope)
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
@@ -58,8 +65,11 @@ class StreamCalls(ClientCore):
         falls behind; see `EventWriter.note_time`.
 
         Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
+        `InvalidNameError`, also for a reserved name: those that begin with ``_`` are the system's own.
         """
         scope, name = split_scoped_name(stream)
+        check_new_scope_name(scope)
+        check_users_new_stream_name(name)
         config = StreamConfig(
             scaling or Scaling.fixed(1), retention, tuple(tags), round(1000 * timestamp_aggregation_timeout_s),
             rollover_bytes,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentRange
-from penstock.client.unary_call import Reply, Request, UnaryCall
+from penstock.client.unary_call import Reply, Request, UnaryCall, reason_of_refusal
 from penstock.model.errors import (
     InvalidNameError,
     NoSuchScopeError,
@@ -69,7 +69,7 @@ class TableCalls(ABC):
         if reply.status == kinds.INVALID_TABLE_NAME:
             raise InvalidNameError(f"the controller refuses {table!r} as the name of a table")
         if reply.status == kinds.FAILURE:
-            raise StreamError(f"the controller could not create table {scope}/{table}; its log says why")
+            raise StreamError(f"the controller could not create table {scope}/{table}; {reason_of_refusal()}")
         if reply.status == kinds.TABLE_EXISTS and is_unsure:
             raise OutcomeUnknownError(
                 f"table {scope}/{table} exists now, but an earlier attempt to create it got no answer: this call or "
@@ -84,7 +84,7 @@ class TableCalls(ABC):
         if reply.status == pb.DeleteKVTableStatus.TABLE_NOT_FOUND and not is_unsure:
             raise _missing(scope, table)
         if reply.status == pb.DeleteKVTableStatus.FAILURE:
-            raise StreamError(f"the controller could not delete table {scope}/{table}; its log says why")
+            raise StreamError(f"the controller could not delete table {scope}/{table}; {reason_of_refusal()}")
 
     async def table_config(self, scope: str, table: str) -> TableConfig:
         """Return the shape of a key-value table. Raises `NoSuchTableError`."""
@@ -94,7 +94,7 @@ class TableCalls(ABC):
         if reply.status == pb.KeyValueTableConfigResponse.TABLE_NOT_FOUND:
             raise _missing(scope, table)
         if reply.status != pb.KeyValueTableConfigResponse.SUCCESS:
-            raise StreamError(f"the controller could not {what}; its log says why")
+            raise StreamError(f"the controller could not {what}; {reason_of_refusal()}")
         found = reply.config
         return TableConfig(
             found.primaryKeyLength, found.secondaryKeyLength, found.partitionCount, found.rolloverSizeBytes

@@ -16,9 +16,9 @@ from penstock.client.deadline import within
 from penstock.client.revisioned_stream import MARK_ATTRIBUTE
 from penstock.model.errors import NoSuchSegmentError, NoSuchStreamError, SegmentTruncatedError
 from penstock.model.events import EVENT_HEADER_LENGTH, EventAssembler
-from penstock.model.names import parse_segment_name, segment_epoch, split_scoped_name
+from penstock.model.names import MARK_STREAM_PREFIX, parse_segment_name, segment_epoch, split_scoped_name
 from penstock.model.stream_cuts import StreamCut
-from penstock.model.watermarks import MARK_STREAM_PREFIX, MarkedSegment, Watermark
+from penstock.model.watermarks import MarkedSegment, Watermark
 
 #: Watermarks, in bytes, that are read at once, and held ahead of a reader.
 _READ_BYTES = 16 * 1024

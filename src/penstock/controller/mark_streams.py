@@ -4,8 +4,8 @@ It is a part of its stream, not a stream with records of its own, which would do
 that is made with the first segments of the stream and deleted with them. What is asked about it is answered from the
 stream's records. The segment has the number of the stream's first one, so each life of a name has another.
 
-A client may create a stream of such a name while there is none that it belongs to. Then it is a stream as any other,
-and stays so when the other one is made, which shares its segment: records are looked for before anything is derived.
+Earlier releases let a client create a stream of such a name. It has records of its own, and shares its segment with the
+stream that it is named after: records are read before anything is derived.
 
 Source: controller API specification, sections 6 and 9.6.
 """
@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.model.errors import NoSuchStreamError
-from penstock.model.names import segment_name
+from penstock.model.names import MARK_STREAM_PREFIX, segment_name
 from penstock.model.policies import Scaling, StreamConfig
-from penstock.model.watermarks import MARK_STREAM_PREFIX
 
 #: How a mark stream is made.
 MARK_CONFIGURATION = StreamConfig(Scaling.fixed(1))

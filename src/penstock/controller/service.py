@@ -24,7 +24,7 @@ from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
 from penstock.controller.locks import StreamLocks
-from penstock.controller.mark_streams import marked_stream
+from penstock.controller.mark_streams import mark_stream_of, marked_stream
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.catalog import Catalog, NamePage
@@ -86,9 +86,8 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     NoSuchStreamError,
     ScopeExistsError,
-    StreamExistsError,
 )
-from penstock.model.names import SYSTEM_SCOPE, check_scope_name, check_stream_name, segment_name
+from penstock.model.names import SYSTEM_SCOPE, check_new_scope_name, check_new_stream_name, segment_name
 from penstock.model.policies import ScalingKind, StreamConfig
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
@@ -279,7 +278,7 @@ class ControllerService:
 
     async def create_scope(self, scope: str) -> None:
         """Create a scope. Raises `InvalidNameError`, `ScopeExistsError`."""
-        check_scope_name(scope)
+        check_new_scope_name(scope)
         # Not in the task, which goes on without its caller: one who has given up meanwhile, and has asked another
         # controller, is to be heard first.
         await self._context.announcements.check_is_member()
@@ -329,14 +328,11 @@ class ControllerService:
 
         Raises `InvalidNameError`, `InvalidArgumentError`, `NoSuchScopeError`, `StreamExistsError`.
         """
-        check_stream_name(stream)
+        check_new_stream_name(stream)
         if not scope:
             raise InvalidArgumentError("the scope's name is empty")
         wanted = self._checked(configuration)
         await self._catalog.open_scope_id(scope)
-        marked = marked_stream(stream)
-        if marked is not None and await self.queries.exists(scope, marked):
-            raise StreamExistsError(f"stream {scope}/{stream} is a part of {scope}/{marked}, and was made with it")
         await self._runner.alone(_stream(scope, stream), lambda: create_stream(self._context, scope, stream, wanted))
         self._warn_of_policies(scope, stream, wanted)
 
@@ -445,6 +441,28 @@ class ControllerService:
     async def list_streams(self, scope: str, token: str, limit: int | None = None) -> NamePage:
         """Return a page of a scope's streams. Raises `NoSuchScopeError`, `InvalidArgumentError` for a bad token."""
         return await self._catalog.list_streams(scope, token, limit or self.settings.page_entries_max)
+
+    async def list_streams_and_marks(self, scope: str, token: str, limit: int | None = None) -> NamePage:
+        """Return a page of a scope's streams with the streams of their watermarks, as Pravega's controller lists them.
+
+        A page has `limit` names at most, or 2 where `limit` is 1. Errors as `list_streams`.
+        """
+        limit = max(1, (limit or self.settings.page_entries_max) // 2)
+        while True:
+            page = await self.list_streams(scope, token, limit)
+            names: list[str] = []
+            for name in page.names:
+                # Earlier releases let clients create a stream of such a name. It is listed with its stream.
+                marked = marked_stream(name)
+                if marked is None or not await self.queries.exists(scope, marked):
+                    names.append(name)
+                mark = mark_stream_of(name)
+                if mark is not None:
+                    names.append(mark)
+            # Clients take an empty page for the end.
+            if names or not page.names:
+                return NamePage(tuple(names), page.token)
+            token = page.token
 
     async def list_streams_by_tag(self, scope: str, tag: str, token: str) -> NamePage:
         """Return a page of a scope's streams that carry `tag`. Errors as `list_streams`."""

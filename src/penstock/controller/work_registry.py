@@ -72,5 +72,9 @@ class WorkRegistry:
 
     async def _give_up(self, announced: Announcement, error: PenstockError) -> None:
         await self._given_up.add(f"{announced.work.kind} of {announced.subject}", error)
-        await self._give_ups[type(announced.work.order)](announced)
+        try:
+            await self._give_ups[type(announced.work.order)](announced)
+        except PERMANENT_ERRORS as second:
+            # The announcement must go all the same: as long as it is there nothing else can be done with the subject.
+            await self._given_up.add(f"the removal of what {announced.work.kind} of {announced.subject} left", second)
         await self._announcements.withdraw(announced)

@@ -22,6 +22,15 @@ STREAM_NAME_LENGTH_MAX = 255
 USER_NAME_LENGTH_MAX = 250
 
 SYSTEM_SCOPE = "_system"
+#: What the name of a stream of watermarks begins with: the rest is the name of the stream that it belongs to.
+MARK_STREAM_PREFIX = "_MARK"
+#: What the name of a reader group's state stream begins with: the rest is the name of the group.
+STATE_STREAM_PREFIX = "_RG"
+#: Names in the root of long-term storage that begin so are the storage's own.
+STORAGE_NAME_PREFIX = "penstock-storage."
+#: Names that mean something to a file system or to an object store: HDFS and NFS servers have ``.snapshot``, HDFS has
+#: ``.reserved``, Google's object store has ``.well-known``.
+_FILE_SYSTEM_NAMES = frozenset({".", "..", ".snapshot", ".reserved", ".well-known"})
 EPOCH_DELIMITER = ".#epoch."
 TRANSACTION_DELIMITER = "#transaction."
 TRANSIENT_DELIMITER = "#transient."
@@ -32,23 +41,111 @@ READER_GROUP_TABLE_SUFFIX = "_penstockrg"
 _INTERNAL_NAME = re.compile(r"_?[A-Za-z0-9.-]+\Z")
 _USER_NAME = re.compile(r"[A-Za-z0-9.-]+\Z")
 _HEX32 = re.compile(r"[0-9a-f]{32}\Z")
+#: Characters of a name that an error shows.
+_SHOWN_LENGTH_MAX = 80
 
 
 def _check(kind: str, name: str, pattern: re.Pattern[str], length_max: int) -> str:
     if not pattern.match(name) or len(name) > length_max:
+        shown = name if len(name) <= _SHOWN_LENGTH_MAX else f"{name[:_SHOWN_LENGTH_MAX]}... ({len(name)} characters)"
         raise InvalidNameError(
-            f"{kind} name {name!r}: use 1 to {length_max} of the characters a-z, A-Z, 0-9, '.' and '-'"
+            f"{kind} name {shown!r}: use 1 to {length_max} of the characters a-z, A-Z, 0-9, '.' and '-'"
         )
     return name
 
 
+def _check_no_file_system_name(kind: str, name: str) -> None:
+    if name in _FILE_SYSTEM_NAMES:
+        raise InvalidNameError(
+            f"{kind} name {name!r}: file systems or object stores that keep long-term storage have another meaning for "
+            "it; choose another name"
+        )
+
+
+def check_new_scope_name(name: str) -> str:
+    """Return `name` if a scope of that name can be created, with every kind of long-term storage.
+
+    A scope is the first part of the names of files and objects, so it must not be the storage's own. One leading
+    underscore is allowed. Raises `InvalidNameError`.
+    """
+    check_scope_name(name)
+    _check_no_file_system_name("scope", name)
+    if name.startswith(STORAGE_NAME_PREFIX):
+        raise InvalidNameError(
+            f"scope name {name!r}: names that begin with {STORAGE_NAME_PREFIX!r} are reserved for long-term storage; "
+            "choose another name"
+        )
+    return name
+
+
+def check_new_stream_name(name: str) -> str:
+    """Return `name` if a stream of that name can be created, and all that is derived from it.
+
+    One leading underscore is allowed, for the state streams of reader groups; streams of watermarks are never created
+    on their own. Raises `InvalidNameError`.
+    """
+    check_stream_name(name)
+    _check_no_file_system_name("stream", name)
+    if name.startswith(MARK_STREAM_PREFIX):
+        raise InvalidNameError(
+            f"stream name {name!r}: streams of watermarks are created with the streams that they belong to; choose a "
+            f"name that does not begin with {MARK_STREAM_PREFIX!r}"
+        )
+    if not name.startswith("_") and len(name) > USER_NAME_LENGTH_MAX:
+        raise InvalidNameError(
+            f"stream name {name[:_SHOWN_LENGTH_MAX]!r}... has {len(name)} characters, {USER_NAME_LENGTH_MAX} are "
+            f"possible: the stream of its watermarks is called {MARK_STREAM_PREFIX} and its name, with "
+            f"{STREAM_NAME_LENGTH_MAX} characters at most; choose a shorter name"
+        )
+    return name
+
+
+def check_users_new_scope_name(name: str) -> str:
+    """Return `name` if a user can create a scope of that name: `check_new_scope_name`, and no leading underscore."""
+    _check_not_internal("scope", name)
+    return check_new_scope_name(name)
+
+
+def check_users_new_stream_name(name: str) -> str:
+    """Return `name` if a user can create a stream of that name: `check_new_stream_name`, and no leading underscore."""
+    _check_not_internal("stream", name)
+    return check_new_stream_name(name)
+
+
+def check_written_stream_name(name: str) -> str:
+    """Return `name` unless it is of a stream that belongs to another stream or to a reader group.
+
+    Bytes of users would make the watermarks, or the state of the group, unreadable. Raises `InvalidNameError`.
+    """
+    for prefix, owner in ((MARK_STREAM_PREFIX, "the watermarks of stream"), (STATE_STREAM_PREFIX, "reader group")):
+        if name.startswith(prefix):
+            raise InvalidNameError(
+                f"stream {name!r} holds what belongs to {owner} {name.removeprefix(prefix)!r}: users cannot write to it"
+            )
+    return name
+
+
+def _check_not_internal(kind: str, name: str) -> None:
+    if name.startswith("_"):
+        raise InvalidNameError(
+            f"{kind} name {name!r}: names that begin with '_' are reserved for the system's own {kind}s; choose a name "
+            "without it"
+        )
+
+
 def check_scope_name(name: str) -> str:
-    """Return `name` if it may name a scope (one leading underscore is allowed), else raise `InvalidNameError`."""
+    """Return `name` if a scope can have it (one leading underscore is allowed), else raise `InvalidNameError`.
+
+    New scopes have more rules: `check_new_scope_name`.
+    """
     return _check("scope", name, _INTERNAL_NAME, SCOPE_NAME_LENGTH_MAX)
 
 
 def check_stream_name(name: str) -> str:
-    """Return `name` if it may name a stream (one leading underscore is allowed), else raise `InvalidNameError`."""
+    """Return `name` if a stream can have it (one leading underscore is allowed), else raise `InvalidNameError`.
+
+    New streams have more rules: `check_new_stream_name`.
+    """
     return _check("stream", name, _INTERNAL_NAME, STREAM_NAME_LENGTH_MAX)
 
 
@@ -156,6 +253,11 @@ def is_written_for_readers(name: str) -> bool:
     scope, _, rest = name.partition("/")
     stream = rest.partition("/")[0]
     return scope == SYSTEM_SCOPE or stream.startswith("_") or stream.endswith(READER_GROUP_TABLE_SUFFIX)
+
+
+def is_mark_segment(name: str) -> bool:
+    """Say whether `name` names a segment of a stream of watermarks."""
+    return name.partition("/")[2].startswith(MARK_STREAM_PREFIX)
 
 
 def primary_name(name: str) -> str:

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 
-#: Before the name of a stream: the name of the stream that holds its watermarks.
-MARK_STREAM_PREFIX = "_MARK"
-
 #: Format of what follows (always 0), version, how many revisions, number of the revision, bytes of the revision.
 _HEADER = struct.Struct(">BBBBi")
 _TIMES = struct.Struct(">qq")

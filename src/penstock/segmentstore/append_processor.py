@@ -400,6 +400,11 @@ class AppendProcessor:
         writer_id, first_number = request.writer_id, request.first_event_number
         if state.is_failed:
             return  # The error reply to an earlier append is on its way; the client sends this one again.
+        if state.is_of_marks and request.expected_offset is None:
+            logger.info("%s: an append to watermarks without a condition is refused", state.segment.name)
+            state.is_failed = True
+            self._after_earlier(state, OperationUnsupported(request.first_request_id, "AppendBlockEnd"))
+            return
         if not is_checked:
             if first_number < state.last_seen:
                 raise ProtocolError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.model.names import is_written_for_readers
+from penstock.model.names import is_mark_segment, is_written_for_readers
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment
 
@@ -23,6 +23,7 @@ class WriterState:
         "durable_length",
         "in_flight",
         "is_failed",
+        "is_of_marks",
         "is_sent_away",
         "is_urgent",
         "last_seen",
@@ -48,3 +49,5 @@ class WriterState:
         self.is_failed: bool = False
         self.is_sent_away: bool = False
         self.is_urgent: bool = is_written_for_readers(segment.name)
+        #: Watermarks are appended under a condition only: whoever does not know the segment's end must not add to it.
+        self.is_of_marks: bool = is_mark_segment(segment.name)

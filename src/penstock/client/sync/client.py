@@ -64,7 +64,8 @@ class Client(StreamCalls):
     ) -> EventWriter | ValueWriter[Value]:
         """Return a writer of events, or with a serializer of values. Use it as a context manager.
 
-        Opening raises `NoSuchStreamError`, `StreamSealedError`.
+        Opening raises `NoSuchStreamError`, `StreamSealedError`. Raises `InvalidNameError`, also for a stream that holds
+        watermarks or the state of a reader group.
         """
         async def opening() -> AsyncEventWriter | AsyncValueWriter[Value]:
             return await self._part.event_writer(stream, serializer=serializer)
@@ -284,7 +285,10 @@ class Client(StreamCalls):
         self._portal.call(self._part.delete_reader_group(group, scope=scope))
 
     def byte_writer(self, stream: str) -> ByteWriter:
-        """Open a writer of raw bytes to a stream of one segment. Use it as a context manager."""
+        """Open a writer of raw bytes to a stream of one segment. Use it as a context manager.
+
+        Raises `InvalidNameError` as `event_writer` does.
+        """
         opened = self._opened(lambda: self._part.byte_writer(stream))
         return ByteWriter(self, self._portal, opened)
 

@@ -23,7 +23,7 @@ class StreamCalls(ClientCore):
     """The part of a `Client` that makes, changes and looks at scopes and streams."""
 
     def create_scope(self, scope: str) -> None:
-        """Create a scope. Raises `ScopeExistsError`, `InvalidNameError`."""
+        """Create a scope. Raises `ScopeExistsError`; `InvalidNameError`, also for a reserved name."""
         self._portal.call(self._part.create_scope(scope))
 
     def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
@@ -56,6 +56,7 @@ class StreamCalls(ClientCore):
         falls behind; see `EventWriter.note_time`.
 
         Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
+        `InvalidNameError`, also for a reserved name: those that begin with ``_`` are the system's own.
         """
         self._portal.call(self._part.create_stream(
             stream,

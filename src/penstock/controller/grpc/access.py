@@ -14,11 +14,9 @@ from enum import IntEnum
 from google.protobuf.message import Message
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import MARK_STREAM_PREFIX, STATE_STREAM_PREFIX
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
-
-_GROUP_PREFIX = "_RG"
-_MARK_PREFIX = "_MARK"
 
 
 class Permission(IntEnum):
@@ -64,20 +62,20 @@ def stream_resource(info: pb.StreamInfo) -> str:
 def internal_resource(info: pb.StreamInfo) -> str:
     """Return the name of what a stream belongs to: a reader group or a stream for what they keep in streams."""
     if is_group_stream(info.stream):
-        return f"{scope_resource(info.scope)}/reader-group:{info.stream.removeprefix(_GROUP_PREFIX)}"
+        return f"{scope_resource(info.scope)}/reader-group:{info.stream.removeprefix(STATE_STREAM_PREFIX)}"
     if is_mark_stream(info.stream):
-        return f"{scope_resource(info.scope)}/stream:{info.stream.removeprefix(_MARK_PREFIX)}"
+        return f"{scope_resource(info.scope)}/stream:{info.stream.removeprefix(MARK_STREAM_PREFIX)}"
     return stream_resource(info)
 
 
 def is_group_stream(stream: str) -> bool:
     """Say whether a stream holds the state of a reader group."""
-    return stream.startswith(_GROUP_PREFIX)
+    return stream.startswith(STATE_STREAM_PREFIX)
 
 
 def is_mark_stream(stream: str) -> bool:
     """Say whether a stream holds the watermarks of another one."""
-    return stream.startswith(_MARK_PREFIX)
+    return stream.startswith(MARK_STREAM_PREFIX)
 
 
 def stream_of(request: Message) -> pb.StreamInfo:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from google.protobuf.message import Message
@@ -30,6 +31,9 @@ from penstock.model.errors import (
 from penstock.rpc import controller_pb2 as pb
 
 _logger = logging.getLogger(__name__)
+
+#: Why the call that was served last in this context was refused by a value of its reply's enum; empty: it was not.
+refusal_reason: ContextVar[str] = ContextVar("refusal_reason", default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class Call:
 
     async def serve(self, front: Front, request: Message) -> Message:
         """Answer a request. Raises what is not for the reply to say."""
+        refusal_reason.set("")
         try:
             return await self.answer(front, request)
         except PenstockError as error:
@@ -75,6 +80,7 @@ class Call:
                 raise wanted(f"{self.name}: {error}" if wanted is ControllerUnavailableError else str(error)) from error
             if wanted is None or self.refusal is None:
                 raise
+            refusal_reason.set(str(error))
             return self.refusal(request, wanted)
 
     def _answer_to(self, error: PenstockError) -> int | type[PenstockError] | None:

@@ -11,15 +11,19 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock.controller.grpc.call import Front
+from penstock.controller.grpc.call import Front, refusal_reason
 from penstock.controller.grpc.status import status_of
 from penstock.controller.grpc.table import call_table, services
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError, ReplyTooLongError
+from penstock.rpc import REFUSAL_REASON_KEY
 from penstock.runtime.sockets import check_port_is_unused
 
 _logger = logging.getLogger(__name__)
+
+#: Of what `REFUSAL_REASON_KEY` carries: gRPC bounds the metadata of a call to 8 KiB.
+_REASON_BYTES_MAX = 2000
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Call = Callable[[bytes, _Context], Awaitable[bytes]]
@@ -143,6 +147,10 @@ def _guarded(
                     f"the reply to {name} has {len(reply)} bytes, at most {reply_bytes_max} may be sent "
                     "(message_bytes_max of the controller): there are too many segments for names so long"
                 )
+            if reason := refusal_reason.get():
+                # The enum of the reply has one value for many reasons.
+                encoded = reason.encode()[:_REASON_BYTES_MAX]
+                context.set_trailing_metadata(((REFUSAL_REASON_KEY, encoded),))
             return reply
         except DecodeError:
             code, text = grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.name}"

@@ -8,7 +8,7 @@ from penstock.controller.grpc.call import Front, need_stream
 from penstock.controller.grpc.status import EarlyArgumentError
 from penstock.controller.metadata.catalog import NamePage
 from penstock.controller.workflows.scale_stream import ScaleStatus
-from penstock.model.names import check_stream_name
+from penstock.model.names import check_new_stream_name
 from penstock.model.policies import StreamConfig
 from penstock.rpc import controller_pb2 as pb
 
@@ -36,7 +36,7 @@ async def create_stream(front: Front, request: pb.StreamConfig) -> pb.CreateStre
     need_stream(request.streamInfo)
     if request.rolloverSizeBytes < 0:
         raise EarlyArgumentError(f"rollover size of {request.rolloverSizeBytes} bytes: use 0 (default) or more")
-    check_stream_name(stream)
+    check_new_stream_name(stream)
     await front.service.create_stream(scope, stream, _configuration(request))
     return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SUCCESS)
 
@@ -105,7 +105,7 @@ async def get_stream_configuration(front: Front, request: pb.StreamInfo) -> pb.S
 async def list_streams_in_scope(front: Front, request: pb.StreamsInScopeRequest) -> pb.StreamsInScopeResponse:
     """Answer listStreamsInScope."""
     scope = request.scope.scope
-    return _page(scope, await front.service.list_streams(scope, request.continuationToken.token))
+    return _page(scope, await front.service.list_streams_and_marks(scope, request.continuationToken.token))
 
 
 async def list_streams_in_scope_for_tag(

@@ -78,6 +78,33 @@ async def resume_delete(context: WorkflowContext, announced: Announcement) -> No
     await context.announcements.withdraw(announced)
 
 
+async def undo_create(context: WorkflowContext, announced: Announcement) -> None:
+    """Delete what an announced creation has made of a stream, if the creation has not ended; withdraw nothing.
+
+    For a creation that can never end: the name is free afterwards, and the scope can be deleted.
+    """
+    scope, stream = announced.subject.scope, announced.subject.name
+    try:
+        stream_id = await context.catalog.stream_id(scope, stream)
+    except NoSuchScopeError:
+        return
+    if stream_id is None or stream_id != announced.work.life:
+        return
+    tables = context.catalog.tables_of(scope, stream, stream_id)
+    try:
+        birth = await tables.birth()
+    except NoSuchSegmentError:
+        birth = None
+    await context.announcements.confirm(announced)
+    if birth is not None:
+        if not await _is_half_created(tables):
+            return
+        await context.catalog.remove_tags(scope, stream, birth.configuration.tags)
+        await _delete_segments(context, tables)
+    await tables.drop_tables()
+    await context.catalog.remove_stream(scope, stream, stream_id)
+
+
 async def _is_half_created(tables: StreamTables) -> bool:
     """Say whether a stream is still half created. Whoever was overtaken in its creation cannot complete it any more."""
     state = await tables.state()

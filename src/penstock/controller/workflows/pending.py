@@ -25,7 +25,7 @@ from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflows.commit import commit_batches, merge_batch
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import resume_create
-from penstock.controller.workflows.delete_stream import resume_delete
+from penstock.controller.workflows.delete_stream import resume_delete, undo_create
 from penstock.controller.workflows.scale_stream import give_up_scale, resume_scale
 from penstock.controller.workflows.seal_stream import resume_seal
 from penstock.controller.workflows.truncate_stream import resume_truncate
@@ -81,13 +81,16 @@ def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> No
         except StreamNotSealedError as error:
             _logger.info("%s is not deleted: %s", announced.subject, error)
 
+    async def undo(announced: Announcement) -> None:
+        await undo_create(context, announced)
+
     async def give_up(announced: Announcement) -> None:
         await _free(context, announced)
 
     async def give_up_transition(announced: Announcement) -> None:
         await _free(context, announced, before=give_up_scale)
 
-    registry.register(CreateStream, create)
+    registry.register(CreateStream, create, give_up=undo)
     registry.register(UpdateStream, change(resume_update), give_up=give_up_transition)
     registry.register(TruncateStream, change(resume_truncate), give_up=give_up)
     registry.register(CommitTransactions, commit, give_up=give_up)

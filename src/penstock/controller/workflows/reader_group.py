@@ -37,13 +37,11 @@ from penstock.model.errors import (
     NoSuchStreamError,
     StreamExistsError,
 )
-from penstock.model.names import reader_group_table
+from penstock.model.names import STATE_STREAM_PREFIX, reader_group_table
 from penstock.model.policies import Scaling, StreamConfig
 
 _logger = logging.getLogger(__name__)
 
-#: What the name of a group's own stream begins with.
-STATE_STREAM_PREFIX = "_RG"
 #: Largest chunk of such a stream: it is truncated often, and only what lies before the chunk can be deleted.
 STATE_STREAM_ROLLOVER_BYTES = 4 * 1024 * 1024
 
@@ -58,6 +56,8 @@ async def create_group(
 ) -> ReaderGroupRecord:
     """Create a group, or return the one that exists. Raises `NoSuchScopeError`, `NoSuchStreamError`.
 
+    `StreamExistsError` when a stream has the name of its state stream and was created on its own.
+
     Nothing is pending for the group.
     """
     found = await context.groups.get(scope, group)
@@ -68,6 +68,12 @@ async def create_group(
         # up.
         await context.groups.remove(scope, group, found.version)
     await context.catalog.open_scope_id(scope)
+    if found is None and await context.catalog.stream_id(scope, state_stream(group)) is not None:
+        # The group's deletion would delete a stream that was not made for the group.
+        raise StreamExistsError(
+            f"reader group {scope}/{group} cannot be created: stream {scope}/{state_stream(group)} exists and belongs "
+            "to no group; choose another name for the group, or seal and delete that stream"
+        )
     await _need_streams(context, (cut.name for cut in config.subscriptions))
     announced = await _announce(context, scope, group, CreateGroup(), group_id)
     record = ReaderGroupRecord(group_id, ChildState.CREATING, announced.work.created_ms, config)

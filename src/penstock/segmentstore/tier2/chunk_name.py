@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError, InvalidNameError
+from penstock.model.names import STORAGE_NAME_PREFIX
 
 #: Bytes of a whole name in UTF-8, and of one part between slashes (the limit of common file systems).
 CHUNK_NAME_LENGTH_MAX = 2048
@@ -25,7 +26,7 @@ CHUNK_NAME_PART_LENGTH_MAX = 255
 CHUNK_SUFFIX_BYTES_MAX = len(".E-") + 20 + len("-O-") + 19 + len(".") + 36
 
 #: What a chunk's name must not begin with: the storage's own objects have such names.
-RESERVED_NAME_PREFIX = "penstock-storage."
+RESERVED_NAME_PREFIX = STORAGE_NAME_PREFIX
 
 #: A container's mark.
 CHUNK_MARK_BYTES = 6
@@ -73,6 +74,11 @@ def check_segment_name(segment: str, *, derived_bytes_max: int, name_part_bytes_
     `derived_bytes_max`: what the names of segments that are derived from it add to its own, at most, in bytes.
     `name_part_bytes_max`: see `ChunkStorage.name_part_bytes_max`.
     """
+    if segment.startswith(RESERVED_NAME_PREFIX):
+        raise InvalidNameError(
+            f"segment name {segment!r}: names that begin with {RESERVED_NAME_PREFIX!r} are reserved for long-term "
+            "storage itself; choose another name"
+        )
     *folders, last = (len(part.encode()) for part in segment.split("/"))
     last_max = name_part_bytes_max - derived_bytes_max - CHUNK_SUFFIX_BYTES_MAX
     if last > last_max:
