@@ -126,3 +126,15 @@ def test_another_descriptor_than_that_of_the_lock_is_refused(tmp_path: Path, run
             child.check_lock(again.fileno())
     with pytest.raises(DataDirectoryError, match="only a server's own child"):
         child.check_lock(10_000)
+
+
+def test_the_root_of_a_fresh_volume_is_an_empty_directory(tmp_path: Path, runtime: Runtime) -> None:
+    """Each ext4 volume has a directory `lost+found` in its root, which nobody but root can list."""
+    (tmp_path / "lost+found").mkdir(mode=0o000)
+    directory = DataDirectory(str(tmp_path), runtime)
+    assert directory.open(4).container_count == 4
+    directory.close()
+    (tmp_path / "penstock.toml").unlink()
+    (tmp_path / "mine").touch()
+    with pytest.raises(DataDirectoryError, match=r"is not empty \(mine\)"):
+        DataDirectory(str(tmp_path), runtime).open(4)

@@ -27,6 +27,12 @@ def missing_packages() -> list[str]:
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
+def _is_empty_directory(path: Path) -> bool:
+    from penstock.runtime.disk import LOST_AND_FOUND
+
+    return path.is_dir() and all(each.name == LOST_AND_FOUND for each in path.iterdir())
+
+
 def quickstart(
     data_dir: Annotated[
         Path | None, typer.Option(help="For the store, the checkpoint and the logs; must be empty. Default: temporary.")
@@ -65,7 +71,7 @@ def quickstart(
             f"the quickstart needs {', '.join(missing)}, not installed here: pip install 'penstock[quickstart]'",
             EXIT_USAGE,
         )
-    if data_dir is not None and data_dir.exists() and (not data_dir.is_dir() or any(data_dir.iterdir())):
+    if data_dir is not None and data_dir.exists() and not _is_empty_directory(data_dir):
         raise refuse(
             "InvalidArgumentError",
             f"{data_dir} is not empty, or no directory: the quickstart wants one of its own",

@@ -27,6 +27,9 @@ _SYNCED_WRITE: int | None = getattr(os, "RWF_DSYNC", None)
 #: How systems and file systems refuse flags of a write that they do not know.
 _REFUSED_FLAGS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
+#: A directory in the root of each ext2, ext3 and ext4 volume, for what `fsck` recovers. Root alone can list it.
+LOST_AND_FOUND = "lost+found"
+
 
 def is_full_error(error: BaseException) -> bool:
     """Say whether a call to a disk failed for want of room."""
@@ -314,8 +317,8 @@ class LocalDisk:
         self.sync_directory(parent)
 
     def list_directory(self, path: str) -> list[str]:
-        """See `Disk.list_directory`."""
-        return sorted(os.listdir(path))
+        """See `Disk.list_directory`. Leaves out ``lost+found``, which the root of each fresh ext volume has."""
+        return sorted(name for name in os.listdir(path) if name != LOST_AND_FOUND)
 
     def exists(self, path: str) -> bool:
         """See `Disk.exists`."""

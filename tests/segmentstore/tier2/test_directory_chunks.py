@@ -145,6 +145,15 @@ async def test_chunk_is_synced_with_every_directory_entry_above_it(place: Place)
     assert calls == ["remove 0.E-1", "sync_directory a"]
 
 
+async def test_what_fsck_recovered_is_no_chunk(place: Place) -> None:
+    """The root of each ext4 volume has a directory `lost+found`, which nobody but root can list."""
+    (place.root / "lost+found").mkdir(parents=True)
+    (place.root / "lost+found" / "#123").touch()
+    await place.storage.create_with_content(NAME, [b"abc"])
+    assert await place.storage.names(limit=10) == [NAME]
+    assert [chunk.name for chunk in await place.storage.list("")] == [NAME]
+
+
 async def test_directories_made_by_a_predecessor_are_synced_once(place: Place) -> None:
     os.makedirs(place.root / "s" / "a")
     await place.storage.create(NAME)
