@@ -15,9 +15,10 @@ from typing import Protocol
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
+from penstock.client.group_liveness import OBSERVATION_SHARE, Liveness
 from penstock.client.group_state import GroupState, HeldSegment
 from penstock.client.read_ahead import ReadAhead
-from penstock.client.reader_group_keeper import GroupKeeper
+from penstock.client.reader_group_keeper import GroupKeeper, beat_interval_s
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_streams import is_match
 from penstock.client.segment_events import SegmentEvents
@@ -99,8 +100,9 @@ class Membership:
             self._settings.read_bytes * self._settings.read_ahead_block_count,
         )
         self._is_joined = False
-        self._heartbeat = 0
         self._reader_timeout_s = cluster.settings.reader_timeout_s
+        self._beat_interval_s = cluster.settings.position_interval_s
+        self._is_interval_reported = False
         self._wake = asyncio.Event()
         self._requests: list[asyncio.Future[None]] = []
         self._trouble: PenstockError | None = None
@@ -111,8 +113,8 @@ class Membership:
         self._beaten_s = 0.0
         # Until then others are to have the segments. None: this reader takes part.
         self._aside_until_s: float | None = None
-        # Other member -> its incarnation and heartbeat, and when this was first seen.
-        self._seen: dict[str, tuple[str, int, float]] = {}
+        # By incarnation and heartbeat.
+        self._liveness: Liveness[tuple[str, int]] = Liveness()
         self._task: asyncio.Task[None] | None = None
 
     # -- for the reader -----------------------------------------------------------------------------------------
@@ -181,15 +183,19 @@ class Membership:
         self._drop_all()
         self._settle_requests(self.failure or StreamError(f"reader {self._name} was closed"))
 
-    async def leave(self, positions: Mapping[str, HeldSegment], handed_out: Mapping[str, int] | None) -> None:
-        """Take this reader out of the group. Safe to repeat."""
-        self._left = await self._record.update(
-            lambda state: (
-                rgs.leave(state, self._name, positions, handed_out=handed_out)
-                if rgs.is_member(state, self._name, self._incarnation)
-                else state
-            )
-        )
+    async def leave(self, positions: Mapping[str, HeldSegment], handed_out: Mapping[str, int] | None) -> bool:
+        """Take this reader out of the group. Safe to repeat. Returns whether the group has its positions."""
+        was_member = False
+
+        def step(state: GroupState) -> GroupState:
+            nonlocal was_member
+            if not rgs.is_member(state, self._name, self._incarnation):
+                return state
+            was_member = True
+            return rgs.leave(state, self._name, positions, handed_out=handed_out)
+
+        self._left = await self._record.update(step)
+        return was_member
 
     async def tell_last(self) -> None:
         """Tell the controller how far the group is, if it has no reader any more since this one left."""
@@ -213,7 +219,7 @@ class Membership:
             self._wake.clear()
             requests, self._requests = self._requests, []
             try:
-                is_due = loop.time() - self._beaten_s >= self._settings.position_interval_s
+                is_due = loop.time() - self._beaten_s >= self._beat_interval_s
                 await self._look(is_beat=bool(requests) or is_due or self._is_awaited())
             except PenstockError as error:
                 self._note(error)
@@ -238,10 +244,15 @@ class Membership:
 
     async def _pause(self) -> None:
         try:
-            async with asyncio.timeout(min(self._settings.reader_group_refresh_s, self._settings.position_interval_s)):
+            async with asyncio.timeout(
+                min(
+                    self._settings.reader_group_refresh_s, self._settings.position_interval_s,
+                    self._reader_timeout_s * OBSERVATION_SHARE,
+                )
+            ):
                 await self._wake.wait()
         except TimeoutError:
-            pass  # Time to look.
+            pass  # Time to poll the record.
 
     def _note(self, error: PenstockError) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -277,19 +288,21 @@ class Membership:
             if source.is_leaving and segment not in ends and self._hands._is_settled(source)
             and (offset := self._hands._position_of(source, is_leaving=True)) is not None
         }  # fmt: skip
+        given = {**leaving, **{segment: end for segment, (end, _) in ends.items()}}
         positions = self.positions(is_leaving=False) if is_beat and self._is_joined else {}
         handed_out = self._hands._handed_out()
-        dead = self._dead_readers()
+        dead = self._liveness.silent(self._reader_timeout_s, but=(self._name,))
         # Begun with the positions of this reader, so nothing more is written if it is alone.
         checkpoint = self._keeper.checkpoint_due(self._state) if self._state is not None and is_beat else None
 
         def step(state: GroupState) -> GroupState:
             me = state.readers.get(self._name)
-            if me is not None and me.incarnation != self._incarnation and self._is_joined:
+            if self._is_joined and (me is None or me.incarnation != self._incarnation):
+                # Expelled or replaced: `_follow` drops what was held, before this reader joins again.
                 return state
-            for name, incarnation, heartbeat in dead:
+            for name, sign in dead.items():
                 other = state.readers.get(name)
-                if other is not None and (other.incarnation, other.heartbeat) == (incarnation, heartbeat):
+                if other is not None and (other.incarnation, other.heartbeat) == sign:
                     state = rgs.leave(state, name, handed_out={})
             state = rgs.join(state, self._name, self._incarnation)
             for segment, (end, successors) in ends.items():
@@ -302,21 +315,41 @@ class Membership:
             return rgs.acquire(state, self._name, self._settings.reader_segment_count_max)
 
         state = await self._record.update(step)
-        for name, _, _ in dead:
-            _log.warning("reader %s has declared reader %s dead", self._name, name)
+        for name in dead:
+            _log.warning(
+                "reader %s has declared reader %s dead: no sign of life for %g s (reader_timeout_s)",
+                self._name, name, self._reader_timeout_s,
+            )  # fmt: skip
         self._working_s = asyncio.get_running_loop().time()
         if is_beat:
             self._beaten_s = self._working_s
         self._trouble = None
+        self._note_stored(state, given)
         self._follow(state)
         if self.failure is None and self._is_in_the_way(state):
             await self._step_aside()
+
+    def _note_stored(self, state: GroupState, given: Mapping[str, HeldSegment]) -> None:
+        """Note which positions of the open segments the record has. `given`: where this reader gave segments up."""
+        me = state.readers.get(self._name)
+        if me is None or me.incarnation != self._incarnation:
+            return
+        is_reset = self._state is not None and self._state.reset_id != state.reset_id
+        for segment, source in self.open_segments.items():
+            held = me.segments.get(segment)
+            if held is not None and held.turn == source.turn:
+                source.stored.offset = held.offset
+            elif source.stream not in state.streams:
+                source.stored.offset = source.offset  # The group has no position there any more.
+            elif segment in given and not is_reset:
+                # This reader was a member all the time, so no other client took the segment away.
+                source.stored.offset = given[segment].offset
 
     def _follow(self, state: GroupState) -> None:
         """Hold exactly what the record says. Waits for nothing, so that nothing can come between."""
         me = state.readers.get(self._name)
         self._state = state
-        self._see(state)
+        self._observe(state)
         if me is None or me.incarnation != self._incarnation:
             if me is not None:
                 self._fail(
@@ -326,11 +359,12 @@ class Membership:
                     )
                 )
             self._drop_all()
+            if me is None and self._is_joined:
+                self._is_joined = False
+                _log.warning("reader %s was expelled from its group, perhaps declared dead; it joins again", self._name)
+                self.wake()
             return
-        if self._is_joined and me.heartbeat < self._heartbeat:
-            _log.warning("reader %s was out of its group, perhaps declared dead, and has joined again", self._name)
         self._is_joined = True
-        self._heartbeat = me.heartbeat
         came, went = [], []
         for segment, source in list(self.open_segments.items()):
             held = me.segments.get(segment)
@@ -369,7 +403,7 @@ class Membership:
                 source.successors = {}  # The group ends there.
         asked = {source.segment: source for source in ended if source.successors is None}
         # No longer, or this reader looks dead meanwhile.
-        with within("look for successors", self._settings.position_interval_s, "position_interval_s"):
+        with within("look for successors", self._beat_interval_s, "position_interval_s"):
             answers = await for_each(list(asked), self._successors, self._settings.bulk_request_count_max)
         for source, answer in zip(asked.values(), answers, strict=True):
             if isinstance(answer, NoSuchStreamError) and self._is_found_by_pattern(source.stream):
@@ -423,28 +457,28 @@ class Membership:
         """Leave the group until the application comes back: what it has in hand comes again elsewhere."""
         handed_out = self._hands._handed_out()
         positions = self.positions(is_leaving=False)
+        stored = {segment: source.stored for segment, source in self.open_segments.items()}
         self._drop_all()
+        self._is_joined = False
         self._aside_until_s = max(self._aside_until_s or 0.0, asyncio.get_running_loop().time())
-        await self.leave(positions, handed_out)
+        if await self.leave(positions, handed_out):
+            for segment, position in positions.items():
+                stored[segment].offset = position.offset
 
-    def _dead_readers(self) -> list[tuple[str, str, int]]:
-        """Return the other members whose state has not changed for the group's time, as they were seen last."""
-        now_s = asyncio.get_running_loop().time()
-        return [
-            (name, incarnation, heartbeat)
-            for name, (incarnation, heartbeat, since_s) in self._seen.items()
-            if name != self._name and now_s - since_s >= self._reader_timeout_s
-        ]
-
-    def _see(self, state: GroupState) -> None:
-        now_s = asyncio.get_running_loop().time()
+    def _observe(self, state: GroupState) -> None:
+        """Take in which other readers have shown that they are alive."""
         self._reader_timeout_s = state.reader_timeout_s
-        for name, reader in state.readers.items():
-            seen = self._seen.get(name)
-            if seen is None or seen[:2] != (reader.incarnation, reader.heartbeat):
-                self._seen[name] = (reader.incarnation, reader.heartbeat, now_s)
-        for name in [name for name in self._seen if name not in state.readers]:
-            del self._seen[name]
+        self._beat_interval_s = beat_interval_s(self._settings, state)
+        if self._settings.position_interval_s > self._beat_interval_s and not self._is_interval_reported:
+            self._is_interval_reported = True
+            _log.warning(
+                "reader %s: position_interval_s is %g s, too long for group %s, which expels a reader after %g s "
+                "(reader_timeout_s); positions are stored every %.3g s",
+                self._name, self._settings.position_interval_s, self._record.name, state.reader_timeout_s,
+                self._beat_interval_s,
+            )  # fmt: skip
+        signs = {name: (reader.incarnation, reader.heartbeat) for name, reader in state.readers.items()}
+        self._liveness.observe(signs, asyncio.get_running_loop().time(), state.reader_timeout_s)
 
     def _drop(self, source: SegmentEvents) -> None:
         if self.open_segments.get(source.segment) is source:

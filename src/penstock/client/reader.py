@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -22,7 +22,7 @@ from penstock.client.life_cycle import LifeCycle
 from penstock.client.membership import Membership, OnChange
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.retry import Backoff
-from penstock.client.segment_events import SegmentEvents
+from penstock.client.segment_events import SegmentEvents, StoredPosition
 from penstock.client.tasks import start_watched
 from penstock.client.time_windows import StreamMarks, TimeWindow, positions_of_stream
 from penstock.model.errors import (
@@ -104,6 +104,8 @@ class Reader(LifeCycle):
         self._progress_s = 0.0
         # What was handed out last is not done: an exception came between.
         self._is_failed = False
+        # Segments that went to other readers: where the events end that were handed out here, and what is stored.
+        self._taken_away: dict[str, tuple[int, StoredPosition]] = {}
         self._marks: dict[str, StreamMarks] = {}
         # What is still to be said to the group.
         self._must_leave = False
@@ -328,15 +330,17 @@ class Reader(LifeCycle):
         }
 
     async def commit(self, at: Event | EventBatch | Mapping[str, int] | None = None) -> None:
-        """Say that events are done; returns once that is stored.
+        """Count events as done; returns once that is stored.
 
         `at` None: everything handed out. An event or batch: it, and what was handed out before it in its segment. What
         `position` returned: everything handed out until then. Only readers with `Positions.MANUAL` take `at`.
 
-        Raises `StreamError` when the segment was given to another reader meanwhile: its events come again there.
-        Cancelled, or after another error, the events may count as done or not; commit again.
+        Raises `StreamError`, once, when a segment went to another reader before its events were stored: they come again
+        there. What is still held here is stored all the same. Cancelled, or after another error, the events may count
+        as done or not; commit again.
         """
         self._check_readable()
+        is_everything = at is None
         if at is None:
             if self._chunk is not None:
                 self._chunk.unfinished = self._chunk.following
@@ -352,13 +356,31 @@ class Reader(LifeCycle):
         for segment, offset in at.items():
             source = self._membership.open_segments.get(segment)
             if source is None:
-                raise StreamError(
-                    f"reader {self.name} cannot commit in {segment}: it was given to another reader, or has ended"
-                )
+                raise self._not_stored([segment])
             if offset > handed_out[segment]:
                 raise InvalidArgumentError(f"{segment}: nothing was handed out up to {offset} that could be committed")
             source.committed = max(source.committed, offset)
+        sources = [(self._membership.open_segments[segment], offset) for segment, offset in at.items()]
         await self._membership.store()
+        if self._mode is Positions.AT_EXIT:
+            return
+        missing = {source.segment for source, offset in sources if source.stored.offset < offset}
+        if is_everything:
+            missing.update(
+                segment for segment, (end, stored) in self._taken_away.items() if stored.offset < end
+            )
+        for segment in missing:
+            self._taken_away.pop(segment, None)
+        if missing:
+            raise self._not_stored(sorted(missing))
+
+    def _not_stored(self, segments: Sequence[str]) -> StreamError:
+        named = ", ".join(segments[:3]) + (f" and {len(segments) - 3} more" if len(segments) > 3 else "")
+        return StreamError(
+            f"reader {self.name} cannot commit in {named}: it does not hold the segment any more, which went to "
+            "another reader or has ended, or the group was reset; the group continues where it was stored last, and "
+            "events after that come again: continue to read"
+        )
 
     async def seek(self, at: Event | Mapping[str, int]) -> None:
         """Go on with `at` once more: an event, or what `position` returned earlier. Returns once that is stored.
@@ -379,6 +401,9 @@ class Reader(LifeCycle):
             source.restart(at[segment])
             source.committed = at[segment]
         await self._membership.store()
+        for segment, source in sources.items():
+            if self._membership.open_segments.get(segment) is not source:
+                raise StreamError(f"reader {self.name} cannot seek in {segment}: another reader has taken it meanwhile")
 
     async def skip(self, damage: CorruptionError) -> int:
         """Give up the bytes of a segment that are not events; return how many. Returns once that is stored.
@@ -479,6 +504,10 @@ class Reader(LifeCycle):
 
     def _revoke(self, source: SegmentEvents) -> None:
         """See `Hands._revoke`."""
+        is_in_hand = self._chunk is not None and source is self._source
+        end = self._chunk.next_offset if self._chunk is not None and is_in_hand else source.offset
+        if end > source.stored.offset:
+            self._taken_away[source.segment] = end, source.stored
         if source is self._source and self._chunk is not None:
             self._chunk.is_revoked = True
 

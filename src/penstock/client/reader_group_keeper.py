@@ -18,6 +18,7 @@ from penstock.client.group_state import GroupState
 from penstock.client.reader_group_calls import Publication
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_streams import GroupStreams
+from penstock.client.settings import ClientSettings
 from penstock.model.errors import NoSuchReaderGroupError, PenstockError
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
@@ -25,9 +26,17 @@ from penstock.runtime.bulk import for_each
 
 _log = logging.getLogger(__name__)
 
+#: A reader shows that it is alive at least so many times in the group's `reader_timeout_s`.
+_BEATS_PER_TIMEOUT = 3
+
+
+def beat_interval_s(settings: ClientSettings, state: GroupState) -> float:
+    """Return the seconds between two stores of a reader's positions, which also show that it is alive."""
+    return min(settings.position_interval_s, state.reader_timeout_s / _BEATS_PER_TIMEOUT)
+
 
 class GroupKeeper:
-    """See the module. No call raises a `PenstockError`, or takes longer than `position_interval_s`.
+    """See the module. No call raises a `PenstockError`, or takes longer than `beat_interval_s` of the group.
 
     If one did, its reader would look dead meanwhile.
     """
@@ -85,7 +94,7 @@ class GroupKeeper:
         if state.retention is not GroupRetention.AUTOMATIC:
             return
         group = f"{self._record.scope}/{self._record.name}"
-        with within("publish positions", self._settings.position_interval_s, "position_interval_s"):
+        with within("publish positions", beat_interval_s(self._settings, state), "position_interval_s"):
             try:
                 if state.is_finished and state.ends:
                     # It reads nothing any more, and would hold what lies behind its end for ever.
@@ -122,7 +131,7 @@ class GroupKeeper:
             self.look_soon()
 
     async def _look_for_streams(self, state: GroupState) -> bool:
-        with within("look for streams", self._settings.position_interval_s, "position_interval_s"):
+        with within("look for streams", beat_interval_s(self._settings, state), "position_interval_s"):
             try:
                 return await self._streams.refresh() != state.generation
             except NoSuchReaderGroupError:

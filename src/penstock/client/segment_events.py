@@ -15,6 +15,15 @@ from penstock.model.names import parse_segment_name
 from penstock.model.segments import Segments
 
 
+class StoredPosition:
+    """How far, in bytes, the group's record has the position of a segment, as its reader knows."""
+
+    __slots__ = ("offset",)
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+
 class SegmentEvents:
     """Events of one segment that a reader holds, from where it goes on: that must be where an event starts.
 
@@ -22,6 +31,7 @@ class SegmentEvents:
         segment: full name.
         stream: ``scope/stream``.
         turn: the number under which the group has given the segment to this reader.
+        stored: the position that the group's record has.
         committed: what the application has said is done, for readers whose positions are set by hand.
         is_queued: it stands in the reader's queue of segments with something to take.
         is_leaving: the reader is to give it up: nothing of it is handed out any more.
@@ -45,6 +55,7 @@ class SegmentEvents:
         self.stream: str = f"{scope}/{stream}"
         self.segment_id: int = int(number)
         self.turn: int = held.turn
+        self.stored = StoredPosition(held.offset)
         self.committed: int = held.offset
         self.is_queued = False
         self.is_leaving = False

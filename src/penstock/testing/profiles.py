@@ -9,7 +9,7 @@ from penstock.testing.mutations.peers import CONTROLLERS, TRANSACTIONS
 from penstock.testing.mutations.sinks import SINKS
 from penstock.testing.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
 from penstock.testing.mutations.tables import TABLES_AND_STATES
-from penstock.testing.mutations.users import USERS
+from penstock.testing.mutations.users import LONG_OUTAGES, USERS
 from penstock.testing.workloads.plans import ALL_KINDS, PlanSettings
 from penstock.testing.workloads.profile import Profile
 
@@ -37,7 +37,7 @@ OBJECT_RESCUES = replace(RESCUES, name="object rescues", storage="bucket", plan=
 
 _ALL = (
     Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS,
-    RESCUES, OBJECT_RESCUES,
+    RESCUES, OBJECT_RESCUES, LONG_OUTAGES,
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {

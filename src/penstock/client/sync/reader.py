@@ -119,13 +119,14 @@ class Reader(Handle[aio.Reader]):
         return self._portal.call_soon(lambda: self._part.position())
 
     def commit(self, at: Event | EventBatch | Mapping[str, int] | None = None) -> None:
-        """Say that events are done; returns once that is stored.
+        """Count events as done; returns once that is stored.
 
         `at` None: everything handed out. An event or batch: it, and what was handed out before it in its segment. What
         `position` returned: everything handed out until then. Only readers with `Positions.MANUAL` take `at`.
 
-        Raises `StreamError` when the segment was given to another reader meanwhile: its events come again there.
-        Cancelled, or after another error, the events may count as done or not; commit again.
+        Raises `StreamError`, once, when a segment went to another reader before its events were stored: they come again
+        there. What is still held here is stored all the same. Cancelled, or after another error, the events may count
+        as done or not; commit again.
         """
         self._portal.call(self._part.commit(at))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -11,6 +11,7 @@ from types import TracebackType
 from penstock.client import deadline
 from penstock.client.client import Client
 from penstock.client.event_writer import EventWriter
+from penstock.client.group_liveness import Liveness, _Silence
 from penstock.client.life_cycle import Life, LifeCycle
 from penstock.client.membership import Membership
 from penstock.client.reader import Reader
@@ -144,16 +145,56 @@ def _keep_what_was_given_away() -> Iterator[None]:
 
 
 def _declare_the_living_dead() -> AbstractContextManager[None]:
-    def dead_readers(self: Membership) -> list[tuple[str, str, int]]:
+    original = Liveness.silent
+
+    def silent(self: Liveness[Hashable], lasts_s: float, but: Collection[str] = ()) -> dict[str, Hashable]:
+        return original(self, 1.0, but)
+
+    return patched(Liveness, "silent", silent)
+
+
+@contextmanager
+def _count_an_outage_as_silence() -> Iterator[None]:
+    def observe(self: Liveness[Hashable], signs: Mapping[str, Hashable], now_s: float, timeout_s: float) -> None:
+        known, self._silences = self._silences, {}
+        for name, sign in signs.items():
+            silence = known.get(name)
+            is_same = silence is not None and silence.sign == sign
+            # The time of the last sign, in place of what was observed since.
+            self._silences[name] = silence if silence is not None and is_same else _Silence(sign, now_s)
+
+    def silent(self: Liveness[Hashable], lasts_s: float, but: Collection[str] = ()) -> dict[str, Hashable]:
         now_s = asyncio.get_running_loop().time()
-        return [
-            (name, incarnation, heartbeat)
-            for name, (incarnation, heartbeat, since_s) in self._seen.items()
-            if name != self._name and now_s - since_s >= 1.0
-        ]
+        return {
+            name: silence.sign
+            for name, silence in self._silences.items()
+            if now_s - silence.lasts_s >= lasts_s and name not in but
+        }
 
-    return patched(Membership, "_dead_readers", dead_readers)
+    with patched(Liveness, "observe", observe), patched(Liveness, "silent", silent):
+        yield
 
+
+#: The only store is away for longer than every time-out of its readers, at the same time for all of them.
+LONG_OUTAGES = replace(
+    USERS,
+    name="long outages",
+    plan=PlanSettings(
+        duration_s=60.0,
+        lasts_s_max=50.0,
+        mean_gap_s_min=15.0,
+        mean_gap_s_max=30.0,
+        kinds=("Crash", "Pause"),
+        swizzle_rate=0.0,
+        crash_loop_rate=0.0,
+        zombie_rate=0.0,
+    ),
+    writing_s=80.0,
+    store_count_max=1,
+    workloads=("events", "user writers", "users"),
+    habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.0, limits_s=(2.0, 5.0), life_s_max=60.0, give_up_rate=0.0),
+)
+"""Outages longer than every time-out: no reader may be declared dead because of one."""
 
 _WRITERS = replace(USERS, name="user writers", workloads=("events", "user writers"))
 
@@ -203,6 +244,10 @@ USER_MUTATIONS = (
     Mutation(
         "take readers for dead too soon", "an event comes again only after a crash",
         _living("users that live long", Fate.LEAVES), _declare_the_living_dead,
+    ),
+    Mutation(
+        "count an outage as silence", "only time in which an observer could observe counts",
+        LONG_OUTAGES, _count_an_outage_as_silence,
     ),
 )  # fmt: skip
 """Bugs of this kind."""

@@ -66,6 +66,8 @@ class UserHabits:
         reader_count: members of the group.
         cut_rate: probability that a call is cancelled at one of its awaits.
         limits_s: how long their clients try.
+        life_s_max: longest life of a reader.
+        give_up_rate: probability that a user ends a reader whose read failed, instead of reading again.
         remakes_streams: streams that are deleted under a group are made again at times, under the same names.
     """
 
@@ -74,6 +76,8 @@ class UserHabits:
     reader_count: int = 3
     cut_rate: float = 0.1
     limits_s: tuple[float, ...] = (0.5, 2.0, 60.0)
+    life_s_max: float = 12.0
+    give_up_rate: float = 0.5
     remakes_streams: bool = False
 
 
@@ -245,7 +249,7 @@ class UserReader(Workload):
         return _Life(
             f"{name}.{self._life_count}",
             rng.choice(self._habits.fates),
-            self.world.now_s + rng.uniform(0.5, 12.0),
+            self.world.now_s + rng.uniform(0.5, self._habits.life_s_max),
             settings=draw_user_settings(rng, self.world.cluster.settings.client, self._habits),
         )
 
@@ -324,7 +328,7 @@ class UserReader(Workload):
             if error is life.error:
                 self.world.problem(f"{life.name}: a read raised {error!r} though the one before had told it")
             life.error = error
-            if not self.world.is_passing(error) or self.rng.random() < 0.5:
+            if not self.world.is_passing(error) or self.rng.random() < self._habits.give_up_rate:
                 raise
             self.world.counts["user reads after an outage"] += 1
             return None

@@ -1,0 +1,108 @@
+"""Readers that another one declared dead, or may not: outages, intervals that do not fit, and what `commit` reports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from penstock.client import reader_group_state
+from penstock.model.errors import StreamError
+from penstock.model.policies import Scaling
+
+STREAM = "retail/orders"
+FAST = {"position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_timeout_s": 0.6}
+
+
+async def fill(client, count, segments=1):
+    await client.create_stream(STREAM, scaling=Scaling.fixed(segments), exist_ok=True)
+    async with client.event_writer(STREAM) as writer:
+        for index in range(count):
+            await writer.write(b"%d" % index, routing_key=f"k{index}")
+
+
+async def expel(group, name):
+    await group._record.update(lambda state: reader_group_state.leave(state, name, handed_out={}))
+
+
+async def until(check, timeout_s=20.0):
+    async with asyncio.timeout(timeout_s):
+        while not check():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_readers_keep_their_segments_through_an_outage_longer_than_the_timeout(cluster, caplog):
+    caplog.set_level(logging.WARNING)
+    async with cluster.client(**FAST, retry_time_max_s=30.0, retry_delay_max_s=0.05) as client:
+        await fill(client, 10, segments=2)
+        group = await client.reader_group("audit", [STREAM])
+        async with group.reader("r1") as first, group.reader("r2") as second:
+            await until(lambda: len(first.segments) == len(second.segments) == 1)
+            before = (await group._state()).readers
+            cluster.store.refuses = True
+            cluster.store.drop_all()
+            await asyncio.sleep(3 * FAST["reader_timeout_s"])
+            cluster.store.refuses = False
+            await asyncio.sleep(FAST["reader_timeout_s"])
+            after = (await group._state()).readers
+    for name in ("r1", "r2"):
+        assert after[name].incarnation == before[name].incarnation
+        turns = [{segment: held.turn for segment, held in each[name].segments.items()} for each in (before, after)]
+        assert turns[0] == turns[1]
+    assert "declared" not in caplog.text
+
+
+async def test_a_position_interval_above_the_timeout_of_the_group_expels_no_reader(cluster, caplog):
+    caplog.set_level(logging.WARNING)
+    async with cluster.client(**{**FAST, "position_interval_s": 10.0}) as client:
+        await fill(client, 20, segments=2)
+        group = await client.reader_group("audit", [STREAM])
+        async with group.reader("r1") as first, group.reader("r2") as second:
+            await until(lambda: len(first.segments) == len(second.segments) == 1)
+            await asyncio.sleep(4 * FAST["reader_timeout_s"])
+    assert "declared" not in caplog.text
+    assert "position_interval_s is 10 s, too long for group audit" in caplog.text
+    assert "reader_timeout_s" in caplog.text
+
+
+@pytest.mark.parametrize("positions", ["manual", "automatic"])
+async def test_commit_of_a_reader_that_lost_its_segment_raises_once(cluster, positions):
+    async with cluster.client(**{**FAST, "position_interval_s": 5.0, "reader_timeout_s": 30.0}) as client:
+        await fill(client, 10)
+        group = await client.reader_group("audit", [STREAM])
+        async with group.reader("r1", positions=positions) as reader:
+            event = await reader.read(5)
+            await expel(group, "r1")
+            with pytest.raises(StreamError, match="come again"):
+                await reader.commit()
+            again = await reader.read(5)
+            assert (again.offset, again.redelivery_count) == (event.offset, 1)
+            await reader.commit()
+        state = await group._state()
+    assert list(state.unassigned.values()) == [again.position]
+
+
+async def test_commit_of_an_event_raises_after_its_segment_was_lost_while_it_waited(cluster):
+    async with cluster.client(**{**FAST, "reader_group_refresh_s": 5.0, "reader_timeout_s": 60.0}) as client:
+        await fill(client, 10)
+        group = await client.reader_group("audit", [STREAM])
+        async with group.reader("r1", positions="manual") as reader:
+            event = await reader.read(5)
+            await expel(group, "r1")
+            with pytest.raises(StreamError, match="cannot commit"):
+                await reader.commit(event)
+
+
+async def test_commit_counts_as_stored_when_the_segment_moves_with_it(cluster):
+    async with cluster.client(**FAST) as client:
+        await fill(client, 20, segments=2)
+        group = await client.reader_group("audit", [STREAM])
+        async with group.reader("r1", positions="manual") as first:
+            for _ in range(2):
+                await first.read_batch(timeout_s=5)
+            async with group.reader("r2", positions="manual") as second:
+                assert await first.read(0.1) is None
+                await first.commit()
+                await until(lambda: len(first.segments) == len(second.segments) == 1)
+                await first.commit()
