@@ -16,6 +16,7 @@ import pytest
 import penstock
 from penstock.client.client import Client
 from penstock.jobs.backfill import BackfillSource
+from penstock.jobs.errors import StreamRecreatedError
 from penstock.jobs.ledgered_copy import CopyReport, LedgeredCopy, Pace, Portion, PortionSource, open_job
 from penstock.jobs.replay import ReplayPlan, ReplaySource
 from penstock.model.errors import (
@@ -92,7 +93,7 @@ def filled(event_count: int = 8) -> JobStream:
 
 def replay_of(stream: JobStream, **options: Any) -> ReplaySource:
     start, end = (StreamCut(stream.scope, stream.stream, at) for at in (stream.head(), stream.tail()))
-    plan = ReplayPlan("all of it", start, end, options.pop("key_field", None))
+    plan = ReplayPlan("all of it", start, end, options.pop("key_field", None), stream.own_identity)
     return ReplaySource(stream, plan, **({"bytes_max": 40} | options))
 
 
@@ -113,6 +114,43 @@ def test_a_replay_is_there_once_however_often_it_is_run(target: Target) -> None:
     for parity in (0, 1):
         mine = [event for event in found if event[5:-1].isdigit() and int(event[5:-1]) % 2 == parity]
         assert mine == sorted(mine, key=lambda event: int(event[5:-1]))
+
+
+@pytest.mark.parametrize("is_while_reading", [False, True])
+def test_a_replay_of_a_source_that_was_recreated_ends_with_what_it_has(
+    target: Target, monkeypatch: pytest.MonkeyPatch, is_while_reading: bool
+) -> None:
+    """The new stream is as long as the old one, so the positions of the plan exist in it, too."""
+    stream = filled(40)
+    source = replay_of(stream, bytes_max=200)
+    read = stream.read
+
+    def recreate() -> None:
+        stream.recreate("identity-2")
+        for number in range(40):
+            stream.write(number % 2, b'{"n":%d}' % (100 + number))
+
+    def recreate_after_a_read(segment: int, start: int, end: int) -> Iterator[bytes]:
+        data = list(read(segment, start, end))
+        if stream.own_identity == "identity-1" and target.events():
+            recreate()
+        return iter(data)
+
+    if is_while_reading:
+        monkeypatch.setattr(stream, "read", recreate_after_a_read)
+    written = list(stream.written)
+    with pytest.raises(StreamRecreatedError, match="identity identity-2 instead of identity-1"):
+        target.copy(source, note=lambda _: None if is_while_reading else recreate())
+    assert Counter() < Counter(target.events()) < Counter(written)
+    with pytest.raises(StreamRecreatedError):
+        source.left_bytes()
+
+
+def test_a_plan_of_a_replay_is_read_again_with_and_without_an_identity() -> None:
+    cut = StreamCut("s", "t", {0: 5})
+    for plan in (ReplayPlan("all", cut, cut, None), ReplayPlan("all", cut, cut, "k", "identity-1")):
+        assert ReplayPlan.from_text(plan.to_text()) == plan
+    assert "identity" not in ReplayPlan("all", cut, cut, None).to_text()
 
 
 @pytest.mark.parametrize("how", ["before", "behind", "lost", "limit"])

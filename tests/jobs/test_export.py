@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
+import json
 import os
 import threading
 from collections import Counter
@@ -15,7 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 
-from penstock.jobs.errors import ExportTargetError
+from penstock.jobs.errors import ExportTargetError, StreamRecreatedError
 from penstock.jobs.export import Exporter, ExportTarget, HereWriter
 from penstock.jobs.iceberg_table import IcebergTable, open_catalog
 from penstock.jobs.parquet_directory import Manifest, ParquetDirectory
@@ -95,7 +97,9 @@ def cut(stream: JobStream, at: dict[int, int]) -> StreamCut:
 
 
 def exporter(stream: JobStream, target: ExportTarget, batch_bytes: int = 100) -> Exporter:
-    return Exporter(stream, target, HereWriter(stream, SHAPE), cut(stream, stream.head()), batch_bytes=batch_bytes)
+    first = cut(stream, stream.head())
+    writer = HereWriter(stream, SHAPE)
+    return Exporter(stream, target, writer, first, batch_bytes=batch_bytes, identity=stream.own_identity)
 
 
 def export_all(stream: JobStream, target: ExportTarget, batch_bytes: int = 100) -> Exporter:
@@ -470,6 +474,10 @@ def test_a_table_whose_snapshots_were_expired_is_not_begun_anew(iceberg: Iceberg
         export_all(stream, iceberg.open())
     assert end.to_text() in str(raised.value)
     confirmed = IcebergTable(iceberg.catalog(), "events.all", "model/stream", SHAPE.schema, confirmed=end)
+    stream.own_identity = "identity-2"
+    with pytest.raises(StreamRecreatedError):
+        export_all(stream, confirmed)
+    stream.own_identity = "identity-1"
     export_all(stream, confirmed)
     assert exported(iceberg) == Counter(stream.written)
 
@@ -487,10 +495,90 @@ def test_a_parquet_directory_holds_one_stream(tmp_path: Path) -> None:
         ParquetPlace(tmp_path, "other/stream").open()
 
 
-def test_a_stream_that_was_made_anew_is_told_from_one_that_has_nothing_new(place: Place) -> None:
-    export_all(filled(), place.open())
-    with pytest.raises(InvalidArgumentError, match="deleted and created again"):
-        export_all(filled(4), place.open())
+def test_a_recreated_stream_without_an_identity_is_refused_while_it_is_shorter(place: Place) -> None:
+    stream = filled()
+    stream.own_identity = None
+    export_all(stream, place.open())
+    stream.recreate(None)
+    stream.write(0, b"new")
+    with pytest.raises(StreamRecreatedError, match="deleted and created again"):
+        export_all(stream, place.open())
+
+
+@pytest.mark.parametrize("event_count", [0, 3, 20, 60], ids=["empty", "shorter", "equal", "longer"])
+def test_a_recreated_stream_is_refused_whatever_its_length(place: Place, event_count: int) -> None:
+    stream = filled()
+    export_all(stream, place.open())
+    before = exported(place)
+    stream.recreate("identity-2")
+    for number in range(event_count):
+        stream.write(number % 2, b"event %03d" % number)
+    with pytest.raises(StreamRecreatedError, match=r"identity identity-2 instead of identity-1.*another directory"):
+        export_all(stream, place.open())
+    with pytest.raises(StreamRecreatedError):
+        exporter(stream, place.open()).left_bytes(cut(stream, stream.tail()))
+    assert exported(place) == before
+
+
+def test_a_stream_that_is_recreated_while_it_is_exported_adds_no_rows(place: Place) -> None:
+    """While a batch is read: its files are removed, and the batches before it stay."""
+    stream = filled()
+    made = exporter(stream, place.open())
+    written, write = list(stream.written), made._writer.write
+
+    def write_then_recreate(*arguments: Any) -> Any:
+        files = write(*arguments)
+        if made.report.commit_count == 1:
+            stream.recreate("identity-2")
+        return files
+
+    made._writer.write = write_then_recreate  # type: ignore[method-assign]
+    with pytest.raises(StreamRecreatedError):
+        made.run_to(cut(stream, stream.tail()), lambda _: None)
+    assert made.report.commit_count == 1
+    assert Counter() < exported(place) < Counter(written)
+    if isinstance(place, ParquetPlace):
+        assert os.listdir(place.directory / "_penstock" / "staged") == []
+
+
+def test_a_stream_that_is_recreated_before_the_first_commit_is_refused(place: Place) -> None:
+    """The cuts that the export begins with belong to the stream that was deleted."""
+    stream = filled()
+    made = exporter(stream, place.open())
+    stream.recreate("identity-2")
+    stream.write(0, b"new")
+    with pytest.raises(StreamRecreatedError, match="while this export began: run it again"):
+        made.run_to(cut(stream, stream.tail()), lambda _: None)
+    export_all(stream, place.open())
+    assert exported(place) == Counter([b"new"])
+
+
+def test_an_export_without_an_identity_records_one_with_its_next_commit(place: Place) -> None:
+    """Exports of earlier versions have none, and streams of a controller that has no identities."""
+    stream = filled()
+    stream.own_identity = None
+    export_all(stream, place.open())
+    for identity, recorded in ((None, None), ("identity-1", "identity-1"), (None, "identity-1")):
+        stream.own_identity = identity
+        stream.write(0, b"more")
+        export_all(stream, place.open())
+        position = place.open().latest()
+        assert position is not None
+        assert position.identity == recorded
+    assert exported(place) == Counter(stream.written)
+
+
+def test_a_manifest_of_an_earlier_version_is_read() -> None:
+    text = StreamCut("s", "t", {0: 5}).to_text()
+    stored = {
+        "v": 1, "number": 3, "id": "ab", "start": text, "end": text, "schema": [["event", "binary"]], "files": ["f"],
+        "row_count": 1,
+    }  # fmt: skip
+    manifest = Manifest.decode(json.dumps(stored).encode(), "here")
+    assert (manifest.number, manifest.end.to_text(), manifest.identity) == (3, text, None)
+    assert Manifest.decode(manifest.encode(), "here") == manifest
+    known = dataclasses.replace(manifest, identity="identity-1")
+    assert Manifest.decode(known.encode(), "here") == known
 
 
 def test_an_export_follows_until_the_stream_is_sealed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ class JobStream:
         self.replaces: dict[int, list[int]] = {}
         self.written: list[bytes] = []
         self.is_closed = False
+        self.own_identity: str | None = "identity-1"
 
     def write(self, segment: int, *events: bytes) -> None:
         """Append events to a segment."""
@@ -43,6 +44,14 @@ class JobStream:
 
     def is_sealed(self) -> bool:
         return self.is_closed
+
+    def identity(self) -> str | None:
+        return self.own_identity
+
+    def recreate(self, identity: str | None, segment_count: int = 2) -> None:
+        """Delete the stream, and create another one of its name."""
+        self.data, self.replaces = dict.fromkeys(range(segment_count), b""), {}
+        self.written, self.own_identity = [], identity
 
     def segment_name(self, segment: int) -> str:
         return f"{self.name}/{segment}"

@@ -86,13 +86,15 @@ def export(
         _need_arrow()
         shape = RowShape(value, () if schema is None else fields_of(schema))
         with connected(uri) as session:
+            # Before the cuts: they belong to this stream, or the exporter finds another identity.
+            identity = session.call(session.client.stream_identity(stream))
             first = session.call(cut_at(session.client, stream, start))
             last = None if until is None else session.call(cut_at(session.client, stream, until, is_end=True))
         # Where it is said, it is also what holds where the table cannot tell any more.
         confirmed = None if start == "earliest" else first
         target = _target(to, directory, table, catalog, properties or [], f"{first.scope}/{first.stream}", shape,
                          confirmed, outage_s)  # fmt: skip
-        exporter = _exporter(uri, outage_s, target, shape, first, batch_bytes, on_spark=spark)
+        exporter = _exporter(uri, outage_s, target, shape, first, identity, batch_bytes, on_spark=spark)
         try:
             _run(exporter, first, last, interval_s, is_shown=not as_json)
         except (KeyboardInterrupt, Interrupted):
@@ -152,8 +154,8 @@ def _target(
 
 
 def _exporter(
-    uri: str, outage_s: float, target: ExportTarget, shape: RowShape, first: StreamCut, batch_bytes: int, *,
-    on_spark: bool,
+    uri: str, outage_s: float, target: ExportTarget, shape: RowShape, first: StreamCut, identity: str | None,
+    batch_bytes: int, *, on_spark: bool,
 ) -> Exporter:  # fmt: skip
     from penstock.jobs.export import Exporter, HereWriter, RangeWriter
     from penstock.jobs.source import JobSource
@@ -166,7 +168,7 @@ def _exporter(
 
         session = open_session()
         writer = SparkWriter(session, source, shape, task_count=session.sparkContext.defaultParallelism)
-    return Exporter(source, target, writer, first, batch_bytes=batch_bytes)
+    return Exporter(source, target, writer, first, batch_bytes=batch_bytes, identity=identity)
 
 
 def _need_arrow() -> None:

@@ -70,7 +70,7 @@ def replay(
 def _plan(
     session: Session, job: str, source: str, target: str, start: str, until: str, key_field: str | None
 ) -> ReplayPlan:
-    """Return the plan that the job has begun with, or a new one. Raises `InvalidArgumentError`: that is another."""
+    """Return the plan that the job began with, or a new one. Raises `InvalidArgumentError`: its plan is another."""
     from penstock.cli.positions import cut_at
     from penstock.jobs.ledgered_copy import open_job
     from penstock.jobs.replay import ReplayPlan
@@ -80,8 +80,11 @@ def _plan(
     wanted = f"{'/'.join(split_scoped_name(source))} from {start} until {until}"
     on_record = session.call(open_job(session.client, job, "/".join(split_scoped_name(target))))
     if on_record is None:
+        # Before the cuts: they belong to this stream, or the replay finds another identity.
+        identity = session.call(session.client.stream_identity(source))
         first = session.call(cut_at(session.client, source, start))
-        return ReplayPlan(wanted, first, session.call(cut_at(session.client, source, until, is_end=True)), key_field)
+        last = session.call(cut_at(session.client, source, until, is_end=True))
+        return ReplayPlan(wanted, first, last, key_field, identity)
     plan = ReplayPlan.from_text(on_record)
     if (plan.wanted, plan.key_field) != (wanted, key_field):
         raise InvalidArgumentError(f"job {job!r} into {target} replays {plan.wanted}: give this one another --name")

@@ -6,7 +6,11 @@ from penstock.model.errors import PenstockError
 
 
 class ExportTargetError(PenstockError):
-    """A table or directory that is exported to is not as it should be, or cannot be reached. Nothing was committed."""
+    """A table or directory that is exported to is unusable, or cannot be reached. Nothing was committed."""
+
+
+class StreamRecreatedError(PenstockError):
+    """The stream that a job's positions belong to was deleted, and another one has its name now. Nothing was done."""
 
 
 class SparkTaskError(PenstockError):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.jobs.errors import ExportTargetError
-from penstock.jobs.export import WrittenBatch, WrittenFile
+from penstock.jobs.export import TablePosition, WrittenBatch, WrittenFile
 from penstock.jobs.parquet_files import write_parquet
 from penstock.model.errors import (
     CorruptionError,
@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 #: Keys in the summary of a snapshot.
 STREAM, START, END, BATCH = "penstock.stream", "penstock.start-cut", "penstock.end-cut", "penstock.batch-id"
+#: Missing in snapshots of earlier versions, and of streams whose controller has no identities.
+IDENTITY = "penstock.stream-identity"
 #: Stands in a file's place for what tells files of a batch apart.
 _FILE = "FILE-NUMBER"
 #: Properties of a table that say which metrics of its columns each commit has.
@@ -55,10 +57,10 @@ _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.05, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a snapshot says of an export."""
+    """What the summary of a snapshot has about an export."""
 
     id: str
-    end: StreamCut
+    position: TablePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class IcebergTable:
         self._table = self._made()
         self._check(self._table)
 
-    def latest(self) -> StreamCut | None:
+    def latest(self) -> TablePosition | None:
         """See `ExportTarget.latest`."""
         self._table = self._loaded()
         return self._end(self._table, list(self._commits(self._table)))
@@ -201,10 +203,14 @@ class IcebergTable:
             END: batch.end.to_text(),
             BATCH: batch.id,
         }
+        properties = {f"{END}.{self._stream}": summary[END]}
+        if batch.identity is not None:
+            summary[IDENTITY] = batch.identity
+            properties[f"{IDENTITY}.{self._stream}"] = batch.identity
 
         def stage(*, has_bounds: bool) -> Transaction:
             staged = table.transaction()
-            staged.set_properties({f"{END}.{self._stream}": summary[END]})
+            staged.set_properties(properties)
             if not has_bounds:
                 staged.set_properties(dict.fromkeys(self._metrics_modes(), "counts"))
             staged.add_files(list(batch.files), snapshot_properties=summary, check_duplicate_files=False)
@@ -249,17 +255,19 @@ class IcebergTable:
             summary = snapshot.summary
             if summary is not None and summary[STREAM] == self._stream:
                 source = f"snapshot {snapshot.snapshot_id} of table {self._name}"
+                identity = summary[IDENTITY]
                 try:
-                    yield Commit(str(summary[BATCH]), StreamCut.from_text(str(summary[END])))
+                    end = StreamCut.from_text(str(summary[END]))
+                    yield Commit(str(summary[BATCH]), TablePosition(end, None if identity is None else str(identity)))
                 except (InvalidArgumentError, InvalidNameError) as error:
                     raise CorruptionError(source, 0, f"{END} is no cut: {summary[END]!r}") from error
             parent = snapshot.parent_snapshot_id
             snapshot = None if parent is None else metadata.snapshot_by_id(parent)
 
-    def _end(self, table: Table, commits: Sequence[Commit]) -> StreamCut | None:
+    def _end(self, table: Table, commits: Sequence[Commit]) -> TablePosition | None:
         """Return where the table ends. Raises `ExportTargetError`: that was in snapshots that were expired."""
         if commits:
-            return commits[0].end
+            return commits[0].position
         metadata = table.metadata
         oldest, text = metadata.current_snapshot(), table.properties.get(f"{END}.{self._stream}")
         while oldest is not None and oldest.parent_snapshot_id is not None:
@@ -276,7 +284,7 @@ class IcebergTable:
                 f"table was not rolled back since, it is as far as the cut {text}: start from there, with --from; "
                 f"otherwise remove its property {END}.{self._stream}, and it begins anew"
             )
-        return self._confirmed
+        return TablePosition(self._confirmed, table.properties.get(f"{IDENTITY}.{self._stream}"))
 
     def _made(self) -> Table:
         try:

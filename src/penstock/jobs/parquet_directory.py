@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.jobs.errors import ExportTargetError
-from penstock.jobs.export import WrittenBatch, WrittenFile
+from penstock.jobs.export import TablePosition, WrittenBatch, WrittenFile
 from penstock.jobs.parquet_files import sync_directory, sync_file, write_parquet
 from penstock.model.errors import CorruptionError, InvalidArgumentError, InvalidNameError, PenstockError
 from penstock.model.stream_cuts import StreamCut
@@ -42,6 +42,7 @@ class Manifest:
         id: of the batch: no two are alike.
         schema: name and type of each column.
         files: names, in the order of the rows.
+        identity: of the stream; None: unknown, as in manifests of earlier versions.
     """
 
     number: int
@@ -51,13 +52,16 @@ class Manifest:
     schema: tuple[tuple[str, str], ...]
     files: tuple[str, ...]
     row_count: int
+    identity: str | None = None
 
     def encode(self) -> bytes:
         """Return the manifest as it is stored."""
-        fields = {
+        fields: dict[str, object] = {
             "v": FORMAT_VERSION, "number": self.number, "id": self.id, "start": self.start.to_text(),
             "end": self.end.to_text(), "schema": self.schema, "files": self.files, "row_count": self.row_count,
         }  # fmt: skip
+        if self.identity is not None:
+            fields["identity"] = self.identity
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -66,7 +70,8 @@ class Manifest:
         try:
             fields = json.loads(data)
             if fields["v"] != FORMAT_VERSION:
-                raise CorruptionError(source, 0, f"version {fields['v']} is not known here: use a newer Penstock")
+                raise CorruptionError(source, 0, f"version {fields['v']} is unknown: use a newer Penstock")
+            identity = fields.get("identity")
             return cls(
                 int(fields["number"]),
                 str(fields["id"]),
@@ -75,6 +80,7 @@ class Manifest:
                 tuple((str(name), str(kind)) for name, kind in fields["schema"]),
                 tuple(map(str, fields["files"])),
                 int(fields["row_count"]),
+                None if identity is None else str(identity),
             )
         except (ValueError, KeyError, TypeError, AttributeError, InvalidArgumentError, InvalidNameError) as error:
             raise CorruptionError(source, 0, f"not a manifest of an export: {error!r}") from error
@@ -129,11 +135,11 @@ class ParquetDirectory:
         if (manifest := self._latest()) is not None:
             self._check(manifest)
 
-    def latest(self) -> StreamCut | None:
-        """See `ExportTarget.latest`. Also gives the files of the latest commit their places, if its exporter died."""
+    def latest(self) -> TablePosition | None:
+        """See `ExportTarget.latest`. Also moves the files of the latest commit to their places if its exporter died."""
         manifest = self._latest()
         self._clean(manifest)
-        return None if manifest is None else manifest.end
+        return _position(manifest)
 
     def new_files(self, batch_id: str, start: StreamCut, end: StreamCut) -> DirectoryFiles:
         """See `ExportTarget.new_files`."""
@@ -147,12 +153,14 @@ class ParquetDirectory:
         latest = self._latest()
         if latest is not None and latest.id == batch.id:
             return True
-        if (None if latest is None else latest.end) != batch.before:
+        if _position(latest) != batch.before:
             self.discard(batch)
             return False
         number = 1 if latest is None else latest.number + 1
         columns = tuple((field.name, str(field.type)) for field in self._schema)
-        manifest = Manifest(number, batch.id, batch.start, batch.end, columns, batch.files, batch.row_count)
+        manifest = Manifest(
+            number, batch.id, batch.start, batch.end, columns, batch.files, batch.row_count, batch.identity
+        )
         if not self._link(manifest):
             self.discard(batch)
             return False
@@ -238,3 +246,7 @@ class ParquetDirectory:
                 f"{self.path} has other columns than this export: it has "
                 f"{', '.join(f'{name} {kind}' for name, kind in manifest.schema)}"
             )
+
+
+def _position(manifest: Manifest | None) -> TablePosition | None:
+    return None if manifest is None else TablePosition(manifest.end, manifest.identity)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from penstock.jobs.errors import StreamRecreatedError
 from penstock.jobs.export import ExportSource
+from penstock.jobs.identities import checked_after_failure
 from penstock.jobs.keys import EventKeys
 from penstock.jobs.ledgered_copy import Portion
 from penstock.model.errors import CorruptionError
@@ -20,24 +22,28 @@ from penstock.spark.planner import advance, ranges_between
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What a replay is of, fixed when it first begins.
+    """The range of a replay, fixed when it first begins.
 
     Attributes:
-        wanted: as it was asked for, in words that may mean another cut every time.
+        wanted: the range as the user gave it, in words that may mean another cut every time.
         key_field: where keys come from; None: segments.
+        identity: of the source stream; None: unknown, as in plans of earlier versions.
     """
 
     wanted: str
     start: StreamCut
     end: StreamCut
     key_field: str | None
+    identity: str | None = None
 
     def to_text(self) -> str:
         """Return it as one line of JSON."""
-        fields = {
+        fields: dict[str, object] = {
             "wanted": self.wanted, "start": self.start.to_text(), "end": self.end.to_text(),
             "key_field": self.key_field,
         }  # fmt: skip
+        if self.identity is not None:
+            fields["identity"] = self.identity
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
@@ -45,9 +51,12 @@ class ReplayPlan:
         """Return the plan that `to_text` gave. Raises `CorruptionError`."""
         try:
             fields = json.loads(text)
-            field = fields["key_field"]
+            field, identity = fields["key_field"], fields.get("identity")
             start, end = StreamCut.from_text(fields["start"]), StreamCut.from_text(fields["end"])
-            return cls(str(fields["wanted"]), start, end, None if field is None else str(field))
+            return cls(
+                str(fields["wanted"]), start, end, None if field is None else str(field),
+                None if identity is None else str(identity),
+            )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError("the ledger", 0, f"not a plan of a replay: {text!r}") from error
 
@@ -70,11 +79,19 @@ class ReplaySource:
         self._keys = None if plan.key_field is None else EventKeys(plan.key_field)
 
     def left_bytes(self) -> int:
-        """Return how long the whole range is."""
+        """Return how long the whole range is. Raises `StreamRecreatedError`."""
+        self._check_identity()
         return sum(each.length for each in ranges_between(self._source, self._begin(None), self._end()))
 
     def portion(self, position: str | None) -> Portion | None:
-        """See `PortionSource.portion`."""
+        """See `PortionSource.portion`. Raises `StreamRecreatedError`: the source is another stream now."""
+
+        self._check_identity()
+
+        with checked_after_failure(self._check_identity):
+            return self._read(position)
+
+    def _read(self, position: str | None) -> Portion | None:
         import pyarrow as pa
 
         source, start = self._source, self._begin(position)
@@ -98,9 +115,19 @@ class ReplaySource:
                     keys.append(pa.array(self._keys.keys_of(column.to_pylist(), where), pa.string()))
         if not events:
             return None
+        # Again: identities are never used twice, so all that was read belongs to the stream of the plan.
+        self._check_identity()
         behind = StreamCut(source.scope, source.stream, cut)
         length = sum(each.length for each in ranges)
         return Portion(pa.concat_arrays(events), pa.concat_arrays(keys), behind.to_text(), length)
+
+    def _check_identity(self) -> None:
+        found, expected = self._source.identity(), self._planned.identity
+        if None not in (found, expected) and found != expected:
+            raise StreamRecreatedError(
+                f"this replay began to read {self._source.name}, but that stream was deleted, and another stream has "
+                f"its name now (identity {found} instead of {expected}): replay that stream under another job name"
+            )
 
     def _begin(self, position: str | None) -> dict[int, int]:
         return _reached(self._planned.start if position is None else StreamCut.from_text(position))
