@@ -11,6 +11,7 @@ import contextlib
 import pytest
 
 from penstock.controller.errors import StreamCutBehindError
+from penstock.controller.metadata.pending_work import TruncateStream
 from penstock.controller.metadata.retention_records import RetentionEntry
 from penstock.controller.metadata.scope_records import GroupCut, GroupRetention, ReaderGroupConfig
 from penstock.controller.retention.decision import Row
@@ -19,11 +20,13 @@ from penstock.controller.retention.plan import step_ms
 from penstock.controller.retention.retention import Retention
 from penstock.controller.settings import ControllerSettings, RetentionSettings
 from penstock.model.errors import NoSuchStreamError, PenstockError
-from penstock.model.names import segment_id, segment_name
+from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import LIMIT_NONE, RetentionKind, Scaling, StreamConfig
 from penstock.model.policies import Retention as Policy
+from support.controller_faults import BlockedSegments
 from support.crash_script import AllBuckets
 from support.failing_requests import Failing
+from support.two_controllers import announced, until
 
 QUIET = ControllerSettings(
     retry_delay_ms_first=0,
@@ -40,6 +43,11 @@ def by_size(least, most=LIMIT_NONE):
 
 def by_time(least, most=LIMIT_NONE):
     return Policy(RetentionKind.BY_TIME, least, most)
+
+
+def retention_of(service):
+    """Return the retention of a controller that has not scanned any stream yet, and is to scan all."""
+    return Retention(service._context, AllBuckets(), service.truncate_stream, service.whole_tails.of)
 
 
 class House:
@@ -60,7 +68,7 @@ class House:
     async def look(self, after_ms=1):
         """Look at the stream, as a controller does that knows nothing of it. It does what was explained before."""
         self.cluster.clock_ms += after_ms
-        retention = Retention(self.service._context, AllBuckets(), self.service.truncate_stream)
+        retention = retention_of(self.service)
         before, explained = await self.head(), await self.explain()
         await retention.cycle()
         assert not [known.problem for known in retention._cycle._known.values() if known.problem]
@@ -271,7 +279,7 @@ async def test_a_truncation_that_is_under_way_is_waited_for(house, monkeypatch):
     by_hand = asyncio.create_task(one.service.truncate_stream("scope", "a", {0: 10, 1: 10}))
     await is_held.wait()
     one.cluster.clock_ms += 1
-    retention = Retention(one.service._context, AllBuckets(), one.service.truncate_stream)
+    retention = retention_of(one.service)
     looking = asyncio.create_task(retention.cycle())
     for _ in range(200):
         await asyncio.sleep(0)
@@ -504,7 +512,7 @@ async def test_a_look_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_a
         failing = Failing(cluster.store, step, is_applied=is_applied)
         cluster.clock_ms += 1
         with contextlib.suppress(PenstockError):
-            await Retention(service._context, AllBuckets(), service.truncate_stream).cycle()
+            await retention_of(service).cycle()
         await service.stop()
         failing.undo()
         other = House(cluster, await cluster.start(QUIET))
@@ -527,7 +535,7 @@ async def test_two_controllers_may_look_at_one_stream_at_once(cluster):
     for length in (3, 6, 12, 40):
         await one.write({0: length, 1: length})
         cluster.clock_ms += 1
-        looks = [Retention(each.service._context, AllBuckets(), each.service.truncate_stream) for each in (one, other)]
+        looks = [retention_of(each.service) for each in (one, other)]
         await asyncio.gather(*(each.cycle() for each in looks))
     assert await one.look() == {0: 12, 1: 12}
     assert await one.cuts() == [{0: 40, 1: 40}]
@@ -628,3 +636,77 @@ async def test_by_time_two_controllers_whose_clocks_differ_by_hours_keep_truncat
         length += 10
         heads.append(sum((await one.to(length, length, after_ms=100)).values()))
     assert 2 * length - heads[-1] <= 2 * 10 * 25
+
+
+@pytest.mark.parametrize("policy", [None, by_size(10**9), by_size(20)], ids=["none", "larger", "the same again"])
+async def test_a_policy_that_was_replaced_after_the_cut_was_chosen_truncates_nothing(house, policy):
+    """The update ends between the choice and the truncation: the policy in force decides."""
+    one = await house(by_size(20))
+    await one.to(100, 100)
+    await one.write({0: 200, 1: 200})
+    service, asked = one.service, []
+
+    async def truncate(scope, stream, cut, *version):
+        asked.append(cut)
+        await service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=policy))
+        await service.truncate_stream(scope, stream, cut, *version)
+
+    head = await one.head()
+    one.cluster.clock_ms += 1
+    retention = Retention(service._context, AllBuckets(), truncate, service.whole_tails.of)
+    await retention.cycle()
+    await one.write({0: 300, 1: 300})
+    one.cluster.clock_ms += 1
+    await retention.cycle()
+    assert asked, "the old policy was about to truncate"
+    assert not [known.problem for known in retention._cycle._known.values() if known.problem]
+    if policy is None or policy.min_limit > 600:
+        assert await one.head() == head
+    else:
+        await one.to(400, 400)
+        assert await one.head() == {0: 300, 1: 300}
+
+
+async def test_a_truncation_that_is_taken_over_is_not_made_for_a_policy_that_was_replaced(house, cluster):
+    """Its controller ends between announcement and record; what was updated before the announcement counts."""
+    one = await house(by_size(20))
+    await one.to(100, 100)
+    tables, head = await one.tables(), await one.head()
+    version = (await tables.configuration()).version
+    await one.service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2)))
+    for configuration_version, expected in ((version, head), ((await tables.configuration()).version, {0: 70, 1: 70})):
+        order = TruncateStream({0: 70, 1: 70}, configuration_version)
+        await one.service._context.begin(tables.subject, order, tables.stream_id)
+        await one.service.stop()
+        one.service = await cluster.start(QUIET)
+        await until(lambda: not announced(cluster), "the next controller has finished or withdrawn the truncation")
+        await one.service.idle()
+        assert await one.head() == expected
+
+
+async def test_no_head_of_retention_divides_a_transaction(cluster):
+    """Cycles run while transactions of both segments are merged one segment after the other, and held between them."""
+    blocked = BlockedSegments(cluster.store, lambda name: name == "scope/a/1.#epoch.0", call_name="merge_segments")
+    service = cluster.build(QUIET, segments=blocked)
+    await service.start()
+    await service.create_scope("scope")
+    await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=by_size(20)))
+    one = House(cluster, service)
+    retention = retention_of(service)
+    for _ in range(8):
+        made = (await service.transactions.create("scope", "a", 10_000)).id
+        for number in (0, 1):
+            name = transaction_segment_name(segment_name("scope", "a", number), made.high, made.low)
+            await cluster.store.append(name, b"ten bytes.")
+        blocked.is_blocked, blocked._released = True, asyncio.Event()
+        await service.transactions.commit("scope", "a", made, writer_id="w", timestamp=-1)
+        one.cluster.clock_ms += 1
+        looking = asyncio.create_task(retention.cycle())
+        await asyncio.sleep(0.02)
+        blocked.release()
+        await looking
+        await service.idle()
+        head = await one.head()
+        assert not head or head[0] == head[1], f"a part of a transaction lies before the head {head}"
+    assert head == {0: 70, 1: 70}
+    assert not [known.problem for known in retention._cycle._known.values() if known.problem]

@@ -6,6 +6,7 @@
     ├── WorkflowTimeoutError (OutcomeUnknownError)  not ended yet, goes on
     ├── WorkElsewhereError (MetadataConflictError)  other work is announced, or another controller is at work on it
     ├── WorkTakenOverError (MetadataConflictError, OutcomeUnknownError)  another controller does, or did, what was begun
+    ├── PolicyReplacedError (MetadataConflictError)  the policy that a truncation was made for is not in force any more
     ├── MembershipLostError (ControllerUnavailableError)  the others take this controller for dead
     ├── HalfCreatedStreamError (ControllerUnavailableError)  its creation is not finished
     ├── StreamWithoutSegmentsError  a policy asks for a stream without segments
@@ -51,6 +52,10 @@ class WorkElsewhereError(MetadataConflictError):
 
 class WorkTakenOverError(MetadataConflictError, OutcomeUnknownError):
     """Work that this controller had begun has become another one's, which brings it to its end. Ask again."""
+
+
+class PolicyReplacedError(MetadataConflictError):
+    """A stream is not truncated: its configuration was replaced after the cut was chosen by its retention policy."""
 
 
 class MembershipLostError(ControllerUnavailableError):

@@ -33,6 +33,7 @@ from penstock.controller.metadata.given_up import GivenUpRecord, GivenUpWork
 from penstock.controller.metadata.listed_streams import ListedStreams
 from penstock.controller.metadata.marked_streams import MarkedStreams
 from penstock.controller.metadata.pending_work import (
+    CONFIGURATION_ANY,
     CreateGroup,
     CreateTable,
     DeleteGroup,
@@ -178,7 +179,10 @@ class ControllerService:
         self.group_overviews: GroupOverviews = GroupOverviews(self._context, self.reader_groups)
         self.writer_marks: WriterMarks = WriterMarks(self._context)
         self._watermarks = Watermarks(self._context, self.watermarking_buckets)
-        self._retention = Retention(self._context, self.retention_buckets, self.truncate_stream)
+        self.whole_tails: WholeTails = WholeTails(self._context, self._runner)
+        self._retention = Retention(
+            self._context, self.retention_buckets, self.truncate_stream, self.whole_tails.of
+        )
         self.retention_explanations: RetentionExplanations = RetentionExplanations(
             self._context, self._retention.next_look_s
         )
@@ -191,7 +195,6 @@ class ControllerService:
         self.transactions: Transactions = Transactions(
             self._context, numbers, self._runner, background, self._registry
         )
-        self.whole_tails: WholeTails = WholeTails(self._context, self._runner)
         self._register_work()
         self._starts = TransactionNumbers(self._records, self.settings, counter=layout.CONTROLLERS, range_count=1)
         self._sweeper = Sweeper(
@@ -368,12 +371,17 @@ class ControllerService:
         """
         await self._on_stream_alone(scope, stream, lambda tables: seal_stream(self._context, tables))
 
-    async def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """Forget what lies before a stream cut.
+    async def truncate_stream(
+        self, scope: str, stream: str, cut: Mapping[int, int], configuration_version: int = CONFIGURATION_ANY
+    ) -> None:
+        """Delete what lies before a stream cut.
 
-        Raises `NoSuchStreamError`, `StreamSealedError`; `InvalidArgumentError` for a cut that is not valid, or behind.
+        `configuration_version`: see `TruncateStream`. Raises `NoSuchStreamError`, `StreamSealedError`;
+        `PolicyReplacedError`; `InvalidArgumentError` for a cut that is not valid, or before the present head.
         """
-        await self._on_stream_alone(scope, stream, lambda tables: truncate_stream(self._context, tables, cut))
+        await self._on_stream_alone(
+            scope, stream, lambda tables: truncate_stream(self._context, tables, cut, configuration_version)
+        )
 
     async def scale_stream(
         self, scope: str, stream: str, to_seal: Sequence[int], ranges: Sequence[tuple[float, float]]

@@ -14,6 +14,9 @@ import msgspec
 from penstock.controller.metadata.records import ScaleOrder
 from penstock.model.policies import StreamConfig
 
+#: Version of no configuration: see `TruncateStream`.
+CONFIGURATION_ANY = -1
+
 
 class SubjectKind(Enum):
     """What work can be about."""
@@ -65,10 +68,15 @@ class UpdateStream(msgspec.Struct, frozen=True, tag_field="kind", tag="update_st
     configuration: StreamConfig
 
 
-class TruncateStream(msgspec.Struct, frozen=True, tag_field="kind", tag="truncate_stream"):
-    """Make a stream begin at a cut: segment id to offset in bytes."""
+class TruncateStream(msgspec.Struct, frozen=True, tag_field="kind", tag="truncate_stream", omit_defaults=True):
+    """Make a stream begin at a cut: segment id to offset in bytes.
+
+    `configuration_version`: of the configuration whose retention policy chose the cut. With another one in force
+    nothing is truncated. `CONFIGURATION_ANY`: a caller chose it.
+    """
 
     stream_cut: dict[int, int]
+    configuration_version: int = CONFIGURATION_ANY
 
 
 class SealStream(msgspec.Struct, frozen=True, tag_field="kind", tag="seal_stream"):

@@ -92,20 +92,32 @@ def is_cut_due(situation: Situation, settings: RetentionSettings, newest: Retent
     return situation.now_ms - newest.recorded_ms > step_ms(situation.policy, settings)
 
 
-async def find_tail(context: WorkflowContext, situation: Situation, newest: RetentionEntry | None) -> Tail:
-    """Ask how long the active segments are, and say what is to be recorded of it."""
+async def find_tail(
+    context: WorkflowContext,
+    situation: Situation,
+    newest: RetentionEntry | None,
+    whole_tail: Mapping[int, int] | None = None,
+) -> Tail:
+    """Return where the active segments end, and what has to be recorded of it.
+
+    `whole_tail`: a cut where they ended a moment ago; None: they are asked for, and a transaction that is being merged
+    may lie on both sides of the tail.
+    """
     tables, settings = situation.tables, context.settings.retention
-    epoch = await tables.current_epoch()
-    names: dict[int, str] = {
-        segment.id: segment_name(tables.scope, tables.stream, segment.id) for segment in epoch.segments
-    }
-    infos = await context.segments.infos(list(names.values()))
-    cut = {segment: infos[name].length for segment, name in names.items()}
+    if whole_tail is None:
+        epoch = await tables.current_epoch()
+        wanted = [segment_name(tables.scope, tables.stream, segment.id) for segment in epoch.segments]
+        infos = await context.segments.infos(wanted)
+        lengths = {name: infos[name].length for name in wanted}
+        cut = {segment.id: lengths[name] for segment, name in zip(epoch.segments, wanted, strict=True)}
+    else:
+        cut = dict(whole_tail)
+        lengths = {segment_name(tables.scope, tables.stream, segment): length for segment, length in cut.items()}
     size_bytes = await size_till(situation, await position_of(tables, cut))
     known_bytes = situation.truncation.size_till_bytes if newest is None else newest.size_bytes
     is_new = size_bytes - known_bytes >= _step_bytes(situation, settings) and is_cut_due(situation, settings, newest)
     record = StreamCutRecord(situation.now_ms, size_bytes, cut) if is_new else None
-    return Tail(cut, {name: infos[name].length for name in names.values()}, size_bytes, record)
+    return Tail(cut, lengths, size_bytes, record)
 
 
 def _step_bytes(situation: Situation, settings: RetentionSettings) -> int:

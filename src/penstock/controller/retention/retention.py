@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.controller.buckets import Buckets
+from penstock.controller.errors import PolicyReplacedError
 from penstock.controller.metadata.listed_streams import ListedStream
 from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
@@ -40,8 +41,10 @@ from penstock.model.policies import RetentionKind
 
 _logger = logging.getLogger(__name__)
 
-#: Truncates a stream (scope, name) at a cut.
-Truncate = Callable[[str, str, Mapping[int, int]], Awaitable[None]]
+#: Truncates a stream (scope, name) at a cut, unless its configuration has another version than this one.
+Truncate = Callable[[str, str, Mapping[int, int], int], Awaitable[None]]
+#: Returns where a stream (scope, name) ends, with no part of a transaction before it: see `WholeTails.of`.
+WholeTail = Callable[[str, str], Awaitable[Mapping[int, int]]]
 
 
 @dataclass(slots=True)
@@ -68,10 +71,13 @@ class Retention:
     Of all streams that have a policy it looks at those in this controller's `buckets`.
     """
 
-    def __init__(self, context: WorkflowContext, buckets: Buckets, truncate: Truncate) -> None:
+    def __init__(
+        self, context: WorkflowContext, buckets: Buckets, truncate: Truncate, whole_tail: WholeTail
+    ) -> None:
         self._context = context
         self._buckets = buckets
         self._truncate = truncate
+        self._whole_tail = whole_tail
         self._settings = settings = context.settings.retention
         pace = CyclePace(
             settings.interval_s, settings.streams_at_once, settings.stream_timeout_s, "retention.stream_timeout_s"
@@ -133,8 +139,11 @@ class Retention:
         return max(0.0, next_s - asyncio.get_running_loop().time())
 
     async def _look(self, tables: StreamTables, listed: ListedStream, seen: _Seen) -> None:
-        policy = (await tables.configuration()).record.configuration.retention
+        configured = await tables.configuration()
+        policy = configured.record.configuration.retention
         state = (await tables.state()).record.state
+        if state is StreamState.CREATING:
+            return
         if policy is None or state in (StreamState.SEALING, StreamState.SEALED):
             # A policy that comes from now on makes another version of the entry, which stays. What is sealed is never
             # truncated, and never opened again.
@@ -145,7 +154,7 @@ class Retention:
         bound = await subscriber_bound(tables, situation.head.cut)
         plan = await plan_of(situation, bound)
         if plan.chosen is not None and await moves_head(situation, plan):
-            await self._truncate_at(situation, plan.chosen)
+            await self._truncate_at(situation, plan.chosen, configured.version)
         await self._forget_cuts(situation, seen)
         seen.version = listed.version
         by_time = policy.kind is RetentionKind.BY_TIME
@@ -170,17 +179,19 @@ class Retention:
         newest = await tables.retention.newest()
         if not is_cut_due(situation, self._settings, newest):
             return {}
-        tail = await find_tail(self._context, situation, newest)
+        # Retention may truncate at this cut later: a transaction lies wholly before it or wholly after it.
+        cut = await self._whole_tail(tables.scope, tables.stream)
+        tail = await find_tail(self._context, situation, newest, cut)
         if tail.record is not None and await tables.retention.add(tail.record, goes_by_size=goes_by_size):
             _logger.debug("stream %s: a cut at %d bytes is recorded", tables.name, tail.size_bytes)
         return tail.lengths
 
-    async def _truncate_at(self, situation: Situation, position: Position) -> None:
+    async def _truncate_at(self, situation: Situation, position: Position, configuration_version: int) -> None:
         tables = situation.tables
         try:
-            await self._truncate(tables.scope, tables.stream, dict(position.cut))
-        except (InvalidArgumentError, StreamSealedError) as error:
-            # Somebody has truncated it further meanwhile, or sealed it: there is nothing more to do.
+            await self._truncate(tables.scope, tables.stream, dict(position.cut), configuration_version)
+        except (InvalidArgumentError, PolicyReplacedError, StreamSealedError) as error:
+            # It was truncated further meanwhile, sealed, or given another policy, which the next cycle enforces.
             _logger.info("stream %s is not truncated by its policy this time: %s", tables.name, error)
             return
         _logger.info(

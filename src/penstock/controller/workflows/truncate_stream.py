@@ -1,19 +1,22 @@
 """Truncating a stream at a stream cut.
 
-Order: check; announce; truncation record with the new cut, updating, and state TRUNCATING; truncate the segments of the
-cut and delete those before it; record no longer updating, and state ACTIVE; withdraw the announcement. What is deleted
-is in no record: it lies between the beginning that the stream had, which the record keeps until then, and the new one.
+Order: check; announce; check the policy that asked for it, if one did; truncation record with the new cut, updating,
+and state TRUNCATING; truncate the segments of the cut and delete those before it; record no longer updating, and state
+ACTIVE; withdraw the announcement. What is deleted is in no record: it lies between the beginning that the stream had,
+which the record keeps until then, and the new one.
 Source: controller internals specification, section 7.6.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from penstock.controller.errors import PolicyReplacedError
 from penstock.controller.metadata.announcements import Announcement
-from penstock.controller.metadata.pending_work import TruncateStream
+from penstock.controller.metadata.pending_work import CONFIGURATION_ANY, TruncateStream
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import StreamState, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
@@ -35,6 +38,8 @@ from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import InvalidArgumentError, StreamSealedError
 from penstock.model.names import segment_name
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
@@ -54,17 +59,23 @@ class _Plan:
     offsets: Mapping[str, int]
 
 
-async def truncate_stream(context: WorkflowContext, tables: StreamTables, cut: Mapping[int, int]) -> None:
+async def truncate_stream(
+    context: WorkflowContext,
+    tables: StreamTables,
+    cut: Mapping[int, int],
+    configuration_version: int = CONFIGURATION_ANY,
+) -> None:
     """Make the stream begin at `cut`. The caller holds the stream's lock and has finished what was pending.
 
-    Raises `StreamSealedError`; `InvalidArgumentError` for a cut that is not valid, or before the present beginning.
+    `configuration_version`: see `TruncateStream`. Raises `StreamSealedError`; `PolicyReplacedError` when the stream has
+    another configuration; `InvalidArgumentError` for a cut that is not valid, or before the present beginning.
     """
     view = await tables.truncation_view()
     if view.state.record.state in (StreamState.SEALING, StreamState.SEALED):
         raise StreamSealedError(f"stream {tables.name} is sealed and cannot be truncated")
     plan = await _plan(tables, cut, view.truncation)
     await _check_offsets(context, plan.offsets)
-    order = TruncateStream(dict(cut))
+    order = TruncateStream(dict(cut), configuration_version)
     announced = await context.begin(tables.subject, order, tables.stream_id)
     await resume_truncate(context, tables, announced, order, plan=plan)
 
@@ -98,8 +109,10 @@ async def resume_truncate(
     """Bring an announced truncation to its end.
 
     `plan` was made just now, and holds as long as its record can take the place of the one that is there. Raises
-    `StreamSealedError`, with nothing done and nothing announced, when the stream was sealed before the announcement.
+    `StreamSealedError`, with nothing done and nothing announced, when the stream was sealed before the announcement;
+    likewise `PolicyReplacedError`, but only with a `plan`: without one there is no caller to report it to.
     """
+    has_caller = plan is not None
     view = await tables.truncation_view()
     record, state = view.truncation.record, view.state.record.state
     if record.is_updating or record.stream_cut != order.stream_cut:
@@ -108,6 +121,13 @@ async def resume_truncate(
             raise StreamSealedError(f"stream {tables.name} was sealed before it could be truncated")
         if plan is not None and plan.replaces != view.truncation.version:
             plan = None
+        if record.stream_cut != order.stream_cut and not await _is_policy_in_force(tables, order):
+            await context.announcements.withdraw(announced)
+            problem = f"stream {tables.name} is not truncated: the policy that asked for it was replaced"
+            if has_caller:
+                raise PolicyReplacedError(problem)
+            _logger.info("%s", problem)
+            return
         if record.stream_cut != order.stream_cut:  # Also when an earlier truncation was given up half-way.
             plan = plan or await _plan(tables, order.stream_cut, view.truncation)
             record = plan.record
@@ -126,6 +146,17 @@ async def resume_truncate(
     elif state is StreamState.TRUNCATING:
         await tables.set_state(StreamState.ACTIVE, of=view.state)
     await context.announcements.withdraw(announced)
+
+
+async def _is_policy_in_force(tables: StreamTables, order: TruncateStream) -> bool:
+    """Return whether the policy that chose a cut is still in force; a caller's cut needs none.
+
+    An update is announced as a truncation is, so none begins between this read and the end of the truncation. A
+    controller that was overtaken before has read a truncation record that has another version by then.
+    """
+    if order.configuration_version == CONFIGURATION_ANY:
+        return True
+    return (await tables.configuration()).version == order.configuration_version
 
 
 async def _delete_between(
