@@ -16,7 +16,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind, UpdateStream
 from penstock.controller.metadata.record_store import RecordStore
-from penstock.controller.metadata.records import StreamState, TransactionStatus
+from penstock.controller.metadata.records import StreamState, TransactionIndexEntry, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.peers import Peers
 from penstock.controller.service import ControllerService
@@ -601,3 +601,39 @@ async def test_a_controller_that_goes_during_a_search_is_searched_for_again(clus
     await until(lambda: service._sweeper._search.done(), "the search ends")
     assert len(searches) == 3
     await service.stop()
+
+
+async def test_an_announcement_that_lands_after_the_last_sweep_is_finished(cluster):
+    """The request of a controller that is gone was still on its way: a later sweep finds the work without an owner."""
+    settings = replace(SETTINGS, sweep_interval_s=0.05)
+    gone, alive = await cluster.start(settings), await cluster.start(settings)
+    await gone.create_scope("scope")
+    await gone.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
+    life = await alive._catalog.stream_id("scope", "stream")
+    late = gone._context.work(STREAM, SealStream(), life)
+    await gone.stop()
+    await asyncio.sleep(0.1)
+    await alive.idle()
+    await alive._records.put(layout.PENDING_WORK, STREAM.key, late)
+    await until(lambda: not announced(cluster), "the work of the controller that is gone is finished")
+    assert await state_of(alive) is StreamState.SEALED
+
+
+async def test_a_transaction_that_lands_after_the_last_sweep_gets_a_lease(cluster):
+    """Its index entry names a controller that is gone: another one looks after it, and aborts it in the end."""
+    settings = replace(SETTINGS, sweep_interval_s=0.02, transaction_sweep_interval_s=0.05)
+    gone, alive = await cluster.start(settings), await cluster.start(settings)
+    await gone.create_scope("scope")
+    await gone.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
+    made = (await gone.transactions.create("scope", "stream", 10_000)).id
+    ((key, entry),) = [(key, found.record) async for key, found in gone._records.walk(
+        layout.TRANSACTION_INDEX, TransactionIndexEntry
+    )]  # fmt: skip
+    await gone._records.remove(layout.TRANSACTION_INDEX, key)
+    await gone.stop()
+    await asyncio.sleep(0.1)
+    await alive.idle()
+    assert alive.transactions.open_count == 0
+    await alive._records.put(layout.TRANSACTION_INDEX, key, entry)
+    await until(lambda: alive.transactions.open_count == 1, "the transaction is looked after")
+    assert await alive.transactions.status("scope", "stream", made) is TransactionStatus.OPEN

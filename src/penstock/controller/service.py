@@ -248,7 +248,7 @@ class ControllerService:
 
     async def _complete_system_scope(self) -> None:
         try:
-            await self._catalog.create_scope(SYSTEM_SCOPE, self._context.new_id())
+            await self._catalog.create_scope(SYSTEM_SCOPE, self._context.new_id)
         except ScopeExistsError:
             pass
 
@@ -287,9 +287,9 @@ class ControllerService:
         await self._context.announcements.check_is_member()
 
         async def run() -> None:
-            # Its deletion meanwhile would not find the tables that are still to be made.
+            # Callers of one controller queue here; controllers are kept apart by the record of the scope.
             async with self._locks.hold(scope):
-                await self._catalog.create_scope(scope, self._context.new_id())
+                await self._catalog.create_scope(scope, self._context.new_id)
 
         await self._runner.bounded(f"creation of scope {scope}", run)
 

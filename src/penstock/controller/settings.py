@@ -112,6 +112,8 @@ class ControllerSettings:
         shared_writes_max: records of a table, written at the same moment, that go with one request.
         workflow_timeout_s: how long a caller waits for a workflow; the workflow goes on after that.
         peer_poll_ms: time between two looks at work that another controller is at, for who waits for its end.
+        sweep_interval_s: time between two searches for announced work whose owner is not alive any more.
+        transaction_sweep_interval_s: the same for transactions that no controller looks after.
         turn_timeout_ms: who waits in line, and does not begin for so long when its turn has come, is passed over. Many
             times `peer_poll_ms`.
         waiting_requests_max: names in the line of one of the 64 buckets of subjects; further ones wait without.
@@ -163,6 +165,8 @@ class ControllerSettings:
     shared_writes_max: int = 100
     workflow_timeout_s: float = 120.0
     peer_poll_ms: int = 200
+    sweep_interval_s: float = 5.0
+    transaction_sweep_interval_s: float = 60.0
     turn_timeout_ms: int = 5_000
     waiting_requests_max: int = 100
     workflow_concurrency_max: int = 64

@@ -1,7 +1,8 @@
 """`Sweeper`: keeps a controller a member, and has it finish what members that are gone have left.
 
 Order at the start: join; see who is alive; sweep; then, with every member that goes, sweep again. A controller that is
-no member any more joins again under another name, and sweeps: its own work is then that of one that is gone.
+no member any more joins again under another name, and sweeps: its own work is then that of one that is gone. It also
+sweeps from time to time: a request of a controller that is gone may arrive, and announce work, after the last sweep.
 
 Source: controller internals specification, section 13.
 """
@@ -72,6 +73,7 @@ class Sweeper:
         members = await membership.members()
         self._peers.seen(membership, members.names)
         self._watches.start("watch over controllers", self._keep_watch(membership, members))
+        self._watches.start("periodic search for unfinished work", self._sweep_periodically())
         self._sweep()
 
     async def leave(self) -> None:
@@ -110,9 +112,25 @@ class Sweeper:
             await asyncio.sleep(delay_s(self._settings, attempt))
             attempt += 1
 
+    async def _sweep_periodically(self) -> None:
+        loop = asyncio.get_running_loop()
+        transactions_s = loop.time() + self._settings.transaction_sweep_interval_s
+        while True:
+            await asyncio.sleep(self._settings.sweep_interval_s)
+            if self._membership is None or self._membership.is_over:
+                continue  # It sweeps as soon as it is a member again.
+            if loop.time() >= transactions_s:
+                transactions_s = loop.time() + self._settings.transaction_sweep_interval_s
+                self._take_over()
+            if self._search is None or self._search.done():
+                self._search_orphans()
+
     def _sweep(self) -> None:
         """Begin a search for what has no owner; one that is under way is followed by another."""
         self._take_over()
+        self._search_orphans()
+
+    def _search_orphans(self) -> None:
         self._is_search_due = True
         if self._search is None or self._search.done():
             self._search = self._background.start("search for unfinished work", self._find_orphans)

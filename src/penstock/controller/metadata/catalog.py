@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.record_store import RecordStore
+from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.records import LastSegment, ScopeRecord, StreamEntry, TagChunk
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.settings import ControllerSettings
@@ -21,6 +23,7 @@ from penstock.model.errors import (
     NoSuchScopeError,
     NoSuchSegmentError,
     NoSuchStreamError,
+    OutcomeUnknownError,
     ScopeExistsError,
     ScopeNotEmptyError,
     TableNotEmptyError,
@@ -30,10 +33,13 @@ from penstock.model.policies import TAG_LENGTH_LIMIT
 from penstock.model.segments import VERSION_ABSENT
 
 T = TypeVar("T")
+_logger = logging.getLogger(__name__)
 
 #: Chunks that the streams of one tag are spread over.
 TAG_CHUNK_COUNT = 25
 _TAG_TOKEN = "chunk-"
+#: Names no stream: read to find out whether a table exists.
+_ANY_KEY = " "
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +67,86 @@ class Catalog:
 
     # Scopes.
 
-    async def create_scope(self, scope: str, new_id: str) -> None:
-        """Create a scope, or complete one that was created by half. Raises `ScopeExistsError` for a complete one."""
-        is_new = await self._records.create(layout.SCOPES, scope, ScopeRecord(new_id))
-        if is_new:
-            scope_id = new_id
-        else:
+    async def create_scope(self, scope: str, new_id: Callable[[], str]) -> None:
+        """Create a scope, or replace one that was created, or deleted, by half. Raises `ScopeExistsError`.
+
+        Controllers that create and delete a scope at the same moment are kept apart by its record: each attempt has an
+        id of its own (`new_id`), makes tables of that id alone, and counts once it has written the record again while
+        that has its id. Raises `MetadataConflictError` when others were faster each time.
+        """
+        half: Versioned[ScopeRecord] | None = None
+        for _ in range(self._settings.conflict_attempts_max):
             found = await self._records.get(layout.SCOPES, scope, ScopeRecord)
-            if found is None or found.record.is_deleting:
-                raise ScopeExistsError(f"scope {scope} is being deleted; create it again when it is gone")
-            scope_id = found.record.id
-        for table in (layout.tags_in_scope(scope, scope_id), layout.streams_in_scope(scope, scope_id)):
-            is_new |= await self._records.store.create_table(table)
-        if not is_new:
-            raise ScopeExistsError(f"scope {scope} exists already")
+            if found is not None:
+                if found.record.is_deleting:
+                    raise ScopeExistsError(f"scope {scope} is being deleted; create it again when it is gone")
+                if await self._has_streams_table(scope, found.record.id):
+                    raise ScopeExistsError(f"scope {scope} exists already")
+                if half != found:
+                    # Another controller may be about to complete it.
+                    half = found
+                    await asyncio.sleep(self._settings.peer_poll_ms / 1000)
+                    continue
+            try:
+                await self._create_scope(scope, ScopeRecord(new_id()), found)
+            except MetadataConflictError:
+                continue
+            return
+        raise MetadataConflictError(f"scope {scope} is being created and deleted by other controllers; try again")
+
+    async def _create_scope(self, scope: str, record: ScopeRecord, found: Versioned[ScopeRecord] | None) -> None:
+        """Create a scope in place of what was `found`. Raises `MetadataConflictError` when it was lost to another."""
+        is_visible = False
+        try:
+            version = await self._put_scope(scope, record, VERSION_ABSENT if found is None else found.version)
+            # The table of streams comes last: where it is, the scope is complete.
+            for table in (layout.tags_in_scope(scope, record.id), layout.streams_in_scope(scope, record.id)):
+                await self._records.store.create_table(table)
+            is_visible = True
+            # From here on no other creation can replace it: those that have read the record have another version.
+            await self._put_scope(scope, record, version)
+        except MetadataConflictError:
+            was_dropped = await self._drop_tables_of_lost_creation(scope, record.id)
+            if not (is_visible and was_dropped):
+                raise
+            _logger.info("scope %s was deleted as soon as it was created", scope)
+        if found is not None:
+            # What the half of a scope has left; nothing leads to it.
+            await self._records.store.drop_table(layout.tags_in_scope(scope, found.record.id))
+        self._scope_ids.pop(scope, None)
+
+    async def _drop_tables_of_lost_creation(self, scope: str, scope_id: str) -> bool:
+        """Drop the tables of an id that the record of a scope does not have; return whether a deletion does or did so.
+        """
+        try:
+            streams = layout.streams_in_scope(scope, scope_id)
+            was_there = await self._records.store.drop_table(streams, must_be_empty=True)
+        except TableNotEmptyError:
+            return True  # The scope is being deleted with what it holds.
+        await self._records.store.drop_table(layout.tags_in_scope(scope, scope_id))
+        return not was_there
+
+    async def _put_scope(self, scope: str, record: ScopeRecord, version: int) -> int:
+        """Write the record of a scope at a version; return the new one. A write whose reply was lost is read back."""
+        for attempt in range(self._settings.attempts_max):
+            try:
+                return await self._records.put(layout.SCOPES, scope, record, version=version)
+            except OutcomeUnknownError:
+                if attempt + 1 == self._settings.attempts_max:
+                    raise
+            present = await self._records.get(layout.SCOPES, scope, ScopeRecord)
+            if present is not None and present.record.id == record.id:
+                version = present.version  # Its id is this attempt's alone: it was not replaced.
+            elif (VERSION_ABSENT if present is None else present.version) != version:
+                raise MetadataConflictError(f"scope {scope} was created or deleted by another controller")
+        raise AssertionError("attempts_max is positive")
+
+    async def _has_streams_table(self, scope: str, scope_id: str) -> bool:
+        try:
+            await self._records.store.get(layout.streams_in_scope(scope, scope_id), [_ANY_KEY])
+        except NoSuchSegmentError:
+            return False
+        return True
 
     async def delete_scope(self, scope: str) -> None:
         """Delete a scope that holds nothing. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
@@ -93,9 +165,17 @@ class Catalog:
             except TableNotEmptyError as error:
                 raise ScopeNotEmptyError(f"scope {scope} still holds {content} them first") from error
         await self._records.store.drop_table(layout.tags_in_scope(scope, scope_id))
-        found = await self._records.get(layout.SCOPES, scope, ScopeRecord)
-        if found is not None and found.record.id == scope_id:
-            await self._records.remove_version(layout.SCOPES, scope, found.version)
+        for _ in range(self._settings.conflict_attempts_max):
+            found = await self._records.get(layout.SCOPES, scope, ScopeRecord)
+            if found is None or found.record.id != scope_id:
+                break  # Another controller has removed it, or has created the scope again.
+            try:
+                await self._records.remove_version(layout.SCOPES, scope, found.version)
+            except MetadataConflictError:
+                continue  # Its creation has written it again meanwhile: the tables are gone, so the record goes too.
+            break
+        else:
+            raise MetadataConflictError(f"the record of scope {scope} keeps changing; try again")
         self._scope_ids.pop(scope, None)
 
     async def scope_id(self, scope: str, *, cached: bool = True) -> str:
