@@ -154,7 +154,7 @@ class Standalone:
             segments, advisor = store, StoreScaleAdvisor(store)
         else:
             pool, client, locator = await self._start_processes()
-            segments = WireSegments(pool, client, self.runtime.rng)
+            segments = WireSegments(pool, client, self.runtime.rng, waits_for_space=False)
             advisor = WireScaleAdvisor(pool, locator.container_count)
         service = ControllerService(
             metadata=SegmentsMetadataStore(segments, settings.controller),

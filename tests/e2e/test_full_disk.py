@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import OutcomeUnknownError, PenstockError, StorageFullError
 from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import real_runtime
-from support.standalone_process import StandaloneProcess
+from support.standalone_process import StandaloneProcess, child_environment, run_penstock
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -266,3 +269,65 @@ async def test_a_truncation_makes_room_on_a_full_disk(
             assert await held == acknowledged + BLOCK_BYTES
         await check(client, SEGMENT, start, acknowledged + BLOCK_BYTES)
         await client.pool.close()
+
+
+def start_command(uri: str, *arguments: str, tmp_path: Path) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start ``penstock`` with its standard error in a file, which is returned, too."""
+    errors = tmp_path / f"errors-of-{arguments[0]}"
+    with errors.open("wb") as stderr:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+            env={**child_environment(), "PENSTOCK_URI": uri},
+        )  # fmt: skip
+    return running, errors
+
+
+def wait_for_text(path: Path, text: str) -> None:
+    deadline_s = time.monotonic() + 40.0
+    while text not in path.read_text():
+        assert time.monotonic() < deadline_s, path.read_text()
+        time.sleep(0.1)
+
+
+def test_clients_and_commands_report_a_full_disk_and_resume(small_file_system: Path, tmp_path: Path) -> None:
+    """`ready` fails, a client gets `StorageFullError` at its limit, commands report what they wait for and resume."""
+    ballast = small_file_system / "ballast"
+    impatient = penstock.ClientSettings(retry_time_max_s=6.0, wait_notice_after_s=1.0)
+    with server_on(small_file_system, tmp_path) as server:
+        with penstock.connect(server.uri, impatient) as client:
+            client.create_stream("shop/orders")
+            writer = client.event_writer("shop/orders")
+            writer.write(b"before").wait(30)
+            # All but 8 MiB: the log has its reserve, and users' writes are held.
+            free = os.statvfs(small_file_system)
+            with ballast.open("wb") as file:
+                file.write(bytes(free.f_bavail * free.f_frsize - 8 * MIB))
+            deadline_s = time.monotonic() + 30.0
+            while (probe := run_penstock("ready", "--uri", server.uri, "--timeout-s", "2", "--json")).returncode == 0:
+                assert time.monotonic() < deadline_s
+            assert probe.returncode == 1
+            assert "disk full on segment store" in json.loads(probe.stdout)["message"]
+            began_s = time.monotonic()
+            with pytest.raises(penstock.StorageFullError, match="disk full on the server"):
+                writer.write(b"held").wait(30)
+            with pytest.raises(penstock.StorageFullError, match="disk full on the server"):
+                client.create_stream("shop/more")
+            assert time.monotonic() - began_s < 20.0
+            writer.abandon()
+        writing, write_errors = start_command(server.uri, "write", "shop/orders", tmp_path=tmp_path)
+        creating, create_errors = start_command(server.uri, "stream", "create", "shop/later", tmp_path=tmp_path)
+        assert writing.stdin is not None
+        writing.stdin.write(b"one\ntwo\n")
+        writing.stdin.close()
+        for errors, what in ((write_errors, "write to shop/orders"), (create_errors, "create stream shop/later")):
+            wait_for_text(errors, "disk full on the server")
+            assert f"penstock: {what}: waiting for " in errors.read_text()
+            assert " s left" in errors.read_text()
+        ballast.unlink()
+        assert writing.wait(60) == 0, write_errors.read_text()
+        assert creating.wait(60) == 0, create_errors.read_text()
+        assert "penstock: the wait is over after " in write_errors.read_text()
+        assert run_penstock("ready", "--uri", server.uri).returncode == 0
+        with penstock.connect(server.uri) as client:
+            assert client.stream_exists("shop/later")

@@ -6,6 +6,7 @@ Time is virtual, so limits are checked to the tenth of a second.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -165,3 +166,44 @@ def test_a_reader_waits_at_the_tail_for_longer_than_any_limit_and_then_outlasts_
 
         is_out, is_over = asyncio.Event(), asyncio.Event()
         assert simulation.run(scenario).endswith(b"event")
+
+
+@pytest.mark.parametrize("is_idle", [True, False], ids=["idle before", "busy before"])
+@pytest.mark.parametrize("how", ["stopped", "dead"])
+def test_an_outage_costs_a_writer_the_limit_once(how: str, is_idle: bool) -> None:
+    """A writer counts an attempt from its start, and a connection that fell silent from when that began."""
+    settings = replace(SETTINGS, retry_time_max_s=30.0, keepalive_interval_s=4.0)
+    with Simulation(1) as simulation:
+        cluster = SimulatedCluster(simulation, ClusterSettings(store_count=2, is_combined=False))
+        host = cluster.add_client("client")
+        loop = simulation.loop
+
+        async def use() -> float:
+            async with cluster.client(host, settings) as client:
+                await client.create_stream(STREAM)
+                writer = await client.event_writer(STREAM)
+                await (await writer.write(b"event", "key"))
+                is_out.set()
+                if is_idle:
+                    # A connection that is lost meanwhile is no failure of the idle writer.
+                    await asyncio.sleep(9.0)
+                began_s = loop.time()
+                ack = await writer.write(b"event", "key")
+                with pytest.raises(OutcomeUnknownError):
+                    await ack
+                took_s = loop.time() - began_s
+                await client.abandon()
+                return took_s
+
+        async def scenario() -> float:
+            await cluster.ready()
+            using = asyncio.ensure_future(host.run(use()))
+            await is_out.wait()
+            outage = asyncio.ensure_future(stop(cluster, how, 1000.0))
+            took_s = await using
+            outage.cancel()
+            return took_s
+
+        is_out = asyncio.Event()
+        took_s = simulation.run(scenario)
+    assert took_s <= settings.retry_time_max_s + settings.keepalive_interval_s + 0.1

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from penstock.client.controller import ControllerClient
 from penstock.client.settings import ClientSettings
-from penstock.model.errors import ContainerNotFoundError, PenstockError
+from penstock.client.store_states import store_report
+from penstock.model.errors import (
+    ConnectionLostError,
+    ContainerNotFoundError,
+    PenstockError,
+    StorageFullError,
+    UnsupportedOperationError,
+)
 from penstock.model.names import SegmentId, segment_name
 from penstock.wire.commands import GetStreamSegmentInfo, WrongHost
 from penstock.wire.connection import open_connection
@@ -97,5 +104,12 @@ async def _ask_store(host: str, port: int, segments: list[str], settings: Client
             reply = await connection.request(request_id, GetStreamSegmentInfo(request_id, segment, ""))
             if isinstance(reply, WrongHost):
                 raise ContainerNotFoundError(-1, f"a container of segment store {host}:{port} is not running")
+        # Last: a store of Pravega's closes the connection at this request.
+        try:
+            report = await store_report(connection, f"{host}:{port}")
+        except (ConnectionLostError, UnsupportedOperationError):
+            return
+        if report.full_disk is not None:
+            raise StorageFullError(f"disk full on segment store {host}:{port}: {report.full_disk}")
     finally:
         await connection.close()

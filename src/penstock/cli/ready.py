@@ -20,8 +20,8 @@ def ready(
 ) -> None:
     """Exit with 0 if the server serves clients, with 1 and the reason if not.
 
-    Asks the controller where segments are, and every segment store it names for some, so that a container that is
-    down is noticed. Changes nothing. Asks again while the server does not serve, so that it can be started just before.
+    Queries the controller and every segment store, so that a container that is down, or a full disk that blocks
+    writes, is noticed. Changes nothing. Repeats this until the time is up, so the server can be started just before.
     """
     # Only now: the help of all commands should not load a client.
     from penstock.cli.probe import probe

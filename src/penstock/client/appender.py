@@ -14,10 +14,13 @@ from random import Random
 
 from penstock.client.append_window import AppendWindow, Block
 from penstock.client.connection_pool import ConnectionPool, Purpose
+from penstock.client.deadline import Deadline
 from penstock.client.replies import error_of, expect, unexpected
 from penstock.client.retry import Backoff
 from penstock.client.settings import ClientSettings
+from penstock.client.store_states import StoreState
 from penstock.client.tasks import start_watched
+from penstock.client.waits import DISK_FULL, NO_ACKNOWLEDGEMENT, UNREACHABLE, Wait
 from penstock.model.errors import (
     BadEventNumberError,
     ConnectionLostError,
@@ -28,8 +31,11 @@ from penstock.model.errors import (
     PenstockError,
     ProtocolError,
     SegmentSealedError,
+    StorageFullError,
+    UnacknowledgedStorageFullError,
 )
 from penstock.model.events import EVENT_LENGTH_MAX
+from penstock.model.names import is_written_for_readers
 from penstock.model.segments import NO_VALUE, Buffer
 from penstock.runtime.portal import Lock
 from penstock.wire.commands import (
@@ -52,7 +58,13 @@ from penstock.wire.connection import WireConnection
 _REPLACE_IF_EQUALS = 4
 
 #: After these the same blocks are tried again on a new connection.
-_PASSING_ERRORS = (OutcomeUnknownError, ContainerNotFoundError, BadEventNumberError, ControllerUnavailableError)
+_PASSING_ERRORS = (
+    OutcomeUnknownError,
+    ContainerNotFoundError,
+    BadEventNumberError,
+    ControllerUnavailableError,
+    StorageFullError,
+)
 
 
 class SegmentAppender:
@@ -100,6 +112,8 @@ class SegmentAppender:
         self._has_work = asyncio.Event()
         self._large_task: asyncio.Task[None] | None = None
         self._has_failed = False
+        #: From the first event that is not acknowledged to the last acknowledgement; see `Waits`.
+        self._wait: Wait | None = None
         self._task = start_watched(self._run(), f"append to {segment}", self._fail)
 
     # -- called by the writer -----------------------------------------------------------------------------------
@@ -109,12 +123,14 @@ class SegmentAppender:
         connection = self._connection
         if connection is None:
             self._has_work.set()
+            self._begin_wait()
             return
         while connection.is_writable:
             with self._lock:
                 block = self.window.next_to_send()
             if block is None:
                 return
+            self._begin_wait()
             if block.is_large:
                 self._large_task = start_watched(
                     self._append_large(connection, block), f"large event to {self.segment}", self._end_session
@@ -137,6 +153,7 @@ class SegmentAppender:
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
                 await asyncio.wait([task])
+        self._end_wait(is_failed=True)
 
     # -- replies, called by the connection ----------------------------------------------------------------------
 
@@ -146,10 +163,12 @@ class SegmentAppender:
             try:
                 with self._lock:
                     done = self.window.acknowledge(reply.event_number)
+                    is_empty = self.window.is_empty
             except ProtocolError as error:
                 self._end_session(error)
                 return
             self._backoff.reset()
+            self._progress(is_empty=is_empty)
             offset = reply.current_segment_write_offset
             self.end_offset = offset if offset >= 0 else None
             self._on_settled(done, None)
@@ -178,6 +197,7 @@ class SegmentAppender:
             try:
                 await self._hold_session()
             except (SegmentSealedError, NoSuchSegmentError) as error:
+                self._end_wait()
                 self._on_sealed(self, error)
                 return
             except _PASSING_ERRORS as error:
@@ -188,9 +208,17 @@ class SegmentAppender:
                     is_idle = self.window.is_empty
                 if is_idle:
                     self._has_work.clear()
+                    self._end_wait()
                     continue
+                if self._wait is not None:
+                    self._wait.note(error)
+                if isinstance(error, ConnectionLostError) and error.silent_s:
+                    self._backoff.count_from(asyncio.get_running_loop().time() - error.silent_s)
                 try:
                     await self._backoff.pause(error)
+                except StorageFullError as final:
+                    self._fail(self._full_error(str(final)))
+                    return
                 except PenstockError as final:
                     self._fail(_as_unknown(final, self.segment))
                     return
@@ -201,8 +229,12 @@ class SegmentAppender:
     async def _hold_session(self) -> None:
         """Connect, set up, and let replies drive the window until the session ends with an error."""
         loop = asyncio.get_running_loop()
-        with self._backoff.attempt(f"append to {self.segment}"):
+        with self._backoff.attempt(f"append to {self.segment}") as deadline:
+            if self._wait is not None and self._wait.why == NO_ACKNOWLEDGEMENT:
+                self._wait.why, self._wait.until_s = UNREACHABLE, deadline.at_s
             connection = await self._pool.connection(self.segment, Purpose.APPEND)
+        if self._wait is not None and self._wait.why == UNREACHABLE:
+            self._wait.why, self._wait.detail = NO_ACKNOWLEDGEMENT, connection.address
         request_id = connection.next_request_id()
         self._request_id = request_id
         self._setup = loop.create_future()
@@ -210,19 +242,15 @@ class SegmentAppender:
         connection.subscribe(request_id, self)
         try:
             connection.send(SetupAppend(request_id, self._writer_id, self.segment, self._token))
-            try:
-                async with asyncio.timeout(self._settings.request_timeout_s):
-                    reply = await self._setup
-            except TimeoutError as error:
-                raise OutcomeUnknownError(
-                    f"{self.segment}: no answer to SetupAppend within {self._settings.request_timeout_s:g} s"
-                ) from error
-            setup = expect(reply, AppendSetup, self.segment)
+            with self._backoff.attempt(f"set up a writer of {self.segment}") as deadline:
+                setup = expect(await self._set_up(self._setup, deadline), AppendSetup, self.segment)
             with self._lock:
                 stored = self.window.reconnect(setup.last_event_number)
+                is_empty = self.window.is_empty
             if stored:
                 self.end_offset = None
                 self._backoff.reset()
+                self._progress(is_empty=is_empty)
                 self._on_settled(stored, None)
             self._connection = connection
             self.pump()
@@ -240,6 +268,18 @@ class SegmentAppender:
                 self._large_task.cancel()
                 self._large_task = None
 
+    async def _set_up(self, setup: asyncio.Future[WireCommand], deadline: Deadline) -> WireCommand:
+        """Wait for the answer to SetupAppend. Raises `StorageFullError`, or `OutcomeUnknownError` without a reason."""
+        timeout_s = deadline.bounded_s(self._settings.request_timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await setup
+        except TimeoutError as error:
+            state = self._store_state()
+            if state is not None and state.full is not None:
+                raise StorageFullError(state.full) from error
+            raise OutcomeUnknownError(f"{self.segment}: no answer to SetupAppend within {timeout_s:.3g} s") from error
+
     def _end_session(self, error: PenstockError) -> None:
         if self._session_end is not None and not self._session_end.done():
             self._session_end.set_exception(error)
@@ -247,7 +287,73 @@ class SegmentAppender:
     def _fail(self, error: PenstockError) -> None:
         with self._lock:
             blocks = self.window.take_all()
+        self._end_wait(is_failed=True)
         self._on_settled(blocks, error)
+
+    # -- waits --------------------------------------------------------------------------------------------------
+
+    def _begin_wait(self) -> None:
+        if self._wait is None and self._pool.waits is not None:
+            self._wait = self._pool.waits.begin(
+                f"write to {_stream_of(self.segment)}", why=NO_ACKNOWLEDGEMENT, on_long=self._look_into
+            )
+
+    def _end_wait(self, *, is_failed: bool = False) -> None:
+        wait, self._wait = self._wait, None
+        if wait is not None and self._pool.waits is not None:
+            self._pool.waits.end(wait, is_failed=is_failed)
+
+    def _progress(self, *, is_empty: bool) -> None:
+        """Note that something was acknowledged: the wait begins anew, or is over if everything is."""
+        if is_empty:
+            self._end_wait()
+        elif self._wait is not None:
+            self._wait.since_s = asyncio.get_running_loop().time()
+            self._wait.why, self._wait.detail, self._wait.until_s = NO_ACKNOWLEDGEMENT, "", None
+
+    def _store_state(self) -> StoreState | None:
+        """Return what the store of this segment reported lately; None also for segments that no full disk stops."""
+        endpoint = self._pool.known_endpoint(self.segment)
+        if endpoint is None or is_written_for_readers(self.segment):
+            return None
+        return self._pool.store_states.state(endpoint, self.segment)
+
+    def _look_into(self, wait: Wait) -> None:
+        """Find the reason of a long wait; give up when a full disk has lasted for `retry_time_max_s`."""
+        if self._session_end is None:
+            # Between two sessions: the reason is that of the last attempt.
+            wait.until_s = self._backoff.end_s or wait.until_s
+            return
+        state = self._store_state()
+        if state is None or state.full is None:
+            wait.why = NO_ACKNOWLEDGEMENT
+            # An append that the server holds under pressure has no bound; a set-up has.
+            wait.until_s = self._backoff.end_s if self._connection is None else None
+            if state is not None and state.problem is not None:
+                wait.detail = state.problem
+            return
+        wait.why, wait.detail = DISK_FULL, state.full
+        wait.until_s = wait.since_s + self._settings.retry_time_max_s
+        if asyncio.get_running_loop().time() < wait.until_s:
+            return
+        error = self._full_error(state.full)
+        self._has_failed = True
+        if self._setup is not None and not self._setup.done():
+            self._setup.set_exception(error)
+        self._end_session(error)
+        self._fail(error)
+
+    def _full_error(self, why: str) -> StorageFullError:
+        """Return the error for all blocks of the window when a full disk has lasted for too long."""
+        with self._lock:
+            is_sent = any(block.last_number for block in self.window.pending())
+        text = (
+            f"{_stream_of(self.segment)}: disk full on the server for {self._settings.retry_time_max_s:g} s "
+            f"(retry_time_max_s): {why}"
+        )
+        if not is_sent:
+            return StorageFullError(f"{text}; nothing was sent")
+        return UnacknowledgedStorageFullError(f"{text}; events not acknowledged may or may not be stored")
 
     # -- large events -------------------------------------------------------------------------------------------
 
@@ -329,3 +435,8 @@ def _as_unknown(error: PenstockError, segment: str) -> PenstockError:
     unknown = OutcomeUnknownError(f"{segment}: gave up writing; events not acknowledged may or may not be stored")
     unknown.__cause__ = error
     return unknown
+
+
+def _stream_of(segment: str) -> str:
+    """Return ``scope/stream`` of a segment, for messages."""
+    return segment.rpartition("/")[0]

@@ -12,10 +12,10 @@ from random import Random
 
 from penstock.client.connection_pool import ConnectionPool, Purpose
 from penstock.client.deadline import within
+from penstock.client.exchanges import in_time
 from penstock.client.replies import error_of, expect, unexpected
 from penstock.client.retry import Backoff
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_segments import in_time
 from penstock.model.errors import ConnectionLostError, OutcomeUnknownError, PenstockError, ProtocolError
 from penstock.runtime.bulk import for_each
 from penstock.wire.chunk_layouts import (

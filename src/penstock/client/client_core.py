@@ -23,6 +23,7 @@ from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
 from penstock.client.statistics_calls import StatisticsCalls
 from penstock.client.transaction_times import TransactionTimes
+from penstock.client.waits import Waits
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import (
     InvalidArgumentError,
@@ -52,6 +53,7 @@ class ClientCore(LifeCycle):
         self._controller = controller
         self._resolver = resolver
         self._pool: ConnectionPool | None = None
+        self._waits = Waits(self._settings)
         self._cluster: Cluster | None = None
         self._chunk_places = ChunkPlaces(self._runtime, self._settings)
         self._statistics_calls: StatisticsCalls
@@ -84,9 +86,13 @@ class ClientCore(LifeCycle):
             self._controller = ControllerClient.connect(self._uri, self._settings, self._runtime.rng)
         self._open_life(None, watch_program or self._runtime.watch_program)
         assert self._controller is not None
+        self._controller.waits = self._waits
         self._loop = asyncio.get_running_loop()
         self._pool = ConnectionPool(
-            self._resolver or self._controller.endpoint_of, self._settings, ssl_context=self._ssl_context
+            self._resolver or self._controller.endpoint_of,
+            self._settings,
+            ssl_context=self._ssl_context,
+            waits=self._waits,
         )
         segments = WireSegments(self._pool, self._settings, self._runtime.rng)
         self._cluster = Cluster(
@@ -107,6 +113,7 @@ class ClientCore(LifeCycle):
             await self._pool.close()
         if self._controller is not None:
             await self._controller.close()
+        self._waits.close()
 
     @property
     def uri(self) -> str:

@@ -13,6 +13,8 @@ from enum import Enum
 
 from penstock.client.deadline import context_without_deadline, current_deadline
 from penstock.client.settings import ClientSettings
+from penstock.client.store_states import StoreStates
+from penstock.client.waits import Waits
 from penstock.model.errors import ConnectionLostError
 from penstock.wire.connection import WireConnection, open_connection
 
@@ -36,8 +38,17 @@ class ConnectionPool:
     """Connections by segment. Bounded by one per `Purpose` and segment store; use within one event loop."""
 
     def __init__(
-        self, resolver: Resolver, settings: ClientSettings, *, ssl_context: ssl.SSLContext | None = None
+        self,
+        resolver: Resolver,
+        settings: ClientSettings,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        waits: Waits | None = None,
     ) -> None:
+        #: Where what uses this pool registers its waits; None: they are not reported, as in a server.
+        self.waits: Waits | None = waits
+        #: Why segment stores hold writes.
+        self.store_states: StoreStates = StoreStates(self._statistics_connection, settings)
         self._resolver = resolver
         self._settings = settings
         self._ssl_context = ssl_context
@@ -92,6 +103,10 @@ class ConnectionPool:
             self._endpoints[segment] = endpoint
         return endpoint
 
+    def known_endpoint(self, segment: str) -> tuple[str, int] | None:
+        """Return what `endpoint` would, if that is known without a request."""
+        return self._endpoints.get(segment)
+
     def forget(self, segment: str) -> None:
         """Ask the resolver again next time: the segment was not where it was said to be."""
         self._endpoints.pop(segment, None)
@@ -99,11 +114,15 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close all connections; everything that waits on them fails."""
         self._is_closed = True
+        await self.store_states.close()
         for task in list(self._opening.values()):
             task.cancel()
             await asyncio.wait([task])
         connections, self._connections = self._connections, {}
         await asyncio.gather(*(connection.close() for connection in connections.values()))
+
+    async def _statistics_connection(self, segment: str) -> WireConnection:
+        return await self.connection(segment, Purpose.STATISTICS)
 
     async def _open(self, key: tuple[str, int, Purpose]) -> WireConnection:
         try:

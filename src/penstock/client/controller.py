@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from random import Random
 from typing import Protocol, cast
 
@@ -35,6 +36,7 @@ from penstock.client.stream_segments import SegmentRange, Successor
 from penstock.client.table_calls import TableCalls, TableStub
 from penstock.client.transaction_calls import TransactionCalls, TransactionStub
 from penstock.client.unary_call import Reply, Request, UnaryCall, answered, reason_of_refusal
+from penstock.client.waits import DISK_FULL, NO_ANSWER, UNREACHABLE, Wait, Waits
 from penstock.model.errors import (
     ControllerUnavailableError,
     ForkedError,
@@ -48,11 +50,13 @@ from penstock.model.errors import (
     ReplyTooLongError,
     ScopeExistsError,
     ScopeNotEmptyError,
+    StorageFullError,
     StreamError,
     StreamExistsError,
     StreamNotSealedError,
     StreamSealedError,
     TransactionPreparedError,
+    UnacknowledgedStorageFullError,
     UnsupportedOperationError,
 )
 from penstock.model.names import SegmentId, parent_segment_name, parse_segment_name
@@ -161,6 +165,8 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         self._rng = rng
         self._address = address
         self._channel = channel
+        #: Where calls register their waits; None: they are not reported.
+        self.waits: Waits | None = None
         #: Whether there ever was a connection: before that there is no outage to outlast.
         self._was_reached = False
         #: Waits for a connection on behalf of all calls. gRPC keeps such a wait though nobody awaits it any more, and
@@ -250,8 +256,18 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
     async def create_stream(self, scope: str, stream: str, config: StreamConfig) -> bool:
         """Create a stream and return True, or False if it exists. Raises `NoSuchScopeError`."""
         message = config_to_message(scope, stream, config)
-        reply, unsure = await self._change(self._stub.createStream, message, f"create stream {scope}/{stream}")
+        refusals: list[str] = []
+        reply, unsure = await self._attempt(
+            self._stub.createStream,
+            message,
+            f"create stream {scope}/{stream}",
+            is_change=True,
+            on_refused=refusals.append,
+        )
         status = reply.status
+        if status == pb.CreateStreamStatus.STREAM_EXISTS and refusals and await self._is_as_asked(message):
+            # A full disk interrupted the creation; the controller has completed it since.
+            return True
         if status == pb.CreateStreamStatus.SCOPE_NOT_FOUND:
             raise NoSuchScopeError(f"scope {scope} does not exist")
         if status == pb.CreateStreamStatus.INVALID_STREAM_NAME:
@@ -264,6 +280,15 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                 "another one made it; check its configuration"
             )
         return bool(status == pb.CreateStreamStatus.SUCCESS)
+
+    async def _is_as_asked(self, wanted: pb.StreamConfig) -> bool:
+        """Say whether a stream that exists has the configuration that its creation asked for."""
+        found = await self._ask(
+            self._stub.getStreamConfiguration,
+            wanted.streamInfo,
+            f"read the configuration of stream {_name(wanted.streamInfo)}",
+        )
+        return config_from_message(found) == config_from_message(wanted)
 
     async def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
         """Replace a stream's policies and tags. Raises `NoSuchStreamError`, `StreamSealedError`."""
@@ -414,14 +439,18 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         is_change: bool,
         on_internal: Callable[[], Awaitable[None]] | None = None,
         unknown_means: type[PenstockError] | None = None,
+        on_refused: Callable[[str], None] | None = None,
     ) -> tuple[Reply, bool]:
         limit_s = self._settings.retry_time_max_s
-        with within(what, limit_s, "retry_time_max_s") as deadline:
+        with (
+            within(what, limit_s, "retry_time_max_s") as deadline,
+            nullcontext() if self.waits is None else self.waits.during(what, deadline.at_s) as wait,
+        ):
             delay_s = _RETRY_DELAY_INITIAL_S
-            is_unsure = False
+            is_unsure = is_full = False
             attempt = unknown_count = 0
             while True:
-                await self._connected(what, deadline, is_unsure=is_unsure and is_change)
+                await self._connected(what, deadline, wait, is_unsure=is_unsure and is_change)
                 attempt += 1
                 try:
                     timeout_s = deadline.bounded_s(self._settings.controller_request_timeout_s)
@@ -446,18 +475,29 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                         look, on_internal = on_internal, None
                         await look()
                     is_unsure = True
+                    if code != grpc.StatusCode.DEADLINE_EXCEEDED:
+                        # An attempt that is cut off by the deadline does not hide what the one before it was told.
+                        is_full = code == grpc.StatusCode.RESOURCE_EXHAUSTED
+                    if is_full and on_refused is not None:
+                        on_refused(details)
+                    if wait is not None:
+                        is_away = code == grpc.StatusCode.UNAVAILABLE
+                        wait.why = DISK_FULL if is_full else UNREACHABLE if is_away else NO_ANSWER
+                        wait.detail = f"{code.name}: {error.details()}"
                     if attempt == self._settings.controller_attempt_count_max or not deadline.left_s():
                         details += (
                             f" ({attempt} attempts in {deadline.elapsed_s():.3g} s, {deadline.limit_name}: "
                             f"{deadline.limit_s:g} s)"
                         )
+                        if is_full:
+                            raise _full_error(details, is_change=is_change) from None
                         if is_change:
                             raise OutcomeUnknownError(f"{details}; it may have been done") from None
                         raise ControllerUnavailableError(details) from None
                 await asyncio.sleep(deadline.bounded_s(delay_s * (0.5 + 0.5 * self._rng.random())))
                 delay_s = min(delay_s * _RETRY_DELAY_FACTOR, self._settings.retry_delay_max_s)
 
-    async def _connected(self, what: str, deadline: Deadline, *, is_unsure: bool) -> None:
+    async def _connected(self, what: str, deadline: Deadline, wait: Wait | None, *, is_unsure: bool) -> None:
         """Wait until there is a connection: what was never sent was certainly not done.
 
         Raises `ControllerUnavailableError`, or `OutcomeUnknownError` if `is_unsure`: an earlier attempt was sent.
@@ -466,6 +506,8 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         if channel is None or channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
             self._was_reached = True
             return
+        if wait is not None:
+            wait.why, wait.detail = UNREACHABLE, f"controller {self._address}"
         limit_s, limit_name = deadline.limit_s, deadline.limit_name
         timeout_s = deadline.left_s()
         if not self._was_reached and self._settings.first_contact_timeout_s < timeout_s:
@@ -485,6 +527,8 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                 text += f"; {await describe_address(parse_controller_uri(self._address)[0], self._settings)}"
             raise ControllerUnavailableError(text, was_reached=self._was_reached) from None
         self._was_reached = True
+        if wait is not None:
+            wait.why = NO_ANSWER
 
 
 async def _until_connected(channel: grpc.aio.Channel) -> None:
@@ -501,6 +545,16 @@ def _stream(scope: str, stream: str) -> pb.StreamInfo:
 
 def _name(info: pb.StreamInfo) -> str:
     return f"{info.scope}/{info.stream}"
+
+
+def _full_error(details: str, *, is_change: bool) -> StorageFullError:
+    """Return the error of a call that the controller could not carry out for want of space until its time was up."""
+    if not is_change:
+        return StorageFullError(f"disk full on the server: {details}")
+    return UnacknowledgedStorageFullError(
+        f"disk full on the server: {details}; what was begun is completed once there is space: truncate or delete "
+        "streams, or make room on the disk"
+    )
 
 
 def _final_error(code: grpc.StatusCode, details: str) -> PenstockError:

@@ -19,7 +19,7 @@ class Backoff:
     """The pauses of one series of attempts.
 
     It ends with the deadline of the call that it is part of, and no later than `retry_time_max_s` after the first
-    failure since `reset`.
+    failure since `reset`. An attempt that fails counts from its own start: what it waited for in vain is part of it.
     """
 
     __slots__ = ("_attempts", "_delay_s", "_first_failure_s", "_rng", "_settings")
@@ -40,21 +40,43 @@ class Backoff:
     @contextmanager
     def attempt(self, what: str) -> Iterator[Deadline]:
         """Bound one attempt by what is left of the series, so that what is tried again inside does not multiply it."""
+        started_s = asyncio.get_running_loop().time()
         left_s = self._settings.retry_time_max_s
         if self._first_failure_s is not None:
-            left_s = max(left_s - (asyncio.get_running_loop().time() - self._first_failure_s), 0.0)
+            left_s = max(left_s - (started_s - self._first_failure_s), 0.0)
         with within(what, left_s, "retry_time_max_s") as deadline:
-            yield deadline
+            try:
+                yield deadline
+            except PenstockError:
+                if self._first_failure_s is None:
+                    self._first_failure_s = started_s
+                raise
+
+    def count_from(self, since_s: float) -> None:
+        """Count a series that begins now from `since_s`, on the loop's clock: what failed now had failed before.
+
+        Half of the time is left at least, so that there is an attempt whatever time it took to detect the failure.
+        """
+        if self._first_failure_s is None:
+            now_s = asyncio.get_running_loop().time()
+            self._first_failure_s = max(since_s, now_s - self._settings.retry_time_max_s / 2)
+
+    @property
+    def end_s(self) -> float | None:
+        """When the series is given up, on the loop's clock; None while nothing has failed."""
+        if self._first_failure_s is None:
+            return None
+        end_s = self._first_failure_s + self._settings.retry_time_max_s
+        deadline = current_deadline()
+        return end_s if deadline is None else min(end_s, deadline.at_s)
 
     def next_delay_s(self, now_s: float) -> float | None:
         """Return how long to wait after a failure at `now_s`, or None when the time is used up."""
         if self._first_failure_s is None:
             self._first_failure_s = now_s
         self._attempts += 1
-        end_s = self._first_failure_s + self._settings.retry_time_max_s
-        deadline = current_deadline()
-        if deadline is not None:
-            end_s = min(end_s, deadline.at_s)
+        end_s = self.end_s
+        assert end_s is not None, "there was a failure"
         left_s = end_s - now_s
         if left_s <= 0:
             return None
@@ -65,7 +87,7 @@ class Backoff:
     async def pause(self, error: PenstockError) -> None:
         """Wait before the next attempt; raises `error`, with a note on the attempts, when no time is left for one.
 
-        A controller that was never reached is no outage, and is not waited for.
+        A controller that was never reached is no outage: `error` is raised at once.
         """
         if isinstance(error, ControllerUnavailableError) and not error.was_reached:
             raise error

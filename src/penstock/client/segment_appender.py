@@ -10,19 +10,23 @@ import asyncio
 from random import Random
 
 from penstock.client.connection_pool import ConnectionPool, Purpose
-from penstock.client.deadline import in_turn, within
+from penstock.client.deadline import Deadline, in_turn, within
+from penstock.client.exchanges import in_time
 from penstock.client.replies import error_of, expect, unexpected
 from penstock.client.retry import Backoff
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_segments import in_time
+from penstock.client.waits import DISK_FULL, Wait
 from penstock.model.errors import (
     ConnectionLostError,
     ControllerUnavailableError,
     InvalidArgumentError,
     OutcomeUnknownError,
     PenstockError,
+    StorageFullError,
+    UnacknowledgedStorageFullError,
 )
 from penstock.model.events import EVENT_LENGTH_MAX, frame_event
+from penstock.model.names import is_written_for_readers
 from penstock.wire.commands import (
     AppendBlockEnd,
     AppendSetup,
@@ -50,6 +54,8 @@ class SegmentAppender:
         #: Where the writer is set up, and nothing of it is unanswered.
         self._connection: WireConnection | None = None
         self._turn = asyncio.Lock()
+        #: Why the store held writes at the last inspection of a long wait; None: it did not.
+        self._last_full: str | None = None
 
     async def append_event(self, event: bytes, expected_offset: int | None = None) -> bool:
         """Append an event with its header; return True, or False if the segment is not `expected_offset` bytes long.
@@ -64,15 +70,55 @@ class SegmentAppender:
 
     async def append_bytes(self, data: bytes, expected_offset: int | None = None) -> bool:
         """Append bytes as they are, at most as many as fit into one frame; else as `append_event`."""
-        with within(f"append to {self._segment}", self._settings.retry_time_max_s, "retry_time_max_s"):
+        limit_s = self._settings.retry_time_max_s
+        with within(f"append to {self._segment}", limit_s, "retry_time_max_s") as deadline:
             async with in_turn(self._turn):
                 self._number += 1
                 try:
-                    return await self._append(data, self._number, expected_offset)
+                    return await self._append_reported(data, self._number, expected_offset, deadline)
                 except BaseException:
                     # Whatever is said of it on that connection is of no interest any more.
                     self._connection = None
                     raise
+
+    async def _append_reported(
+        self, data: bytes, number: int, expected_offset: int | None, deadline: Deadline
+    ) -> bool:
+        """Append, and report a long wait. Raises `StorageFullError` when a full disk is why the time is up."""
+        waits = self._pool.waits
+        if waits is None:
+            return await self._append(data, number, expected_offset)
+        with waits.during(f"write to {self._segment.rpartition('/')[0]}", deadline.at_s) as wait:
+            self._begin(wait)
+            try:
+                return await self._append(data, number, expected_offset)
+            except OutcomeUnknownError as error:
+                full = self._last_full
+                if full is None:
+                    raise
+                text = f"{self._segment}: disk full on the server for {deadline.limit_s:g} s ({deadline.limit_name}): "
+                if isinstance(error, ConnectionLostError):
+                    raise StorageFullError(f"{text}{full}; nothing was sent") from error
+                raise UnacknowledgedStorageFullError(f"{text}{full}; what was sent may be stored or not") from error
+
+    def _full_disk(self, endpoint: tuple[str, int]) -> str | None:
+        """Return why the store of this segment holds writes for want of space, as far as it reported that lately."""
+        if is_written_for_readers(self._segment):
+            return None
+        state = self._pool.store_states.state(endpoint, self._segment)
+        return None if state is None else state.full
+
+    def _begin(self, wait: Wait) -> None:
+        wait.on_long = self._look_into
+        self._last_full = None
+
+    def _look_into(self, wait: Wait) -> None:
+        endpoint = self._pool.known_endpoint(self._segment)
+        if endpoint is None:
+            return  # The last attempt has failed, and the next one finds it out anew.
+        self._last_full = self._full_disk(endpoint)
+        if self._last_full is not None:
+            wait.why, wait.detail = DISK_FULL, self._last_full
 
     async def _append(self, data: bytes, number: int, expected_offset: int | None) -> bool:
         backoff = Backoff(self._settings, self._rng)

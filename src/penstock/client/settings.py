@@ -31,6 +31,8 @@ class ClientSettings:
             writer and reading ahead count from the first failure since something worked.
         retry_delay_initial_s, retry_delay_max_s, retry_delay_factor: exponential back-off, each delay drawn from
             the upper half of its range.
+        wait_notice_after_s: a wait for a server that takes so long is logged, with its reason and the time left.
+        wait_notice_interval_s: how often that is logged again while the wait lasts.
 
         block_bytes_max: an append block is sent no later than when it has so many bytes.
         pipelined_block_bytes_min: while a block is in flight, another one is sent once it has so many bytes.
@@ -113,6 +115,8 @@ class ClientSettings:
     retry_delay_initial_s: float = 0.01
     retry_delay_max_s: float = 2.0
     retry_delay_factor: float = 2.0
+    wait_notice_after_s: float = 3.0
+    wait_notice_interval_s: float = 10.0
 
     block_bytes_max: int = _MIB
     pipelined_block_bytes_min: int = 128 * 1024

@@ -8,20 +8,16 @@ something are repeated only when they cannot have been applied (no connection, w
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from penstock.client.connection_pool import ConnectionPool, Purpose
-from penstock.client.deadline import current_deadline, within
+from penstock.client.deadline import within
+from penstock.client.exchanges import Exchanges, in_time
 from penstock.client.replies import error_of, expect, unexpected
-from penstock.client.retry import Backoff
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     BadOffsetError,
-    ConnectionLostError,
-    ControllerUnavailableError,
     OutcomeUnknownError,
     PenstockError,
     SegmentTruncatedError,
@@ -116,14 +112,28 @@ _Make = Callable[[int], WireCommand]
 class WireSegments:
     """See `penstock.model.segments.Segments` for the calls and their errors.
 
-    Use within one event loop. `token` is the access token sent with each request.
+    Use within one event loop.
+
+    Args:
+        token: the access token sent with each request.
+        waits_for_space: whether requests that a full disk refuses are repeated; else `StorageFullError` is raised at
+            once, for a caller with retries of its own.
     """
 
-    def __init__(self, pool: ConnectionPool, settings: ClientSettings, rng: Random, *, token: str = "") -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        settings: ClientSettings,
+        rng: Random,
+        *,
+        token: str = "",
+        waits_for_space: bool = True,
+    ) -> None:
         self._pool = pool
         self._settings = settings
         self._rng = rng
         self._token = token
+        self._exchanges = Exchanges(pool, settings, rng, waits_for_space=waits_for_space)
 
     # -- segments -----------------------------------------------------------------------------------------------
 
@@ -263,7 +273,7 @@ class WireSegments:
                 command = LocateOffset(request_id, segment, offset, self._token)
             return await connection.request(request_id, command)
 
-        reply = await self._exchange(segment, exchange, Purpose.REQUEST, is_repeatable=True)
+        reply = await self._exchanges.run(segment, exchange, Purpose.REQUEST, is_repeatable=True)
         if isinstance(reply, StreamSegmentInfo):
             if offset < reply.start_offset:
                 raise SegmentTruncatedError(segment, start_offset=reply.start_offset, offset=offset)
@@ -300,7 +310,7 @@ class WireSegments:
                 return setup
             return await connection.request(request_id, make(request_id))
 
-        reply = await self._exchange(segment, exchange, Purpose.APPEND, is_repeatable=False)
+        reply = await self._exchanges.run(segment, exchange, Purpose.APPEND, is_repeatable=False)
         if isinstance(reply, ConditionalCheckFailed):
             info = await self.segment_info(segment)
             raise BadOffsetError(segment, expected=expected_offset or 0, actual=info.length)
@@ -493,7 +503,7 @@ class WireSegments:
             request_id = connection.next_request_id()
             return await connection.request(request_id, make(request_id), timeout_s=timeout_s)
 
-        return await self._exchange(segment, exchange, purpose, is_repeatable=True, is_long_poll=timeout_s is None)
+        return await self._exchanges.run(segment, exchange, purpose, is_repeatable=True, is_long_poll=timeout_s is None)
 
     async def _change(self, segment: str, make: _Make) -> WireCommand:
         """Send a request that must not be applied twice; return its reply, which is never `WrongHost`."""
@@ -502,43 +512,7 @@ class WireSegments:
             request_id = connection.next_request_id()
             return await connection.request(request_id, make(request_id))
 
-        return await self._exchange(segment, exchange, Purpose.REQUEST, is_repeatable=False)
-
-    async def _exchange(
-        self,
-        segment: str,
-        exchange: Callable[[WireConnection], Awaitable[WireCommand]],
-        purpose: Purpose,
-        *,
-        is_repeatable: bool,
-        is_long_poll: bool = False,
-    ) -> WireCommand:
-        """Try an exchange until it has a reply or the call's time is up.
-
-        `is_long_poll`: the answer may take any time. Without a deadline of the caller only what fails counts then.
-        """
-        what = f"a request about segment {segment}"
-        backoff = Backoff(self._settings, self._rng)
-        with nullcontext() if is_long_poll else within(what, self._settings.retry_time_max_s, "retry_time_max_s"):
-            while True:
-                try:
-                    with backoff.attempt(what):
-                        connection = await self._pool.connection(segment, purpose)
-                except (ConnectionLostError, ControllerUnavailableError) as error:
-                    await backoff.pause(error)
-                    continue
-                try:
-                    reply = await in_time(segment, exchange(connection))
-                except OutcomeUnknownError as error:
-                    self._pool.forget(segment)
-                    if not is_repeatable:
-                        raise
-                    await backoff.pause(error)
-                    continue
-                if not isinstance(reply, WrongHost):
-                    return reply
-                self._pool.forget(segment)
-                await backoff.pause(error_of(reply, segment) or unexpected(reply, segment))
+        return await self._exchanges.run(segment, exchange, Purpose.REQUEST, is_repeatable=False)
 
 
 def _of_one_request(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -550,21 +524,6 @@ def _of_one_request(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
             yield keys[start:at]
             start, byte_count = at, len(key) + _KEY_HEADER_BYTES
     yield keys[start:]
-
-
-async def in_time(segment: str, exchange: Awaitable[WireCommand]) -> WireCommand:
-    """Await an exchange until the deadline of the call it is part of, if there is one. Raises `OutcomeUnknownError`."""
-    deadline = current_deadline()
-    if deadline is None:
-        return await exchange
-    try:
-        async with asyncio.timeout_at(deadline.at_s):
-            return await exchange
-    except TimeoutError as error:
-        raise OutcomeUnknownError(
-            f"{segment}: no reply of the segment store in the {deadline.limit_s:g} s that {deadline.what} may take "
-            f"({deadline.limit_name})"
-        ) from error
 
 
 def _one_name_per_home(segments: Sequence[str]) -> dict[str, str]:

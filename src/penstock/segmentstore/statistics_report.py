@@ -38,7 +38,7 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
     # Each has its share, so that a busy one does not keep others from getting to their end.
     count_max = min(question.segment_count_max, SEGMENTS_MAX)
     share = max(count_max // len(asked), 1) if asked and count_max else 0
-    problem = store.storage_problem
+    problem, full_disk = store.storage_problem, store.full_disk
     return StoreReport(
         VERSION,
         store.settings.container_count,
@@ -49,6 +49,7 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
         None if problem is None else problem[:_TEXT_CHARACTERS_MAX],
         {container_id: str(error)[:_TEXT_CHARACTERS_MAX] for container_id, error in sorted(store.failures.items())},
         [_container_report(container, question.cursors.get(container.id, Cursor()), share) for container in asked],
+        full_disk=None if full_disk is None else full_disk[:_TEXT_CHARACTERS_MAX],
     )
 
 

@@ -47,5 +47,28 @@ def storage_problem(chunks: GuardedChunkStorage, containers: Sequence[SegmentCon
     return f"{count} segments are not flushed: {error} ({_for(now_s - since_s)}{what})"
 
 
+def full_disk(containers: Sequence[SegmentContainer], now_s: float) -> str | None:
+    """Return why containers hold or refuse users' writes for want of space; None if none does. `now_s`: loop's time."""
+    low = [(since_s, each) for each in containers if (since_s := each.space.log_low_since_s) is not None]
+    if low:
+        since_s = min(since_s for since_s, _ in low)
+        free_bytes = min(each.space.log_free_bytes for _, each in low)
+        return (
+            f"{free_bytes} bytes are free beside the log, {_for(now_s - since_s)}writes wait; truncate or delete "
+            "streams, or make room on the disk (segment_store.container.space.log_free_bytes_min)"
+        )
+    waiting = [
+        since_s
+        for each in containers
+        if (since_s := each.space.storage_low_since_s) is not None and each.throttle.waiting_count
+    ]
+    if waiting:
+        return (
+            f"long-term storage has little room, {_for(now_s - min(waiting))}memory is full, and writes wait; truncate "
+            "or delete streams, or make room there (segment_store.container.space.storage_free_bytes_min)"
+        )
+    return None
+
+
 def _for(duration_s: float) -> str:
     return f"for {duration_s:.0f} s; "

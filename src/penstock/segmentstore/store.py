@@ -51,7 +51,7 @@ from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.segment_use import SegmentUse
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import ContainerStatistics
-from penstock.segmentstore.storage_state import storage_problem
+from penstock.segmentstore.storage_state import full_disk, storage_problem
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier2.chunk_name import check_segment_name
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
@@ -170,6 +170,11 @@ class SegmentStore:
     def storage_problem(self) -> str | None:
         """What is wrong with long-term storage, for people and probes: see `storage_state`; None when nothing is."""
         return storage_problem(self._chunks, self.containers, asyncio.get_running_loop().time())
+
+    @property
+    def full_disk(self) -> str | None:
+        """Why users' writes are held or refused for want of space, for people and clients; None when they are not."""
+        return full_disk(self.containers, asyncio.get_running_loop().time())
 
     @property
     def is_ready(self) -> bool:

@@ -177,9 +177,10 @@ class WireConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             await asyncio.shield(self._closed)
 
-    def abort(self, reason: str, cause: BaseException | None = None) -> None:
-        """Drop the connection at once because its state can no longer be trusted."""
+    def abort(self, reason: str, cause: BaseException | None = None, *, silent_s: float = 0.0) -> None:
+        """Drop the connection at once because its state can no longer be trusted. `silent_s`: see the error."""
         error = ConnectionLostError(f"{self.address}: {reason}")
+        error.silent_s = silent_s
         error.__cause__ = cause
         self._fail(error)
         if self._transport is not None:
@@ -281,7 +282,8 @@ class WireConnection(asyncio.BufferedProtocol):
             self._has_received = False
             self._keepalive_pending = False
         elif self._keepalive_pending:
-            self.abort(f"nothing was heard for {2 * self._settings.keepalive_interval_s:g} s, KeepAlive included")
+            silent_s = 2 * self._settings.keepalive_interval_s
+            self.abort(f"nothing was heard for {silent_s:g} s, KeepAlive included", silent_s=silent_s)
             return
         else:
             self._keepalive_pending = True

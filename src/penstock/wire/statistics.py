@@ -166,6 +166,7 @@ class StoreReport(msgspec.Struct, frozen=True):
         failures: why containers that should run do not, by their ids.
         advice: about scaling, if it was asked for; None: it was not, or the store knows of no such thing.
         tables: likewise, names of tables.
+        full_disk: why users' writes are held or refused for want of space; None: they are not.
     """
 
     version: int
@@ -179,6 +180,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     containers: list[ContainerReport]
     advice: list[AdviceRow] | None = None
     tables: TablesPage | None = None
+    full_disk: str | None = None
 
 
 def encode_message(message: Question | StoreReport) -> bytes:

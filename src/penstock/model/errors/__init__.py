@@ -50,7 +50,8 @@
     │   │   └── StaleLogError           ... it is older than what long-term storage holds of its container
     │   ├── LaterVersionError           stored data has a format that only a later version knows
     │   ├── LogClosedError
-    │   ├── StorageFullError
+    │   ├── StorageFullError            no space on the server; nothing was done
+    │   │   └── UnacknowledgedStorageFullError  ... but what was sent may be done; also an OutcomeUnknownError
     │   ├── StorageUnreachableError     no connection, or it broke: what was asked for may have happened
     │   ├── TooManyLeasesError          of layouts of chunks; a retry when one ended
     │   ├── StorageThrottledError       too many requests; a retry later is safe
@@ -169,6 +170,7 @@ from penstock.model.errors.storage import (
     StorageUnavailableError,
     StorageUnreachableError,
     TooManyLeasesError,
+    UnacknowledgedStorageFullError,
 )
 from penstock.model.errors.streams import (
     ClosedError,
@@ -298,6 +300,7 @@ __all__ = [
     "TransactionPreparedError",
     "TransactionStreamDeletedError",
     "TransactionStreamSealedError",
+    "UnacknowledgedStorageFullError",
     "UndecodableEventError",
     "UnsupportedOperationError",
     "WriteTimeoutError",

@@ -81,7 +81,13 @@ class OutcomeUnknownError(PenstockError):
 
 
 class ConnectionLostError(OutcomeUnknownError):
-    """The connection ended before the reply came."""
+    """The connection ended before the reply came.
+
+    Attributes:
+        silent_s: for how long nothing had been received when it was given up; 0: it was lost in another way.
+    """
+
+    silent_s: float = 0.0
 
 
 class DataDirectoryInUseError(PenstockError):

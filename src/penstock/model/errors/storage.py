@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.model.errors.root import PenstockError
+from penstock.model.errors.root import OutcomeUnknownError, PenstockError
 
 
 class StorageError(PenstockError):
@@ -148,9 +148,19 @@ class StorageNotRespondingError(StorageError):
 
 
 class StorageFullError(StorageError):
-    """No space is left. Retry after space was freed."""
+    """No space is left on the server. Nothing was done. Retry after space was freed."""
 
     is_retriable = True
+
+
+class UnacknowledgedStorageFullError(StorageFullError, OutcomeUnknownError):
+    """No space is left on the server, and what was sent before that was known may still be done, or be done already.
+
+    A writer raises it for events that were sent and not acknowledged, a call that changes a stream when the controller
+    has begun the change and completes it once there is space.
+    """
+
+    is_retriable = False
 
 
 class StorageUnreachableError(StorageError):

@@ -72,6 +72,11 @@ class SpaceWatch:
         return self._log.free_bytes
 
     @property
+    def log_low_since_s(self) -> float | None:
+        """Since when, by the loop's clock, `is_log_low`; None while it is not."""
+        return self._log.low_since_s if self._log.is_low else None
+
+    @property
     def is_storage_low(self) -> bool:
         """Whether users' bytes stay in the log."""
         return self._storage.is_low

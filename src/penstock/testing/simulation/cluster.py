@@ -358,7 +358,7 @@ class SimulatedCluster:
     def _wire_segments(self, host: Host) -> WireSegments:
         pool = ConnectionPool(self.locator.endpoint_of_segment, self.settings.client)
         self._servers[host.name].stops.push_async_callback(pool.close)
-        return WireSegments(pool, self.settings.client, host.runtime.rng)
+        return WireSegments(pool, self.settings.client, host.runtime.rng, waits_for_space=False)
 
     def _advisor(self, host: Host) -> ScaleAdvisor:
         store = self._servers[host.name].store
