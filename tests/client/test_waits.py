@@ -54,10 +54,15 @@ def test_a_long_wait_is_reported_with_its_reason_and_the_time_left_and_again_and
 
 def test_a_wait_that_fails_ends_with_its_error_and_no_line(run) -> None:
     async def scenario(waits: Waits) -> None:
-        with pytest.raises(StorageFullError), waits.during("write to a/b", None) as wait:
-            await asyncio.sleep(5.0)
-            wait.note(StorageFullError("no space"))
-            raise StorageFullError("no space")
+        async def fail() -> None:
+            with waits.during("write to a/b", None) as wait:
+                await asyncio.sleep(5.0)
+                error = StorageFullError("no space")
+                wait.note(error)
+                raise error
+
+        with pytest.raises(StorageFullError):
+            await fail()
 
     assert len(run(scenario)) == 1
 
