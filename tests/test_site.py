@@ -114,3 +114,15 @@ Raises:
     OtherError: for two reasons.
 
 Then a, b: no more."""
+
+
+def test_the_commands_of_the_performance_page_are_there() -> None:
+    """Each row names a program of ``bench/`` and options that it, or what all of them share, defines."""
+    text = (ROOT / "docs" / "performance.md").read_text()
+    commands = re.findall(r"`(\w+\.py)([^`]*)`", text)
+    assert len(commands) > 20
+    shared = "".join(path.read_text() for path in sorted((ROOT / "bench").glob("_*.py")))
+    for name, arguments in commands:
+        defined = (ROOT / "bench" / name).read_text() + shared
+        for option in re.findall(r"--[a-z0-9-]+", arguments):
+            assert f'"{option}"' in defined, f"{name} {option}"
