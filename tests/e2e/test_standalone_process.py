@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import penstock
+from penstock.runtime.version import penstock_version
 from penstock.wire.commands import (
     AppendBlockEnd,
     AppendSetup,
@@ -55,6 +58,37 @@ def test_ready_line_says_where_everything_is(make_server: Callable[..., Standalo
     assert server.ready["failures"] == {}
     assert server.terminate() == 0
     assert server.log == ""
+
+
+def test_the_log_of_a_server_has_its_life_its_clients_and_its_changes(
+    make_server: Callable[..., StandaloneProcess],
+) -> None:
+    """Each line begins with the time in UTC."""
+    server = make_server("--log-level", "info").start()
+    with penstock.connect(server.uri) as client:
+        client.create_stream("shop/orders")
+        with client.event_writer("shop/orders") as writer:
+            writer.write(b"event", "key")
+        client.seal_stream("shop/orders")
+        client.delete_stream("shop/orders")
+    assert server.terminate() == 0
+    lines = server.log.splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ [\w.]+: ", line) for line in lines), lines
+    version, place = re.escape(penstock_version()), re.escape(str(server.data_dir))
+    wanted = [
+        rf"penstock {version} starts, pid {server.pid}, data in {place}$",
+        rf"ready after [\d.]+ s: controller {re.escape(server.uri)}",
+        rf"controller.*: client \S+ connects, program penstock/{version} grpc-python",
+        r"created stream shop/orders, identity ",
+        r"connection: client 127\.0\.0\.1:\d+ connects, wire versions \d+ to \d+$",
+        r"sealed stream shop/orders$",
+        r"deleted stream shop/orders, identity ",
+        r"stopping on signal SIGTERM$",
+        r": stopped$",
+    ]
+    found = [next((at for at, line in enumerate(lines) if re.search(each, line)), None) for each in wanted]
+    assert None not in found, (found, lines)
+    assert found == sorted(found), lines
 
 
 def test_ready_line_for_people_is_one_line(make_server: Callable[..., StandaloneProcess]) -> None:

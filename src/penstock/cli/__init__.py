@@ -119,7 +119,7 @@ def _nothing() -> None:
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        from penstock.cli.version import penstock_version
+        from penstock.runtime.version import penstock_version
 
         typer.echo(f"penstock {penstock_version()}")
         raise typer.Exit

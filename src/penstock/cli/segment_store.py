@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from typing import Annotated
 
@@ -28,6 +29,8 @@ def segment_store(
     from penstock.runtime.collector import settle_collector
     from penstock.runtime.descriptors import raise_descriptor_limit
     from penstock.runtime.heap import bound_heaps, keep_heap_small
+    from penstock.runtime.logs import log_to_standard_error
+    from penstock.runtime.version import penstock_version
     from penstock.store_processes.child import end_with_parent, run_child
     from penstock.store_processes.messages import LINE_BYTES_MAX, Refusal, decode_order, encode_message
 
@@ -50,11 +53,9 @@ def segment_store(
         output.flush()
         raise typer.Exit(EXIT_FAILED) from error
     level = str(order.settings.get("log_level", "warning"))
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format=f"%(asctime)s %(levelname)s store {order.store}: %(name)s: %(message)s",
-    )
+    log_to_standard_error(level, process=f"store {order.store}")
+    logger = logging.getLogger(__name__)
+    logger.info("segment store %d of penstock %s starts, pid %d", order.store, penstock_version(), os.getpid())
     bound_heaps()
     keep_heap_small()
     raise_descriptor_limit()
@@ -64,7 +65,8 @@ def segment_store(
             is_clean = runner.run(run_child(order, source, output))
     except PenstockError as error:
         # Said to the parent already, if it was not ready yet; otherwise there is only the log.
-        logging.getLogger(__name__).warning("ending: %s", error)
+        logger.warning("ending: %s", error)
         raise typer.Exit(EXIT_FAILED) from error
+    logger.info("segment store %d has stopped", order.store)
     if not is_clean:
         raise typer.Exit(EXIT_FAILED)

@@ -17,9 +17,13 @@ from penstock.model.errors import PenstockError
 from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.heap import bound_heaps, keep_heap_small
+from penstock.runtime.logs import log_to_standard_error
 from penstock.runtime.settings import load_settings
+from penstock.runtime.version import penstock_version
 from penstock.settings import StandaloneSettings
 from penstock.standalone import Standalone
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float, as_json: bool) -> bool:
@@ -28,11 +32,9 @@ def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float,
     `started_s`: when the process began, on `time.perf_counter`. Raises what settings and start raise.
     """
     settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags=flags).checked()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    log_to_standard_error(settings.log_level)
+    where = "memory" if settings.is_memory else os.path.abspath(settings.data_dir)
+    logger.info("penstock %s starts, pid %d, data in %s", penstock_version(), os.getpid(), where)
     bound_heaps()
     keep_heap_small()
     raise_descriptor_limit()
@@ -49,6 +51,7 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         if asked_to_stop.is_set():
             # Asked twice: what is acknowledged is synced, so there is nothing to lose.
             os._exit(128 + number)
+        logger.info("stopping on signal %s", signal.Signals(number).name)
         asked_to_stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,7 +70,10 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
             return True
         start.result()
         settle_collector()
-        _tell_ready(server, time.perf_counter() - started_s, as_json)
+        took_s = time.perf_counter() - started_s
+        where = server.data_description
+        logger.info("ready after %.2f s: controller %s, data in %s", took_s, server.controller_uri, where)
+        _tell_ready(server, took_s, as_json)
         await stop_asked
     finally:
         stop_asked.cancel()
@@ -78,6 +84,7 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         why = f"not done after {settings.stop_timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
         sys.stderr.write(f"penstock: the stop was not in order ({why}); acknowledged data are safe\n")
         return False
+    logger.info("stopped")
     if as_json:
         _print_line(json.dumps({"event": "stopped"}))
     return True

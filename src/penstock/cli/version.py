@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
 from typing import Annotated
 
 import typer
 
-
-def penstock_version() -> str:
-    """Return the version that is installed."""
-    try:
-        return installed_version("penstock")
-    except PackageNotFoundError:
-        return "not installed (run from its source)"
+from penstock.runtime.version import penstock_version
 
 
 def version(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:

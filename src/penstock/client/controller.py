@@ -66,6 +66,7 @@ from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.program import survives_here
+from penstock.runtime.version import penstock_version
 
 #: Answers that a second attempt cannot change.
 _FINAL_CODES = frozenset(
@@ -190,6 +191,8 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
             ("grpc.min_reconnect_backoff_ms", round(settings.connect_timeout_s * 1000)),
             ("grpc.enable_http_proxy", 0),
             ("grpc.max_receive_message_length", settings.controller_reply_bytes_max),
+            # Servers log it.
+            ("grpc.primary_user_agent", f"penstock/{penstock_version().replace(' ', '-')}"),
         ]
         if use_tls:
             channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=options)

@@ -19,6 +19,7 @@ from typing import Protocol, cast
 
 from penstock.model.errors import PenstockError, ProtocolError
 from penstock.model.segments import Buffer
+from penstock.runtime.failure_levels import level_of
 from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.ingest_budget import IngestBudget
@@ -293,6 +294,7 @@ class Connection(asyncio.BufferedProtocol):
         if not isinstance(command, Hello):
             raise ProtocolError(f"{type(command).__name__} before Hello")
         self._is_greeted = True
+        logger.info("client %s connects, wire versions %d to %d", self._peer, command.low, command.high)
         self._cancel_timer()
         self.send(encode(Hello(WIRE_VERSION, WIRE_VERSION_OLDEST)))
         if command.low > WIRE_VERSION or command.high < WIRE_VERSION_OLDEST:
@@ -509,6 +511,12 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._tasks) >= self._settings.requests_max:
             self._update_reading()
 
+    @property
+    def _peer(self) -> str:
+        """The client's address, ``host:port``."""
+        address = self._transport.get_extra_info("peername")
+        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) > 1 else str(address)
+
     def _request_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self.task_ended(task)
@@ -517,7 +525,7 @@ class Connection(asyncio.BufferedProtocol):
         """See `ReadReplies.task_ended`."""
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, PenstockError):
-                logger.warning("request failed: %s", error)
+                logger.log(level_of(error), "a request of %s failed: %s", self._peer, error)
             else:
                 logger.error("request failed", exc_info=error)
             self.abort(f"request failed: {error!r}")

@@ -25,6 +25,7 @@ from penstock.model.errors import (
     SegmentSealedError,
 )
 from penstock.model.segments import READ_LENGTH_MAX, Buffer, SegmentData
+from penstock.runtime.failure_levels import level_of
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.request_processor import error_reply
@@ -288,7 +289,7 @@ class ReadProcessor:
             return
         if not isinstance(error, SegmentSealedError):
             logger.log(
-                logging.DEBUG if error.is_retriable else logging.WARNING,
+                level_of(error),
                 "read of %s at %d failed: %s",
                 command.segment,
                 command.offset,

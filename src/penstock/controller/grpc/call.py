@@ -92,8 +92,9 @@ class Call:
                 return answer
         if self.failure is None or not is_final(error):
             return None
-        level = logging.INFO if isinstance(error, MetadataConflictError) else logging.WARNING
-        _logger.log(level, "%s failed: %s", self.name, error)
+        # What the state of a stream forbids is a mistake of the client; what a store has lost is not.
+        is_of_client = isinstance(error, (StreamError, MetadataConflictError))
+        _logger.log(logging.INFO if is_of_client else logging.WARNING, "%s is refused: %s", self.name, error)
         return self.failure
 
 

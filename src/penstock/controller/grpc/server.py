@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
@@ -24,6 +25,10 @@ _logger = logging.getLogger(__name__)
 
 #: Of what `REFUSAL_REASON_KEY` carries: gRPC bounds the metadata of a call to 8 KiB.
 _REASON_BYTES_MAX = 2000
+
+#: Connections of which a further call is not logged, and characters of a client's program that are.
+_REMEMBERED_MAX = 1024
+_PROGRAM_LENGTH_MAX = 200
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Call = Callable[[bytes, _Context], Awaitable[bytes]]
@@ -55,6 +60,7 @@ class GrpcServer:
         self._published_port = published_port
         self._settings = settings or service.settings
         self._front = Front(service, self._server_list)
+        self._clients = _Clients()
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -129,16 +135,49 @@ class GrpcServer:
             for method in described.methods:
                 handlers[method.name] = grpc.unary_unary_rpc_method_handler(
                     # Bytes up to the guard, and from it on: what gRPC itself says of bad ones is not for clients.
-                    _guarded(method.name, GetMessageClass(method.input_type), built[method.name], reply_bytes_max)
+                    _guarded(
+                        method.name,
+                        GetMessageClass(method.input_type),
+                        built[method.name],
+                        reply_bytes_max,
+                        self._clients.note,
+                    )
                 )
             found.append(grpc.method_handlers_generic_handler(described.full_name, handlers))
         return found
 
 
+class _Clients:
+    """Logs each connection of a client once, with the program that the client says it is.
+
+    gRPC shows no connections, only their calls. `_REMEMBERED_MAX` connections are remembered, the latest ones.
+    """
+
+    def __init__(self) -> None:
+        self._peers: OrderedDict[str, None] = OrderedDict()
+
+    def note(self, context: _Context) -> None:
+        """Note a call."""
+        peer = context.peer()
+        if peer in self._peers:
+            self._peers.move_to_end(peer)
+            return
+        self._peers[peer] = None
+        if len(self._peers) > _REMEMBERED_MAX:
+            self._peers.popitem(last=False)
+        program = next((value for key, value in context.invocation_metadata() or () if key == "user-agent"), "unknown")
+        _logger.info("client %s connects, program %s", peer, str(program)[:_PROGRAM_LENGTH_MAX])
+
+
 def _guarded(
-    name: str, kind: type[Message], answer: Callable[..., Awaitable[Message]], reply_bytes_max: int
+    name: str,
+    kind: type[Message],
+    answer: Callable[..., Awaitable[Message]],
+    reply_bytes_max: int,
+    note_client: Callable[[_Context], None],
 ) -> _Call:
     async def serve(request: bytes, context: _Context) -> bytes:
+        note_client(context)
         try:
             reply = (await answer(kind.FromString(request))).SerializeToString()
             if len(reply) > reply_bytes_max:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from penstock.controller.change_log import CHANGES
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.record_store import RecordStore, Versioned
@@ -91,6 +92,7 @@ class Catalog:
                 await self._create_scope(scope, ScopeRecord(new_id()), found)
             except MetadataConflictError:
                 continue
+            CHANGES.info("created scope %s", scope)
             return
         raise MetadataConflictError(f"scope {scope} is being created and deleted by other controllers; try again")
 
@@ -177,6 +179,7 @@ class Catalog:
         else:
             raise MetadataConflictError(f"the record of scope {scope} keeps changing; try again")
         self._scope_ids.pop(scope, None)
+        CHANGES.info("deleted scope %s", scope)
 
     async def scope_id(self, scope: str, *, cached: bool = True) -> str:
         """Return the id of a scope. Raises `NoSuchScopeError`."""

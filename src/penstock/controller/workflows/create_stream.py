@@ -7,6 +7,7 @@ Source: controller internals specification, section 3.1.
 
 from __future__ import annotations
 
+from penstock.controller.change_log import CHANGES, policies_text
 from penstock.controller.errors import WorkTakenOverError
 from penstock.controller.mark_streams import MARK_CONFIGURATION, mark_segment
 from penstock.controller.metadata.announcements import Announcement
@@ -81,6 +82,7 @@ async def resume_create(context: WorkflowContext, announced: Announcement, order
         if stored.retention is not None:
             await context.retained.put(scope, stream, stream_id)
         await tables.set_state(StreamState.ACTIVE, of=state)
+        CHANGES.info("created stream %s/%s, identity %s: %s", scope, stream, stream_id, policies_text(stored))
     await context.announcements.withdraw(announced)
     return birth.created_ms == work.created_ms and stream_id == work.life
 

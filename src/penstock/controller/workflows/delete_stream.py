@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from penstock.controller.change_log import CHANGES
 from penstock.controller.mark_streams import mark_segment
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
@@ -75,6 +76,7 @@ async def resume_delete(context: WorkflowContext, announced: Announcement) -> No
             await _delete_segments(context, tables)
         await tables.drop_tables()
         await context.catalog.remove_stream(scope, stream, stream_id)
+        CHANGES.info("deleted stream %s/%s, identity %s", scope, stream, stream_id)
     await context.announcements.withdraw(announced)
 
 

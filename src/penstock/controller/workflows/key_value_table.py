@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.controller.change_log import CHANGES
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import CreateTable, DeleteTable, Subject, SubjectKind
 from penstock.controller.metadata.scope_records import (
@@ -103,6 +104,8 @@ async def _finish(context: WorkflowContext, scope: str, table: str) -> None:
                 context.segments.create_table(name, config.key_bytes, config.rollover_bytes) for name in names
             )
             await context.key_value_tables.put(scope, table, replace(record, state=ChildState.ACTIVE), found.version)
+            CHANGES.info("created key-value table %s/%s: %d partitions", scope, table, config.partitions)
         elif record.state is ChildState.DELETING:
             await together(context.segments.delete_table(name) for name in names)
             await context.key_value_tables.remove(scope, table, found.version)
+            CHANGES.info("deleted key-value table %s/%s", scope, table)

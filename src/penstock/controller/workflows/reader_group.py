@@ -17,6 +17,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
+from penstock.controller.change_log import CHANGES, names_text
 from penstock.controller.errors import ReaderGroupMismatchError
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import CreateGroup, DeleteGroup, Order, Subject, SubjectKind, UpdateGroup
@@ -172,6 +173,8 @@ async def _finish_create(
     except StreamExistsError:
         _logger.debug("reader group %s/%s: its stream exists already", scope, group)
     await context.groups.put(scope, group, replace(record, state=ChildState.ACTIVE), version)
+    streams = _streams_text(record.config)
+    CHANGES.info("created reader group %s/%s, identity %s, of %s", scope, group, record.id, streams)
 
 
 async def _finish_update(
@@ -182,6 +185,7 @@ async def _finish_update(
     await _unsubscribe(context, scope, group, record.leaving, generation)
     done = replace(record, config=config, generation=generation, next_config=None, leaving=())
     await context.groups.put(scope, group, done, version)
+    CHANGES.info("updated reader group %s/%s, generation %d, of %s", scope, group, generation, _streams_text(config))
 
 
 async def _finish_delete(
@@ -202,6 +206,11 @@ async def _finish_delete(
     # Clients in Python keep their state there. No later life of the group has a table of this name.
     await context.segments.delete_table(reader_group_table(scope, record.id))
     await context.groups.remove(scope, group, version)
+    CHANGES.info("deleted reader group %s/%s, identity %s", scope, group, record.id)
+
+
+def _streams_text(config: ReaderGroupConfig) -> str:
+    return names_text([cut.name for cut in config.starts])
 
 
 async def _need_streams(context: WorkflowContext, streams: Iterable[str]) -> None:

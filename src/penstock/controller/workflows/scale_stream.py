@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 
+from penstock.controller.change_log import CHANGES, names_text
 from penstock.controller.errors import ScaleUnderWayError
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcement
@@ -237,6 +238,13 @@ async def make_transition(
     versions = (await tables.enter_epoch(following, sizes, rows))[: len(finally_write)]
     # Transactions begin in the new epoch from now on, without a detour through the one that this controller knows.
     context.creations.found(tables.name, None)
+    CHANGES.info(
+        "scaled stream %s to epoch %d: segments %s replace %s",
+        tables.name,
+        following.epoch,
+        names_text([segment.id for segment in planned.created]),
+        names_text(planned.to_seal),
+    )
     return versions
 
 

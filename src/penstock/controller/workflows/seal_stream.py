@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from penstock.controller.change_log import CHANGES
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import SealStream
 from penstock.controller.metadata.records import AbortReason, ActiveTransaction, StreamState, TransactionStatus
@@ -73,6 +74,7 @@ async def _seal(
             for segment in epoch.segments
         )
         await tables.set_state(StreamState.SEALED, of=sealing)
+        CHANGES.info("sealed stream %s", tables.name)
     await context.announcements.withdraw(announced)
     return []
 

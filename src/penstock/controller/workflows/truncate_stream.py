@@ -14,6 +14,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from penstock.controller.change_log import CHANGES, cut_text
 from penstock.controller.errors import PolicyReplacedError
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import CONFIGURATION_ANY, TruncateStream
@@ -143,6 +144,7 @@ async def resume_truncate(
             plan.beginning if plan else await beginning_of(tables, record),
         )
         await tables.put_truncation(replace(record, previous_span={}, is_updating=False), view)
+        CHANGES.info("truncated stream %s, it begins at %s", tables.name, cut_text(record.stream_cut))
     elif state is StreamState.TRUNCATING:
         await tables.set_state(StreamState.ACTIVE, of=view.state)
     await context.announcements.withdraw(announced)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.controller.change_log import CHANGES, policies_text
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import UpdateStream
 from penstock.controller.metadata.records import StreamState
@@ -76,6 +77,7 @@ async def resume_update(
             # Behind the configuration: whoever takes the stream off the list, for it had no policy, sees that it has.
             await context.retained.put(tables.scope, tables.stream, tables.stream_id)
         await tables.put_configuration(replace(record, is_updating=False, removed_tags=()), version)
+        CHANGES.info("updated stream %s: %s", tables.name, policies_text(wanted))
     if state.record.state is StreamState.UPDATING:
         await tables.set_state(StreamState.ACTIVE, of=state)
     await context.announcements.withdraw(announced)

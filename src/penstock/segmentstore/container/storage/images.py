@@ -22,6 +22,7 @@ from penstock.model.errors import (
     StorageNotRespondingError,
     StorageUnavailableError,
 )
+from penstock.runtime.outages import OutageLog
 from penstock.segmentstore.container.log.image import ImageName, ImageTooLongError, image_prefix
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
 from penstock.segmentstore.container.storage.image_capture import ImageCapture
@@ -70,6 +71,7 @@ class ContainerImages:
         self._refuse = refuse
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
+        self._outage = OutageLog(logger, f"container {container_id}: images")
         #: Numbers of this epoch's images; one is used for each attempt.
         self._number = 0
         #: What the last one tells of: up to this record of the log.
@@ -83,17 +85,16 @@ class ContainerImages:
                 try:
                     await self._make_short()
                     await self.write()
+                    self._outage.ended()
                 except _FATAL:
                     raise
                 except (PenstockError, OSError) as error:
                     retry_s = self._settings.retry_s
                     if isinstance(error, ImageTooLongError):
                         retry_s = max(retry_s, self._settings.deletions_delay_s)  # Each try flushes all there is.
-                    logger.warning(
-                        "container %d: no image of it could be written, trying again in %.1f s; until then no chunk is "
-                        "deleted: %s",
-                        self._id,
-                        retry_s,
+                    self._outage.failed(
+                        f"container {self._id}: no image of it could be written, trying again in {retry_s:.1f} s; "
+                        "until then no chunk is deleted",
                         error,
                     )
                     await asyncio.sleep(retry_s)

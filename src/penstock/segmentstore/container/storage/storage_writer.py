@@ -26,6 +26,7 @@ from penstock.model.errors import (
     PenstockError,
     StorageNotPrimaryError,
 )
+from penstock.runtime.outages import OutageLog
 from penstock.runtime.turns import Turns
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.log.carrying import Carrier
@@ -116,7 +117,9 @@ class StorageWriter:
         self._retry_at_s: dict[int, float] = {}
         #: Since when flushes of a segment fail, and the last error.
         self._failing: dict[int, tuple[float, BaseException]] = {}
-        self._failure_logged_at_s = -settings.writer_retry_s
+        self._outage = OutageLog(
+            logger, f"container {state.metadata.container_id}: flushes to long-term storage"
+        )
         self.failed_job_count: int = 0
         #: Ends when the first of the truncations is due that came since the last one ended.
         self._truncation_timer: asyncio.TimerHandle | None = None
@@ -409,6 +412,8 @@ class StorageWriter:
         self._retry_at_s.pop(segment.id, None)
         self._failing.pop(segment.id, None)
         segment.is_stuck = False
+        if not self._failing:
+            self._outage.ended()
 
     def _note_failure(self, segment: Segment, error: BaseException) -> None:
         retry_s = self._settings.writer_retry_s
@@ -417,18 +422,13 @@ class StorageWriter:
         segment.is_stuck = True
         self._retry_at_s[segment.id] = now_s + retry_s
         self._failing[segment.id] = self._failing.get(segment.id, (now_s, error))[0], error
-        if now_s - self._failure_logged_at_s >= retry_s:
-            # Storage that is out fails every segment, again and again: one line at a time.
-            self._failure_logged_at_s = now_s
-            logger.log(
-                logging.ERROR if isinstance(error, CorruptionError) else logging.WARNING,
-                "container %d: flush of %s to long-term storage failed (failure %d), trying again in %.1f s: %s",
-                self._state.metadata.container_id,
-                segment.name,
-                self.failed_job_count,
-                retry_s,
-                error,
-            )
+        # Storage that is out fails every segment, again and again.
+        self._outage.failed(
+            f"container {self._state.metadata.container_id}: flush of {segment.name} to long-term storage failed, "
+            f"trying again every {retry_s:.1f} s",
+            error,
+            level=logging.ERROR if isinstance(error, CorruptionError) else logging.WARNING,
+        )
 
     def _end(self, error: BaseException) -> None:
         """Start nothing more, and end the container."""

@@ -1,0 +1,26 @@
+"""How servers write their logs: one line for each record, to standard error, with times in UTC."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+
+class UtcFormatter(logging.Formatter):
+    """Formats times as ``2026-11-22T10:30:00.123Z``, whatever the time zone of the process is."""
+
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+
+def log_to_standard_error(level: str, *, process: str = "") -> None:
+    """Write records of `level` (debug, info, warning or error) and above to standard error.
+
+    `process` is put into each line, to tell the processes of one server apart.
+    """
+    origin = f"{process}: " if process else ""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(UtcFormatter(f"%(asctime)s %(levelname)s {origin}%(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
