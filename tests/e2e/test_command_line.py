@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from penstock import connect
 from penstock.testing.server import MemoryServer
 from support.standalone_process import StandaloneProcess, child_environment
 
@@ -218,3 +221,31 @@ def test_an_interrupted_measurement_tells_its_figures_and_deletes_its_stream(pen
         assert json.loads(output)["events"] > 0
     with penstock_server.connect() as client:
         assert "penstock-bench" not in list(client.scopes())
+
+
+def test_commands_report_a_lost_server_and_the_end_of_the_outage(tmp_path: Path) -> None:
+    """On standard error: what waits, why and for how long still, after 3 s; then both commands resume."""
+    with StandaloneProcess(tmp_path / "data") as server:
+        with connect(server.uri) as client:
+            client.create_stream("shop/orders")
+        with (
+            command("tail", "shop/orders", "--from", "earliest", uri=server.uri) as tail,
+            command("write", "shop/orders", uri=server.uri) as write,
+        ):
+            feed(write, b"before\n")
+            assert tail.stdout is not None
+            assert tail.stdout.readline() == b"before\n"
+            server.kill9()
+            feed(write, b"after\n")
+            assert write.stdin is not None
+            write.stdin.close()
+            for running, what in ((tail, b"segment shop/orders/0"), (write, b"write to shop/orders")):
+                assert running.stderr is not None
+                line = running.stderr.readline()
+                assert what in line, line
+                assert re.search(rb"waiting for \d+ s: server unreachable, retrying, 5\d s left", line), line
+            server.start()
+            assert tail.stdout.readline() == b"after\n"
+            assert write.wait(_TIMEOUT_S) == 0
+            assert write.stderr is not None
+            assert re.search(rb"the wait is over after \d+ s", write.stderr.read())

@@ -432,7 +432,9 @@ def _as_unknown(error: PenstockError, segment: str) -> PenstockError:
     """Return the error for blocks that may or may not have been stored when trying ended."""
     if isinstance(error, OutcomeUnknownError):
         return error
-    unknown = OutcomeUnknownError(f"{segment}: gave up writing; events not acknowledged may or may not be stored")
+    unknown = OutcomeUnknownError(
+        f"{segment}: gave up writing; events not acknowledged may or may not be stored: {error}"
+    )
     unknown.__cause__ = error
     return unknown
 
