@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.cli.failure import Interrupted, failures_told, termination_interrupts
-from penstock.cli.options import URI, AsJson, Stream, Uri
-from penstock.cli.positions import HELP
+from penstock.cli.options import POSITION_HELP, URI, AsJson, Stream, Uri
 
 if TYPE_CHECKING:
     from penstock.jobs.export import Exporter, ExportReport, ExportTarget
@@ -47,7 +46,7 @@ def export(
             "string, int, long, double, boolean, date, timestamp, json.",
         ),
     ] = None,
-    start: Annotated[str, typer.Option("--from", help=f"Where a new table begins: {HELP}")] = "earliest",
+    start: Annotated[str, typer.Option("--from", help=f"Where a new table begins: {POSITION_HELP}")] = "earliest",
     until: Annotated[str | None, typer.Option(help="Where to end: likewise. [default: follow the stream]")] = None,
     once: Annotated[bool, typer.Option("--once", help="End where the stream ends now: --until latest.")] = False,
     batch_size: Annotated[

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli.failure import failures_told
 from penstock.cli.names import complete_streams
-from penstock.cli.options import URI, AsJson, Group, ScopeToList, Uri, Yes
+from penstock.cli.options import POSITION_HELP, URI, AsJson, Group, ScopeToList, Uri, Yes
 from penstock.cli.output import confirm, in_bytes, table, tell
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _RETENTION = (
     "What its streams keep for it, up to their --keep-max: 'none', 'automatic' (what it has not read), 'manual' (what "
     "is not acknowledged, see penstock group acknowledge)."
 )
-_POSITION = "'earliest', 'latest', a time as 2026-11-22T10:30Z, a cut, or @FILE with one."
 
 _HELD = {
     "NONE": (),
@@ -110,7 +109,7 @@ def _acknowledged(found: StreamOfGroup) -> str:
 def create(
     group: Group,
     streams: Streams,
-    start: Annotated[str, typer.Option("--from", help=f"Where it begins: {_POSITION}")] = "earliest",
+    start: Annotated[str, typer.Option("--from", help=f"Where it begins: {POSITION_HELP}")] = "earliest",
     until: Annotated[str | None, typer.Option(help="Where it ends: likewise. [default: nowhere]")] = None,
     retention: Annotated[str, typer.Option(help=_RETENTION)] = "none",
     uri: Uri = URI,
@@ -120,11 +119,11 @@ def create(
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
-        from penstock.cli.positions import cut_text
+        from penstock.cli.positions import position_text
         from penstock.client.opening import awaiting
 
         with connected(uri) as session:
-            begin, end = cut_text(start), None if until is None else cut_text(until)
+            begin, end = position_text(start), None if until is None else position_text(until)
             opening = session.client.reader_group(group, streams, start=begin, until=end, retention=retention)
             session.call(awaiting(opening))
     tell("created", {"group": group, "streams": streams}, [f"reader group {group} is created"], as_json=as_json)
@@ -180,15 +179,15 @@ def lag(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
 @group.command()
 def reset(
     group: Group,
-    to: Annotated[str, typer.Option("--to", help=_POSITION)],
+    to: Annotated[str, typer.Option("--to", help=POSITION_HELP)],
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
     """Let a group go on somewhere else; readers that run follow."""
-    from penstock.cli.positions import cut_text
+    from penstock.cli.positions import position_text
 
     with failures_told(as_json=as_json):
-        where = cut_text(to)
+        where = position_text(to)
     _with_group(group, uri, as_json, lambda joined: joined.reset(where))
     tell("reset", {"group": group, "to": where}, [f"reader group {group} goes on at {where}"], as_json=as_json)
 
@@ -198,7 +197,7 @@ def update(
     group: Group,
     add: Annotated[list[str] | None, typer.Option("--add", help="Read this stream, or pattern, too.")] = None,
     remove: Annotated[list[str] | None, typer.Option("--remove", help="Read this stream, or pattern, no more.")] = None,
-    start: Annotated[str, typer.Option("--from", help=f"Where to begin in those added: {_POSITION}")] = "earliest",
+    start: Annotated[str, typer.Option("--from", help=f"Where to begin in those added: {POSITION_HELP}")] = "earliest",
     retention: Annotated[str | None, typer.Option(help=_RETENTION)] = None,
     uri: Uri = URI,
     as_json: AsJson = False,
@@ -207,7 +206,7 @@ def update(
 
     With --retention, its streams keep more for it, or less.
     """
-    from penstock.cli.positions import cut_text
+    from penstock.cli.positions import position_text
     from penstock.model.errors import InvalidArgumentError
 
     async def change(joined: ReaderGroup) -> list[str]:
@@ -220,7 +219,7 @@ def update(
         return list((await joined.describe()).streams)
 
     with failures_told(as_json=as_json):
-        begin = cut_text(start)
+        begin = position_text(start)
         if not add and not remove and retention is None:
             raise InvalidArgumentError("nothing to change was given: see penstock group update --help")
     streams = _with_group(group, uri, as_json, change)
@@ -236,10 +235,10 @@ def acknowledge(
     as_json: AsJson = False,
 ) -> None:
     """Say that a group whose retention is 'manual' needs nothing before a cut: its stream may forget that."""
-    from penstock.cli.positions import cut_text
+    from penstock.cli.positions import position_text
 
     with failures_told(as_json=as_json):
-        where = cut_text(cut)
+        where = position_text(cut)
     is_new = _with_group(group, uri, as_json, lambda joined: joined.acknowledge(where))
     said = f"reader group {group} needs nothing before {where}"
     line = said if is_new else f"reader group {group} had acknowledged a later cut already, which stays"

@@ -6,9 +6,17 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.moments import FORMS
 from penstock.cli.names import complete_groups, complete_scopes, complete_streams
 from penstock.runtime.settings import DEFAULT_URI, URI_VARIABLE
 
+#: How a time becomes a position, for help texts.
+TIME_ROUNDING = "A time is rounded down, by at most about a MiB of each segment: nothing newer is left out."
+#: What the options say that take a position in a stream.
+POSITION_HELP = (
+    f"'earliest', 'latest', a time ({FORMS}), noted:TIME for one that writers noted, a cut as 'stream describe' "
+    f"prints it or Pravega's clients write it, or @FILE with one. {TIME_ROUNDING}"
+)
 #: The default of `Uri`.
 URI = DEFAULT_URI
 

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from penstock.client.client import Client
+from penstock.cli.moments import NOW, is_moment, moment_text
+from penstock.cli.options import POSITION_HELP
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import EARLIEST, LATEST, StreamCut, is_cut_text
-from penstock.model.times import is_time
 
-#: What the options say that take a position.
-HELP = (
-    "'earliest', 'latest', a time as 2026-11-22T10:30Z, noted:TIME for one that writers noted, a cut as stream "
-    "describe prints it or Pravega's clients write it, or @FILE with one."
-)
+if TYPE_CHECKING:
+    from penstock.client.client import Client
+
 _NOTED = "noted:"
 
 
-def cut_text(at: str) -> str:
-    """Return `at`, or what is in the file that it names with an ``@``. Raises `InvalidArgumentError`."""
-    if not at.startswith("@"):
-        return at
-    try:
-        return Path(at[1:]).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"the cut cannot be read from {at[1:]}: {error}") from error
+def position_text(at: str) -> str:
+    """Return a position as the client takes it: times in ISO 8601 in UTC, and the content of ``@FILE``.
+
+    Raises `InvalidArgumentError` for a time that is none, or a file that cannot be read.
+    """
+    text = at.strip()
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(f"the position cannot be read from {text[1:]}: {error}") from error
+    if text == NOW:
+        # The server's clock may be behind this one, and it refuses times to come.
+        return "latest"
+    return moment_text(text, datetime.now().astimezone()) if is_moment(text) else text
 
 
 async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) -> StreamCut:
@@ -34,17 +41,17 @@ async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) 
     Raises `InvalidArgumentError` for what names none, or a cut of another stream.
     """
     scoped = "/".join(split_scoped_name(stream))
-    text = cut_text(at)
+    text = position_text(at)
     if text in EARLIEST:
         return await client.head(scoped)
     if text in LATEST:
         return await client.tail(scoped)
     if text.startswith(_NOTED):
         return await _cut_at_noted(client, scoped, text.removeprefix(_NOTED))
-    if is_time(text):
+    if is_moment(text):
         return await client.cut_at_time(scoped, text, is_end=is_end)
     if not is_cut_text(text):
-        raise InvalidArgumentError(f"{at!r} is no position in a stream: use {HELP}")
+        raise InvalidArgumentError(f"{at!r} is no position in a stream: write it as {POSITION_HELP}")
     cut = StreamCut.from_text(text)
     if f"{cut.scope}/{cut.stream}" != scoped:
         raise InvalidArgumentError(f"the cut is one of {cut.scope}/{cut.stream}, not of {scoped}")
@@ -54,9 +61,14 @@ async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) 
 
 
 def noted(text: str) -> int | str:
-    """Return what `text` says of a time that writers note: a number in their own unit, or a moment as it stands."""
+    """Return a time that writers note: a number in their own unit, or a moment in ISO 8601.
+
+    Raises `InvalidArgumentError`. A number is never seconds since 1970 here: its unit is the writers'.
+    """
     digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdecimal() else text
+    if digits.isascii() and digits.isdecimal():
+        return int(text)
+    return moment_text(text, datetime.now().astimezone())
 
 
 async def _cut_at_noted(client: Client, stream: str, text: str) -> StreamCut:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.cli.failure import failures_told
-from penstock.cli.options import URI, Stream, Uri
+from penstock.cli.options import POSITION_HELP, URI, Stream, Uri
 
 if TYPE_CHECKING:
     from penstock.cli.event_lines import Lines
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from penstock.client.client import Client
     from penstock.client.event import EventBatch
     from penstock.model.stream_cuts import StreamCut
-
-_POSITION = (
-    "'earliest', 'latest', a time as 2026-11-22T10:30Z, noted:TIME for one that writers noted, a cut as stream "
-    "describe prints it, or @FILE with one."
-)
 
 Form = Annotated[
     Literal["text", "json", "hex"],
@@ -37,7 +32,7 @@ Offsets = Annotated[bool, typer.Option("--offsets", help="Begin each line with S
 
 def read(
     stream: Stream,
-    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {_POSITION}")] = "earliest",
+    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {POSITION_HELP}")] = "earliest",
     until: Annotated[str, typer.Option(help="Where to end: likewise.")] = "latest",
     count: Count = None,
     key: Key = None,
@@ -55,7 +50,7 @@ def read(
 
 def tail(
     stream: Stream,
-    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {_POSITION}")] = "latest",
+    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {POSITION_HELP}")] = "latest",
     count: Count = None,
     key: Key = None,
     form: Form = "text",

@@ -8,8 +8,7 @@ import typer
 
 from penstock.cli.copying import BatchSize, KeyField, Name, Outage, copy_all, with_session
 from penstock.cli.names import complete_streams
-from penstock.cli.options import URI, AsJson, Uri
-from penstock.cli.positions import HELP
+from penstock.cli.options import POSITION_HELP, URI, AsJson, Uri
 
 if TYPE_CHECKING:
     from penstock.cli.session import Session
@@ -26,7 +25,7 @@ def replay(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="To write.", show_default=False, autocompletion=complete_streams)
     ],
-    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {HELP}")] = "earliest",
+    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {POSITION_HELP}")] = "earliest",
     until: Annotated[str, typer.Option(help="Where to end: likewise, as of when it first began.")] = "latest",
     rate: Annotated[float, typer.Option(min=0, help="At most so many events per second. [default: no limit]")] = 0.0,
     byte_rate: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.failure import failures_told
-from penstock.cli.options import URI, AsJson, ScopeToList, Stream, Uri, Yes
+from penstock.cli.options import POSITION_HELP, URI, AsJson, ScopeToList, Stream, Uri, Yes
 from penstock.cli.output import confirm, in_bytes, in_time, table, tell
 from penstock.cli.quantities import bytes_of, milliseconds_of
 from penstock.cli.stream_scale import scale
@@ -315,8 +315,7 @@ def truncate(
         str,
         typer.Option(
             "--at",
-            help="'latest', a time as 2026-11-22T10:30Z, noted:TIME for one that writers noted, a cut as describe "
-            "prints it, or @FILE.",
+            help=POSITION_HELP,
         ),
     ],
     yes: Yes = False,

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli.failure import failures_told
-from penstock.cli.options import URI, AsJson, Stream, Uri
+from penstock.cli.moments import FORMS
+from penstock.cli.options import TIME_ROUNDING, URI, AsJson, Stream, Uri
 from penstock.cli.output import tell
 
 
@@ -44,8 +45,8 @@ def cut(
         str,
         typer.Option(
             "--at",
-            help="'earliest', 'latest', a time as 2026-11-22T10:30Z of when events were stored, or noted:TIME for one "
-            "that their writers noted.",
+            help=f"'earliest', 'latest', a time at which events were stored ({FORMS}), or noted:TIME for one that "
+            f"their writers noted. {TIME_ROUNDING}",
         ),
     ],
     is_end: Annotated[

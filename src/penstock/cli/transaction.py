@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.failure import failures_told
+from penstock.cli.moments import FORMS
 from penstock.cli.options import URI, AsJson, Stream, Uri
 from penstock.cli.output import in_bytes, in_time, table, tell
 
@@ -24,8 +25,8 @@ Time = Annotated[
     typer.Option(
         "--time",
         metavar="TIME",
-        help="Note this time, 0 or more in the writers' own unit or as 2026-11-22T10:30Z, with where the transaction "
-        "ends: see penstock stream watermark.",
+        help=f"Note this time where the transaction ends: 0 or more in the writers' own unit, or a time ({FORMS}). "
+        "See 'penstock stream watermark'.",
     ),
 ]
 
