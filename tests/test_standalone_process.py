@@ -16,7 +16,7 @@ from penstock.standalone_process import ServerProcessError, StandaloneProcess
     ("script", "complaint"),
     [
         ("echo bad luck >&2; exit 3", r"ended with code 3.*bad luck"),
-        ("""echo '{"event": "error", "message": "port 9090 is taken"}'; exit 1""", "did not start: port 9090 is taken"),
+        ("""echo '{"type": "error", "message": "port 9090 is taken"}'; exit 1""", "did not start: port 9090 is taken"),
     ],
 )
 def test_a_server_that_does_not_start_says_why(
@@ -33,7 +33,7 @@ def test_a_server_that_does_not_start_says_why(
 def test_a_server_keeps_its_ports_over_a_restart_and_is_stopped_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    ready = '{"event": "ready", "controller": "tcp://127.0.0.1:1234", "segment_store": "127.0.0.1:5678"}'
+    ready = '{"type": "ready", "controller": "tcp://127.0.0.1:1234", "segment_store": "127.0.0.1:5678"}'
     commands: list[list[str]] = []
     real = StandaloneProcess.command
 

@@ -137,7 +137,7 @@ def test_the_commands_back_up_and_restore(tmp_path: Path) -> None:
     made = run_command(
         "storage", "backup", backup, "--data-dir", settings.data_dir, "--tier2", settings.tier2, "--json"
     ).ok.json
-    assert (made["event"], made["container_count"], made["tier2"]) == ("storage_backed_up", 2, settings.tier2)
+    assert (made["type"], made["container_count"], made["tier2"]) == ("storage_backed_up", 2, settings.tier2)
     again = run_command("storage", "backup", backup, "--data-dir", settings.data_dir)
     assert (again.code, again.stdout) == (1, "")
     assert "is not empty" in again.stderr

@@ -114,10 +114,10 @@ class StandaloneProcess:
     def wait_ready(self) -> StandaloneProcess:
         """Wait for the ready line of a `spawn`. Errors as `start`."""
         line = self._first_line()
-        if line.get("event") == "error":
+        if line.get("type") == "error":
             self._wait(self._child())
             raise ServerProcessError(f"the server did not start: {line.get('message')}\n{self._log_tail()}")
-        if line.get("event") != "ready":
+        if line.get("type") != "ready":
             code = self._wait(self._child()) if not line else None
             said = f"said {line}" if line else f"ended with code {code}"
             raise ServerProcessError(f"the server did not get ready, it {said}\n{self._log_tail()}")

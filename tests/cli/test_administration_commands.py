@@ -23,7 +23,7 @@ def test_scopes_are_created_listed_described_and_deleted(penstock: Run) -> None:
     assert penstock("scope", "create", "books").ok.stdout == "scope books is created\n"
     assert "books" in penstock("scope", "list").ok.lines
     listed = penstock("scope", "list", "--json").ok.json
-    assert listed["event"] == "scopes"
+    assert listed["type"] == "scopes"
     assert "_system" not in penstock("scope", "list").ok.lines
     assert "_system" in penstock("scope", "list", "--all").ok.lines
     assert penstock("scope", "describe", "books").ok.stdout == "scope books is empty\n"
@@ -36,7 +36,7 @@ def test_scopes_are_created_listed_described_and_deleted(penstock: Run) -> None:
     assert "penstock scope describe shows what is in it" in full.stderr
     penstock("group", "delete", "books/audit", "--yes").ok  # noqa: B018
     penstock("stream", "delete", "books/sold", "--yes").ok  # noqa: B018
-    assert penstock("scope", "delete", "books", "--yes", "--json").ok.json == {"event": "deleted", "scope": "books"}
+    assert penstock("scope", "delete", "books", "--yes", "--json").ok.json == {"type": "deleted", "scope": "books"}
     assert "books" not in penstock("scope", "list").ok.lines
 
 
@@ -148,7 +148,7 @@ def test_a_group_is_created_described_reset_and_deleted(
     penstock("group", "reset", "groups/audit", "--to", "latest").ok  # noqa: B018
     assert penstock("group", "lag", "groups/audit", "--json").ok.json["unread_bytes_all"] == 0
     wrong = penstock("group", "reset", "groups/audit", "--to", "yesterday")
-    assert wrong.code == 1
+    assert wrong.code == 2
     assert penstock("group", "delete", "groups/audit").code == 2
     penstock("group", "delete", "groups/audit", "--yes").ok  # noqa: B018
     for command in (("describe",), ("lag",), ("reset", "--to", "latest"), ("delete", "--yes")):
@@ -210,7 +210,7 @@ def test_a_group_reads_more_and_less_and_ends(penstock: Run) -> None:
     less = penstock("group", "update", "wider/g", "--remove", "wider/other", "--json").ok.json
     assert less["streams"] == ["wider/orders-1", "wider/orders-2"]
     refused = penstock("group", "update", "wider/g", "--remove", "wider/orders-*")
-    assert refused.code == 1
+    assert refused.code == 2
     assert "nothing to change" in penstock("group", "update", "wider/g").stderr
 
 
@@ -226,7 +226,7 @@ def test_a_table_is_filled_looked_up_scanned_and_deleted(penstock: Run) -> None:
     penstock("table", "put", "shelf/prices", "pear", stdin=b"two\nlines").ok  # noqa: B018
     assert penstock("table", "get", "shelf/prices", "apple").ok.stdout == "120\n"
     entry = penstock("table", "get", "shelf/prices", "apple", "--json").ok.json
-    assert entry == {"event": "entry", "key": "apple", "version": version, "value": "120"}
+    assert entry == {"type": "entry", "key": "apple", "version": version, "value": "120"}
     assert penstock("table", "get", "shelf/prices", "pear").ok.stdout == "two\nlines\n"
     missing = penstock("table", "get", "shelf/prices", "plum")
     assert (missing.code, missing.stdout) == (1, "")
@@ -372,13 +372,14 @@ def test_several_writes_are_one_transaction(penstock: Run) -> None:
     ],
 )
 def test_bad_input_is_told_in_a_line_or_two(penstock: Run, arguments: list[str], told: str) -> None:
-    """Exit code 1, no traceback; as JSON the same."""
+    """Exit code 2, and 1 for names that do not exist; no traceback; as JSON the same."""
+    code = 1 if told == "does not exist" else 2
     refused = penstock(*arguments)
-    assert (refused.code, refused.stdout) == (1, "")
+    assert (refused.code, refused.stdout) == (code, "")
     assert told in refused.stderr
     assert refused.stderr.startswith("penstock: ")
     as_json = penstock(*arguments, "--json")
-    assert as_json.code == 1
+    assert as_json.code == code
     assert told in str(as_json.json["message"])
 
 
@@ -396,10 +397,15 @@ def test_bad_input_is_told_in_a_line_or_two(penstock: Run, arguments: list[str],
     ],
 )
 def test_a_wrong_command_line_ends_with_2(penstock: Run, arguments: list[str], told: str) -> None:
-    """And says what is wrong with it."""
+    """And says what is wrong with it, with --json as a record."""
     refused = penstock(*arguments)
     assert (refused.code, refused.stdout) == (2, "")
     assert told in refused.stderr
+    as_json = penstock(*arguments, "--json")
+    assert (as_json.code, as_json.stderr) == (2, "")
+    assert (as_json.json["type"], as_json.json["kind"]) == ("error", "UsageError")
+    assert told in str(as_json.json["message"])
+    assert "--help" in str(as_json.json["hint"])
 
 
 def test_a_stream_is_split_and_merged(penstock: Run, penstock_client: Client) -> None:

@@ -26,7 +26,7 @@ def test_lines_written_are_read(penstock: Run) -> None:
     in_hex = penstock("read", stream, "--format", "hex").ok.lines
     assert [bytes.fromhex(line) for line in in_hex] == text.split(b"\n")
     assert penstock("write", stream, "--json", stdin=b"more\n").ok.json == {
-        "event": "written", "stream": stream, "lines": 1, "bytes": 4,
+        "type": "written", "stream": stream, "lines": 1, "bytes": 4,
     }  # fmt: skip
 
 
@@ -142,8 +142,8 @@ def test_formats(penstock: Run) -> None:
     stream = created(penstock, "events/formats")
     penstock("write", stream, stdin="é\n".encode() + b"\xff\x00\n").ok  # noqa: B018
     assert [json.loads(line) for line in penstock("read", stream, "--format", "json").ok.lines] == [
-        {"segment": 0, "offset": 0, "event": "é"},
-        {"segment": 0, "offset": 10, "event_base64": "/wA="},
+        {"type": "event", "segment": 0, "offset": 0, "event": "é"},
+        {"type": "event", "segment": 0, "offset": 10, "event_base64": "/wA="},
     ]
     assert penstock("read", stream, "--format", "hex", "--offsets").ok.lines == ["0:0\tc3a9", "0:10\tff00"]
     assert penstock("read", stream, "--offsets", "--count", "1").ok.lines == ["0:0\té"]
@@ -161,7 +161,7 @@ def test_read_ends_where_it_is_told_to(penstock: Run, penstock_client: Client) -
     assert penstock("read", stream, "-n", "3").ok.lines == ["a", "b", "c"]
     assert penstock("read", stream, "--from", "latest").ok.stdout == ""
     backwards = penstock("read", stream, "--from", "latest", "--until", cut)
-    assert backwards.code == 1
+    assert backwards.code == 2
     assert "the end lies before the start" in backwards.stderr
 
 
@@ -172,7 +172,7 @@ def test_read_begins_and_ends_at_a_time(penstock: Run) -> None:
     assert penstock("read", stream, "--from", "2020-01-01T00:00Z").ok.lines == ["a"]
     assert penstock("read", stream, "--until", "2020-01-01T00:00Z").ok.lines in ([], ["a"])
     late = penstock("read", stream, "--from", "2200-01-01T00:00Z")
-    assert late.code == 1
+    assert late.code == 2
     assert "ahead of this machine's clock" in late.stderr
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
@@ -10,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from unittest import mock
 
 import pytest
 import typer
 import typer.main
 
-from penstock.cli import COMMANDS
+from penstock.cli import COMMANDS, main
 from penstock.client.client import Client
 from penstock.client.client import connect as real_connect
 from penstock.client.settings import ClientSettings
@@ -326,7 +329,7 @@ def some_of_each(penstock_server: MemoryServer) -> MemoryServer:
 
 @pytest.mark.parametrize("name", BAD_INPUT)
 def test_bad_input_is_told(name: str, some_of_each: MemoryServer) -> None:
-    """In words, with exit code 2 where the command line is wrong, and 1 where what it names is not, or not possible."""
+    """In words, with exit code 2 where the command line is wrong, and 1 where it names what does not exist."""
     for arguments in [*BAD_INPUT[name], ["--no-such-option"]]:
         refused = run_command(*name.split(), *arguments, uri=some_of_each.uri, stdin=b"line\n")
         assert refused.code in (1, 2), (arguments, refused)
@@ -398,5 +401,68 @@ def test_json_is_one_document_a_line(penstock_server: object) -> None:
     """Whatever the command."""
     uri = str(getattr(penstock_server, "uri", ""))
     for name in ("stream list", "scope list", "group list"):
-        assert json.loads(run_command(*name.split(), "--json", uri=uri).ok.stdout)["event"]
+        assert json.loads(run_command(*name.split(), "--json", uri=uri).ok.stdout)["type"]
     assert os.environ.get("PENSTOCK_URI") != uri
+
+
+class _Refusing(io.RawIOBase):
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        if self._number:
+            raise OSError(self._number, os.strerror(self._number))
+        return len(bytes(data))  # type: ignore[call-overload]  # the test is over
+
+
+def run_refused(number: int, *arguments: str) -> tuple[int, str]:
+    """Run the command with a standard output that raises; return its exit code and what it complained of."""
+    refusing = _Refusing(number)
+    output = io.TextIOWrapper(io.BufferedWriter(refusing), encoding="utf-8")
+    errors = io.StringIO()
+    with mock.patch.object(sys, "stdout", output), mock.patch.object(sys, "stderr", errors):
+        try:
+            main(list(arguments))
+        except SystemExit as end:
+            code = end.code
+        else:
+            code = 0
+        refusing._number = 0
+    assert isinstance(code, int)
+    return code, errors.getvalue()
+
+
+@pytest.mark.parametrize("name", [name for name, _ in every_command()])
+def test_a_full_output_is_an_error_and_an_ended_reader_is_none(name: str) -> None:
+    code, complaint = run_refused(errno.ENOSPC, *name.split(), "--help")
+    assert (code, complaint) == (1, "penstock: standard output: No space left on device\n")
+    assert run_refused(errno.EPIPE, *name.split(), "--help") == (0, "")
+
+
+def test_a_process_says_once_that_its_output_is_full() -> None:
+    """Python itself complains of nothing at exit."""
+    code = "from penstock.cli import main; main()"
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", code, "version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=child_environment(),
+            check=False,
+        )
+    assert (ran.returncode, ran.stderr) == (1, "penstock: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("name", ["stream list", "scope create", "version", "read", "ready"])
+def test_a_failure_that_cannot_be_printed_is_still_a_failure(name: str) -> None:
+    """Its record goes to standard output, which takes nothing; the exit code says as much."""
+    if name == "version":
+        assert run_refused(errno.ENOSPC, name, "--json")[0] == 1
+        return
+    arguments = ["--timeout-s", "0.1"] if name == "ready" else ARGUMENTS[name]
+    for number in (errno.ENOSPC, errno.EPIPE):
+        assert run_refused(number, *name.split(), *arguments, "--uri", AWAY, "--json")[0] == 1

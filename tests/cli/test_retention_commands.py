@@ -181,7 +181,7 @@ def test_a_stream_is_explained_from_the_command_line(run: Run, uri: str, tmp_pat
         assert found.next_look_s is not None
         assert 80_000 < found.next_look_s <= 90_000
         told = run("retention", "explain", "shop/orders", "--json", "--svg", str(tmp_path / "o.svg")).ok.json
-        assert (told["event"], told["row"], told["bytes"], told["new_head"]) == ("retention", found.row, 1000, None)
+        assert (told["type"], told["row"], told["bytes"], told["new_head"]) == ("retention", found.row, 1000, None)
         assert told["policy"] == {"kind": "by_size", "min": 100, "max": 100_000}
         (subscriber,) = told["subscribers"]  # type: ignore[misc]
         assert subscriber["subscriber"] == "shop/silent"

@@ -23,7 +23,7 @@ def test_a_server_is_checked_once_it_is_stopped(
     assert run_command(*check).ok.lines[-1] == "all is as it should be"
     assert "checking" in run_command(*check, is_screen=True).stderr
     told = run_command(*check, "--json").ok.json
-    assert (told["event"], told["container_count"], told["problem_count"]) == ("storage_check", 4, 0)
+    assert (told["type"], told["container_count"], told["problem_count"]) == ("storage_check", 4, 0)
 
     (server.data_dir / "tier1" / "2" / "log.epoch").write_bytes(b"damaged")
     damaged = run_command(*check, "--lengths-only", "--json")
@@ -70,7 +70,7 @@ def test_a_stream_that_an_older_pravega_left_is_read_written_and_given_back(
         (root / f"{name}$header").write_text(header)
     place = ("--data-dir", str(server.data_dir))
     told = run_command("storage", "survey", *place, "--json").ok.json
-    assert (told["event"], told["problems"]) == ("storage_surveyed", [])
+    assert (told["type"], told["problems"]) == ("storage_surveyed", [])
     assert len(told["segments"]) == 2  # type: ignore[arg-type]  # A list.
     lines = run_command("storage", "import", *place).ok.lines
     assert lines[-1] == "to read them: penstock stream create older/orders --segments 2"
@@ -90,7 +90,7 @@ def test_a_stream_that_an_older_pravega_left_is_read_written_and_given_back(
 
     assert run_command("storage", "export", "older/orders", *place).ok.lines[-1].startswith("2 segments exported to ")
     told = run_command("storage", "export", "older", *place, "--json").ok.json
-    assert (told["event"], told["unchanged_count"], told["problems"]) == ("storage_exported", 2, [])
+    assert (told["type"], told["unchanged_count"], told["problems"]) == ("storage_exported", 2, [])
     exported = b""
     for number in range(2):
         entries = (root / f"older/orders/{number}.#epoch.0$header").read_text().split("&")[1:-1]

@@ -132,6 +132,6 @@ def test_a_picture_that_cannot_be_written_is_told(penstock: Run, penstock_client
     """With the file and the reason."""
     penstock_client.create_stream("mapped/nowhere")
     failed = penstock("stream", "describe", "mapped/nowhere", "--svg", str(tmp_path / "none" / "map.svg"))
-    assert failed.code == 1
+    assert failed.code == 2
     assert "cannot draw into" in failed.stderr
     assert "No such file or directory" in failed.stderr

@@ -35,7 +35,7 @@ def test_what_could_not_be_found_out_is_no_success(
     assert (unknown.code, unknown.lines[-1]) == (1, "not all could be found out")
     assert unknown.lines[0].startswith("not known: verify/x/0.#epoch.0: ")
     told = run_command("verify", "--json", uri=uri)
-    assert (told.code, told.json["event"], told.json["is_whole"]) == (1, "verified", True)
+    assert (told.code, told.json["type"], told.json["is_whole"]) == (1, "verified", True)
 
     def away(self: StoredChunks, ranges: Sequence[object]) -> list[PenstockError]:
         return [StorageUnavailableError("it is away")] * len(ranges)

@@ -50,7 +50,7 @@ def stored_event(server: StandaloneProcess) -> bytes:
 def test_ready_line_says_where_everything_is(make_server: Callable[..., StandaloneProcess]) -> None:
     """The JSON form; ports that were asked as 0 are told."""
     server = make_server("--advertise", "localhost").start()
-    assert server.ready["event"] == "ready"
+    assert server.ready["type"] == "ready"
     assert server.ready["controller"] == f"tcp://localhost:{server.controller_port}"
     assert server.ready["segment_store"] == f"localhost:{server.segment_store_port}"
     assert server.ready["data_dir"] == str(server.data_dir)
@@ -110,7 +110,7 @@ def test_data_survive_a_restart_and_the_stop_is_told(server: StandaloneProcess) 
     ports = server.controller_port, server.segment_store_port
     assert server.process is not None
     server.process.send_signal(signal.SIGTERM)
-    assert json.loads(server.read_line()) == {"event": "stopped"}
+    assert json.loads(server.read_line()) == {"type": "stopped", "event": "stopped"}
     assert server.wait() == 0
     server.start()
     assert (server.controller_port, server.segment_store_port) == ports
@@ -123,7 +123,7 @@ def test_ctrl_c_stops_in_order_with_clients_connected(server: StandaloneProcess)
     with WireClient(server.segment_store_port), WireClient(server.segment_store_port) as waiting:
         waiting.send(ReadSegment(SEGMENT, len(EVENT), 1000, "", 1))
         os.kill(server.pid, signal.SIGINT)
-        assert json.loads(server.read_line()) == {"event": "stopped"}
+        assert json.loads(server.read_line()) == {"type": "stopped", "event": "stopped"}
         waiting.receive_until_closed()
         assert server.wait() == 0
 
@@ -136,7 +136,7 @@ def test_a_second_start_on_the_same_directory_is_refused(
     second = make_server()
     second.data_dir = server.data_dir
     refused = second.launch()
-    assert refused["event"] == "error"
+    assert refused["type"] == "error"
     assert refused["kind"] == "DataDirectoryInUseError"
     assert str(server.data_dir) in str(refused["message"])
     assert second.wait() == 1
@@ -208,14 +208,14 @@ def test_ready_probe_tells_a_server_from_none(server: StandaloneProcess) -> None
         0, f"ready: controller {server.uri}, segment store 127.0.0.1:{server.segment_store_port}\n"
     )  # fmt: skip
     probe = run_penstock("ready", "--uri", server.uri, "--json")
-    assert json.loads(probe.stdout)["event"] == "ready"
+    assert json.loads(probe.stdout)["type"] == "ready"
 
     server.terminate()
     probe = run_penstock("ready", "--uri", server.uri, "--timeout-s", "2")
     assert probe.returncode == 1
     assert probe.stderr.startswith(f"penstock: {server.uri} is not ready")
     probe = run_penstock("ready", "--uri", server.uri, "--timeout-s", "2", "--json")
-    assert (probe.returncode, json.loads(probe.stdout)["event"]) == (1, "error")
+    assert (probe.returncode, json.loads(probe.stdout)["type"]) == (1, "error")
 
 
 def test_a_second_signal_ends_the_process_at_once(server: StandaloneProcess) -> None:

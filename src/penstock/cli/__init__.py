@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import typer
+
+from penstock.cli.standard_output import OutputError, checked_output
 
 __all__ = ["main"]
 
@@ -92,6 +96,7 @@ def _app(names: list[str], *, is_overview: bool) -> typer.Typer:
         # Plain text: as markup, "[default: 9090]" in a help text would be a style, and vanish.
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     # Keeps "penstock COMMAND" when only one command was loaded.
     app.callback()(_root)
@@ -144,10 +149,62 @@ def main(arguments: list[str] | None = None) -> None:
     if not is_completing and (not given or (given == asked and COMMANDS[asked[0]].is_group)):
         given = [*given, "--help"]
     app = _app(asked or list(COMMANDS), is_overview=not asked and not is_completing)
-    run: Callable[..., object] = app
+    code = 0
     try:
-        run(given, prog_name="penstock")
-    except Exception as error:  # noqa: BLE001  # what nobody expected is told in a line, too
+        with checked_output():
+            code = _run(app, given)
+    except OutputError as error:
+        if code or error.is_reader_gone:
+            sys.exit(code)  # It failed before; or its reader has enough.
+        sys.stderr.write(f"penstock: standard output: {error}\n")
+        sys.exit(1)
+    sys.exit(code)
+
+
+def _run(app: Callable[..., object], arguments: list[str]) -> int:
+    """Run the command line; return the exit code. Raises `OutputError` alone."""
+    try:
+        code = app(arguments, prog_name="penstock", standalone_mode=False)
+    except OutputError:
+        raise
+    except typer.Abort:
+        return 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001  # an unexpected error is reported in a line, too
+        if isinstance(error, _UsageError):
+            return _tell_usage(error, as_json="--json" in arguments)
         from penstock.cli.failure import tell_defect
 
-        sys.exit(tell_defect(error))
+        return tell_defect(error)
+    return code if isinstance(code, int) else 0
+
+
+@runtime_checkable
+class _UsageError(Protocol):
+    """What Typer raises for a wrong command line. Its class is Click's or Typer's own, by the version of Typer."""
+
+    exit_code: int
+
+    def format_message(self) -> str:
+        """Return what is wrong."""
+
+    def show(self) -> None:
+        """Print it to standard error, after the usage."""
+
+
+def _tell_usage(error: _UsageError, *, as_json: bool) -> int:
+    """Report a wrong command line; return the exit code. Nothing was connected to."""
+    if as_json:
+        from penstock.cli.failure import EXIT_USAGE, fail
+
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "penstock"
+        fail(
+            error.format_message(),
+            kind="UsageError",
+            as_json=True,
+            code=EXIT_USAGE,
+            hint=f"{command} --help shows what it takes",
+        )
+    else:
+        error.show()
+    return error.exit_code

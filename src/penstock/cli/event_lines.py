@@ -21,8 +21,8 @@ _encoder = msgspec.json.Encoder()
 _VISIBLE_IN_JSON = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
-class _Line(msgspec.Struct, omit_defaults=True):
-    """An event as JSON. `event` is its text; one that is not UTF-8 is in `event_base64` instead."""
+class _Line(msgspec.Struct, omit_defaults=True, tag_field="type", tag="event"):
+    """An event as a JSON record. `event` is its text; if that is not UTF-8, `event_base64` has its bytes."""
 
     segment: int
     offset: int

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import sys
 import tempfile
@@ -18,8 +17,11 @@ from types import FrameType
 
 import typer
 
+from penstock.cli.standard_output import OutputError
 from penstock.model.errors import (
     ControllerUnavailableError,
+    InvalidArgumentError,
+    InvalidNameError,
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
@@ -59,59 +61,75 @@ class Interrupted(BaseException):
 
 
 def fail(
-    message: str, *, kind: str, as_json: bool, code: int = EXIT_FAILED, details: dict[str, object] | None = None
+    message: str,
+    *,
+    kind: str,
+    as_json: bool,
+    code: int = EXIT_FAILED,
+    hint: str = "",
+    details: dict[str, object] | None = None,
 ) -> typer.Exit:
-    """Print `message` and return the exit to raise. `kind` is the error's name, `details` more fields, for programs."""
+    """Print `message`, and after it the `hint` what to do next; return the exit to raise.
+
+    `kind`: the error's name; `details`: more fields; both are for programs. With `as_json` an error is a record of the
+    type ``error`` on standard output.
+    """
     if as_json:
-        sys.stdout.write(json.dumps({"event": "error", "kind": kind, "message": message, **(details or {})}) + "\n")
-        sys.stdout.flush()
+        record: dict[str, object] = {"type": "error", "kind": kind, "message": message}
+        if hint:
+            record["hint"] = hint
+        # `event`: the name that `type` had in lines of `standalone` before.
+        text = json.dumps({**record, **(details or {}), "event": "error"}) + "\n"
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OutputError:
+            pass  # The exit code says as much.
     else:
-        sys.stderr.write(f"penstock: {message}\n")
+        sys.stderr.write(f"penstock: {message}\n" + (f"  {hint}\n" if hint else ""))
     return typer.Exit(code)
 
 
-def message_of(error: PenstockError) -> str:
-    """Return what an error says, and where that helps the command to go on with."""
-    hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
-    return f"{error}\n  {hint}" if hint else str(error)
+def hint_of(error: PenstockError) -> str:
+    """Return what to do next about an error, where the error itself cannot know the commands."""
+    return next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
+
+
+def code_of(error: PenstockError) -> int:
+    """Return the exit code for an error: `EXIT_USAGE` where the command line itself is wrong."""
+    from penstock.runtime.settings import SettingsError
+
+    # Their subclasses are about data, ports and directories, not about words on the command line.
+    return EXIT_USAGE if type(error) in (InvalidArgumentError, InvalidNameError, SettingsError) else EXIT_FAILED
 
 
 @contextmanager
 def failures_told(*, as_json: bool) -> Iterator[None]:
-    """Turn errors that Penstock raises on purpose, signals, and a reader of the output that went into exit codes.
+    """Turn errors that Penstock raises on purpose, errors of the operating system, and signals into exit codes.
 
-    An output that nobody reads any more is no error: whoever read it has what it wanted, as `head` has.
+    What standard output raises is handled by `main`, for all commands.
     """
     try:
         yield
-        sys.stdout.flush()
     except PenstockError as error:
-        raise fail(message_of(error), kind=type(error).__name__, as_json=as_json) from error
-    except BrokenPipeError:
-        forget_output()
-        raise typer.Exit(0) from None
+        raise fail(
+            str(error), kind=type(error).__name__, as_json=as_json, code=code_of(error), hint=hint_of(error)
+        ) from error
     except OSError as error:
-        forget_output()
-        raise fail(f"{error.strerror or error}", kind="OSError", as_json=False) from error
+        raise fail(_os_message(error), kind="OSError", as_json=as_json) from error
     except (KeyboardInterrupt, Interrupted) as error:
         raise typer.Exit(exit_code_of(error)) from error
+
+
+def _os_message(error: OSError) -> str:
+    what = error.strerror or str(error)
+    return f"{error.filename}: {what}" if error.filename else what
 
 
 def exit_code_of(interruption: KeyboardInterrupt | Interrupted) -> int:
     """Return the exit code for a command that a signal ended."""
     number = interruption.number if isinstance(interruption, Interrupted) else signal.SIGINT
     return EXIT_SIGNAL + int(number)
-
-
-def forget_output() -> None:
-    """Let what is still in the buffer of standard output go nowhere: at exit Python would fail on it once more."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except (OSError, ValueError):
-        return  # Not a file of this process.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def list_logs(data_dir: DataDir = None, config: Config = None, as_json: AsJson =
     with failures_told(as_json=as_json), _logs(data_dir, config, is_locked=False) as logs:
         reports = logs.reports()
     if as_json:
-        typer.echo(json.dumps({"event": "logs", "logs": [asdict(report) for report in reports]}))
+        typer.echo(json.dumps({"type": "logs", "logs": [asdict(report) for report in reports]}))
         return
     if not reports:
         typer.echo("no log was ever opened")
@@ -118,6 +118,6 @@ def _change(
     with failures_told(as_json=as_json), _logs(data_dir, config, is_locked=True) as logs:
         change(logs)
     if as_json:
-        typer.echo(json.dumps({"event": what, "container": container}))
+        typer.echo(json.dumps({"type": what, "container": container}))
     else:
         typer.echo(f"the log of container {container} is {what}")

@@ -15,10 +15,10 @@ _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-def tell(event: str, fields: dict[str, object], lines: Iterable[str], *, as_json: bool) -> None:
-    """Print `lines`, or as JSON the `fields` with the name of the `event`."""
+def tell(kind: str, fields: dict[str, object], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print `lines`, or as JSON a record: `fields` after its `type`, which is `kind`."""
     if as_json:
-        write_text(json.dumps({"event": event, **fields}) + "\n")
+        write_text(json.dumps({"type": kind, **fields}) + "\n")
         return
     write_text("".join(f"{line}\n" for line in lines))
 

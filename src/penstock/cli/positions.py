@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.moments import NOW, is_moment, moment_text
 from penstock.cli.options import POSITION_HELP
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import EARLIEST, LATEST, StreamCut, is_cut_text
 
@@ -74,7 +74,7 @@ def noted(text: str) -> int | str:
 async def _cut_at_noted(client: Client, stream: str, text: str) -> StreamCut:
     cut = await client.cut_at_noted_time(stream, noted(text))
     if cut is None:
-        raise InvalidArgumentError(
+        raise PenstockError(
             f"no watermark of {stream} has come to {text} yet: penstock stream watermark shows how far its writers are"
         )
     return cut

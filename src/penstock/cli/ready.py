@@ -29,6 +29,6 @@ def ready(
     with failures_told(as_json=as_json):
         found = asyncio.run(probe(uri, timeout_s))
     if as_json:
-        typer.echo(json.dumps({"event": "ready", **asdict(found)}))
+        typer.echo(json.dumps({"type": "ready", **asdict(found)}))
     else:
         typer.echo(f"ready: controller {found.controller}, segment store {found.segment_store}")

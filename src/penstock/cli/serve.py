@@ -66,7 +66,7 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
             start.cancel()
             await asyncio.wait((start,))
             if as_json:
-                _print_line(json.dumps({"event": "stopped"}))
+                _print_record("stopped", {})
             return True
         start.result()
         settle_collector()
@@ -86,15 +86,14 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         return False
     logger.info("stopped")
     if as_json:
-        _print_line(json.dumps({"event": "stopped"}))
+        _print_record("stopped", {})
     return True
 
 
 def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
     failures = {str(container_id): error for container_id, error in server.failures.items()}
     if as_json:
-        event = {
-            "event": "ready",
+        fields: dict[str, object] = {
             "controller": server.controller_uri,
             "segment_store": server.segment_store_address,
             "segment_stores": [asdict(store) for store in server.segment_stores],
@@ -103,7 +102,7 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
             "start_s": round(took_s, 3),
             "failures": failures,
         }
-        _print_line(json.dumps(event))
+        _print_record("ready", fields)
         return
     for container_id, error in failures.items():
         sys.stderr.write(f"penstock: container {container_id} stays offline, its segments are not served: {error}\n")
@@ -117,6 +116,11 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
         f"penstock is ready: controller {server.controller_uri}, {where}, "
         f"data in {server.data_description} (pid {os.getpid()}, {took_s:.2f} s)"
     )
+
+
+def _print_record(kind: str, fields: dict[str, object]) -> None:
+    # `event`: the name that `type` had in these lines before.
+    _print_line(json.dumps({"type": kind, "event": kind, **fields}))
 
 
 def _print_line(text: str) -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.failure import (
-    EXIT_FAILED,
     Interrupted,
+    code_of,
     exit_code_of,
     fail,
     failures_told,
-    message_of,
+    hint_of,
     termination_interrupts,
 )
 from penstock.cli.options import URI, AsJson, Stream, Uri
@@ -187,9 +187,16 @@ def _cut_off(
         return fail(
             f"interrupted; {how_far}", kind="Interrupted", as_json=as_json, code=exit_code_of(error), details=details
         )
-    why = message_of(error) if isinstance(error, PenstockError) else f"standard input cannot be read: {error}"
+    if not isinstance(error, PenstockError):
+        why = f"standard input cannot be read: {error}\n  {how_far}"
+        return fail(why, kind=type(error).__name__, as_json=as_json, details=details)
     return fail(
-        f"{why}\n  {how_far}", kind=type(error).__name__, as_json=as_json, code=EXIT_FAILED, details=details
+        f"{error}\n  {how_far}",
+        kind=type(error).__name__,
+        as_json=as_json,
+        code=code_of(error),
+        hint=hint_of(error),
+        details=details,
     )
 
 
