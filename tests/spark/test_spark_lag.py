@@ -12,7 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.model.errors import InvalidArgumentError, OutcomeUnknownError, UnsupportedOperationError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    OutcomeUnknownError,
+    UnsupportedOperationError,
+)
 from penstock.spark.lag import QUERY_COUNT_MAX, TAIL_COUNT_MAX, LagTracker, QueryLag, SegmentLag
 from penstock.spark.planner import Extent
 from penstock.spark.store import StoredStream
@@ -167,6 +172,9 @@ class ScaledStream:
         if not self.is_there:
             raise OutcomeUnknownError("no store")
         return {0: Extent(0, 100, True), 1: Extent(10, 50, True), NEXT: Extent(0, 70, False)}[segment]
+
+    def extents(self, segments: Sequence[int]) -> Sequence[Extent | NoSuchSegmentError]:
+        return [self.extent(segment) for segment in segments]
 
     def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
         return {0: {1: [0]}, 1: {NEXT: [1]}}[segment]

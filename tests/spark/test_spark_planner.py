@@ -34,6 +34,15 @@ class ModelStream:
     def extent(self, segment: int) -> Extent:
         return Extent(0, len(self.data[segment]), segment in self.sealed())
 
+    def extents(self, segments: Sequence[int]) -> Sequence[Extent | NoSuchSegmentError]:
+        found: list[Extent | NoSuchSegmentError] = []
+        for segment in segments:
+            try:
+                found.append(self.extent(segment))
+            except NoSuchSegmentError as error:
+                found.append(error)
+        return found
+
     def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
         return {new: olds for new, olds in self.replaces.items() if segment in olds}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from penstock.model.errors import NoSuchSegmentError
 from penstock.model.events import EVENT_HEADER_LENGTH, frame_events
 from penstock.spark.boundaries import boundaries_at, boundary_behind
 from penstock.spark.planner import Extent
@@ -58,6 +59,9 @@ class JobStream:
 
     def extent(self, segment: int) -> Extent:
         return Extent(0, len(self.data[segment]), segment in self.sealed())
+
+    def extents(self, segments: Sequence[int]) -> Sequence[Extent | NoSuchSegmentError]:
+        return [self.extent(segment) for segment in segments]
 
     def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
         return {new: olds for new, olds in self.replaces.items() if segment in olds}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
+from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, UnsupportedOperationError
 from penstock.model.names import split_scoped_name
 from penstock.spark.lag import LagTracker, QueryLag
 from penstock.spark.options import StoreSettings
@@ -104,6 +104,12 @@ class _AskedStream(StoredStream):
         """See `StreamView.extent`."""
         self._count()
         return super().extent(segment)
+
+    def extents(self, segments: Sequence[int]) -> Sequence[Extent | NoSuchSegmentError]:
+        """See `StreamView.extents`."""
+        self._question_count += len(segments) - 1
+        self._count()
+        return super().extents(segments)
 
     def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
         """See `StreamView.successors`."""

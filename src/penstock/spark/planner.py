@@ -12,13 +12,18 @@ Source: Spark integration specification, section 3.4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError
 from penstock.spark.offsets import Cut
+from penstock.spark.sharing import Claims, Lookup, share_bytes, share_events
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 #: Why bytes are gone, and what to do about it.
 TRUNCATED = (
@@ -81,6 +86,13 @@ class Losses:
         return ", ".join(parts)
 
 
+class Each(Protocol):
+    """Applies a function to each of some values, as `map` does, perhaps to several at once."""
+
+    def __call__(self, function: Callable[[A], B], values: Iterable[A], /) -> Iterator[B]:
+        """Yield the results in the order of the values. Raises what the function raises."""
+
+
 class StreamView(Protocol):
     """What planning asks about one stream."""
 
@@ -90,6 +102,9 @@ class StreamView(Protocol):
 
     def extent(self, segment: int) -> Extent:
         """Return the bytes that a segment holds now. Raises `NoSuchSegmentError`: it was truncated whole."""
+
+    def extents(self, segments: Sequence[int]) -> Sequence[Extent | NoSuchSegmentError]:
+        """Return the extent of each of many segments, or that it was truncated whole, in one request."""
 
     def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
         """Return each segment that follows the sealed `segment`, with all the segments it replaces."""
@@ -116,6 +131,8 @@ class _Walk:
         self._losses = losses
         #: Segments of which it is known what is gone.
         self._looked_at: set[int] = set()
+        #: What `extents` has returned and `_found` has not used.
+        self._prefetched: dict[int, Extent | NoSuchSegmentError] = {}
 
     def extent(self, segment: int) -> Extent:
         """Return the extent of a segment that the end cut does not name: it must be sealed, so it cannot change."""
@@ -133,7 +150,10 @@ class _Walk:
 
     def _found(self, segment: int) -> Extent:
         try:
-            return self.view.extent(segment)
+            known = self._prefetched.pop(segment, None)
+            if isinstance(known, NoSuchSegmentError):
+                raise known
+            return known or self.view.extent(segment)
         except NoSuchSegmentError as error:
             if self._losses is None:
                 error.add_note(f"what the query had not read of it is gone: {TRUNCATED}")
@@ -181,7 +201,9 @@ class _Walk:
         """Move segments to the first byte that is kept, where losses are to be noted."""
         if self._losses is None:
             return
-        for segment in sorted(self.cut.keys() - self._looked_at):
+        new = sorted(self.cut.keys() - self._looked_at)
+        self._prefetched = dict(zip(new, self.view.extents(new), strict=True)) if new else {}
+        for segment in new:
             self._looked_at.add(segment)
             found = self._found(segment)
             if segment not in self.end:
@@ -240,79 +262,69 @@ def advance(
     losses: Losses | None = None,
     *,
     events_max: int | None = None,
+    claims: Claims | None = None,
+    each: Each = map,
 ) -> dict[int, int]:
     """Return the cut that is at most `bytes_max` and `events_max` past `start` and not past `end`.
 
-    What is allowed is shared among the open segments in proportion to the bytes that each has left, so that all of
-    them arrive at the end together, and each share ends on an event boundary. An event that alone is larger than
-    `bytes_max` is taken all the same: at least one event is passed while there is any. With both limits None the
-    walk goes to `end`.
+    What is allowed is shared among the open segments as `penstock.spark.sharing` says, over the micro-batches that have
+    the same `claims`, and each share ends on an event boundary. An event that alone is larger than `bytes_max` is
+    taken all the same: at least one event is passed while there is any. With both limits None the walk goes to `end`.
 
-    With `losses` what is gone is passed, noted there, and takes nothing of what is allowed.
+    With `losses` what is gone is passed, noted there, and takes nothing of what is allowed. `each` is as `map`, and
+    may run the lookups of event boundaries at once.
 
     Raises:
         InvalidArgumentError: `end` does not follow `start`.
         NoSuchSegmentError, SegmentTruncatedError: bytes are gone, and there is no `losses`.
     """
-    walk = _Walk(view, start, end, losses)
+    walk, claims = _Walk(view, start, end, losses), claims or Claims()
     bytes_left, events_left = bytes_max, events_max
     while True:
         walk.settle()
         pending = walk.pending()
         total = sum(pending.values())
         if not total:
+            claims.clear()
             return walk.cut
-        whole = goals = {segment: walk.cut[segment] + length for segment, length in pending.items()}
+        at = {segment: walk.cut[segment] for segment in pending}
+        whole = goals = {segment: at[segment] + length for segment, length in pending.items()}
+        taken: Mapping[int, int] = pending
+        shares = claims.of(pending)
         if bytes_left is not None:
             if total > bytes_left:
-                goals = _within_bytes(walk, pending, bytes_left)
+                goals, taken = share_bytes(at, goals, shares, bytes_left, partial(_boundaries, view, each))
             bytes_left -= total
         if events_left is not None:
-            goals, event_count = _within_events(walk, goals, events_left)
-            events_left -= event_count
+            goals, taken = share_events(at, goals, shares, events_left, partial(_boundaries_behind, view, each))
+            events_left -= sum(taken.values())
         for segment, goal in goals.items():
             walk.move(segment, goal)
         if goals == whole:
             continue
         if not walk.ranges:
-            # The first event of every segment is larger than its share: pass one, where most is left.
-            segment = max(pending, key=lambda each: (pending[each], -each))
-            walk.move(segment, walk.view.event_end(segment, walk.cut[segment]))
+            # The first event of every segment is larger than the limit: pass one, where the claim is the largest.
+            segment = max(pending, key=lambda each: (shares[each], -each))
+            walk.move(segment, view.event_end(segment, walk.cut[segment]))
+            taken = {segment: 1}
+        claims.settle(pending, taken)
         walk.settle()
         return walk.cut
 
 
-def _within_bytes(walk: _Walk, pending: Mapping[int, int], bytes_left: int) -> dict[int, int]:
-    """Return how far each segment goes where so many bytes are shared among them, which are less than they have."""
-    total = sum(pending.values())
-    goals: dict[int, int] = {}
-    for segment, length in pending.items():
-        at = walk.cut[segment]
-        share = length * bytes_left // total
-        goals[segment] = walk.view.boundaries(segment, at, [at + share])[0] if share else at
-    return goals
+def _boundaries(view: StreamView, each: Each, lookups: Sequence[Lookup]) -> Iterator[tuple[int, int]]:
+    def find(lookup: Lookup) -> tuple[int, int]:
+        boundary = view.boundaries(lookup.segment, lookup.at, [lookup.at + lookup.share])[0]
+        return boundary, boundary - lookup.at
+
+    yield from each(find, lookups)
 
 
-def _within_events(walk: _Walk, goals: Mapping[int, int], events_left: int) -> tuple[dict[int, int], int]:
-    """Return how far each segment goes, at most to its goal, where so many events are shared, and how many it takes.
+def _boundaries_behind(view: StreamView, each: Each, lookups: Sequence[Lookup]) -> Iterator[tuple[int, int]]:
+    def find(lookup: Lookup) -> tuple[int, int]:
+        return view.boundary_behind(lookup.segment, lookup.at, lookup.goal, lookup.share)
 
-    No more headers are walked than that: how many events a segment has before its goal is not asked.
-    """
-    lengths = {segment: goal - walk.cut[segment] for segment, goal in goals.items()}
-    total = sum(lengths.values())
-    if not total:
-        return dict(goals), 0
-    shares = {segment: length * events_left // total for segment, length in lengths.items()}
-    # What rounding has left goes to those that have most to read.
-    over = events_left - sum(shares.values())
-    for segment in sorted(lengths, key=lambda each: (-lengths[each], each))[:over]:
-        shares[segment] += 1
-    found, event_count = dict(walk.cut), 0
-    for segment, share in shares.items():
-        if share and lengths[segment]:
-            found[segment], taken = walk.view.boundary_behind(segment, walk.cut[segment], goals[segment], share)
-            event_count += taken
-    return {segment: found[segment] for segment in goals}, event_count
+    yield from each(find, lookups)
 
 
 def ranges_between(view: StreamView, start: Cut, end: Cut, losses: Losses | None = None) -> list[ByteRange]:
@@ -341,16 +353,16 @@ def ranges_between(view: StreamView, start: Cut, end: Cut, losses: Losses | None
     return walk.ranges
 
 
-def kept(view: StreamView, wanted: ByteRange, losses: Losses) -> ByteRange:
-    """Return what the stream still holds of a range, perhaps an empty range at its end; note what it does not."""
-    try:
-        start_offset = view.extent(wanted.segment).start_offset
-    except NoSuchSegmentError:
-        start_offset = wanted.end
-    start = min(max(start_offset, wanted.start), wanted.end)
-    if start > wanted.start:
-        losses.ranges.append(ByteRange(wanted.segment, wanted.start, start))
-    return ByteRange(wanted.segment, start, wanted.end)
+def kept(view: StreamView, ranges: Sequence[ByteRange], losses: Losses) -> list[ByteRange]:
+    """Return what the stream still holds of each range, perhaps an empty range at its end; note what it does not."""
+    result: list[ByteRange] = []
+    for wanted, found in zip(ranges, view.extents([each.segment for each in ranges]), strict=True):
+        start_offset = wanted.end if isinstance(found, NoSuchSegmentError) else found.start_offset
+        start = min(max(start_offset, wanted.start), wanted.end)
+        if start > wanted.start:
+            losses.ranges.append(ByteRange(wanted.segment, wanted.start, start))
+        result.append(ByteRange(wanted.segment, start, wanted.end))
+    return result
 
 
 def check_ranges(view: StreamView, ranges: Sequence[ByteRange]) -> None:
@@ -358,9 +370,12 @@ def check_ranges(view: StreamView, ranges: Sequence[ByteRange]) -> None:
 
     Raises:
         InvalidArgumentError: a range goes past the end of its segment, or starts before what is kept.
+        NoSuchSegmentError: a segment was truncated whole.
     """
-    for each in ranges:
-        extent = view.extent(each.segment)
+    for each, extent in zip(ranges, view.extents([each.segment for each in ranges]), strict=True):
+        if isinstance(extent, NoSuchSegmentError):
+            extent.add_note(f"bytes [{each.start}, {each.end}) of it are gone: {TRUNCATED}")
+            raise extent
         if each.end > extent.length:
             raise InvalidArgumentError(
                 f"stream {view.name}: bytes [{each.start}, {each.end}) of segment {each.segment} are asked for, but it "

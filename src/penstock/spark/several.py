@@ -24,7 +24,7 @@ from penstock.model.stream_cuts import StreamCut
 from penstock.spark.offsets import Cut, Cuts
 from penstock.spark.options import SourceOptions, StoreSettings, is_pattern
 from penstock.spark.planner import ByteRange, Extent
-from penstock.spark.store import StoredStream, client_of, give_back, layouts_of, run_in_client
+from penstock.spark.store import StoredStream, client_of, extents_of, give_back, layouts_of, run_in_client
 
 if TYPE_CHECKING:
     from penstock import aio
@@ -94,6 +94,10 @@ class StreamSet:
         """See `StreamView.extent`."""
         stream, segment = self.stream_of(segment)
         return stream.extent(segment)
+
+    def extents(self, segments: Sequence[int]) -> Sequence[Extent | NoSuchSegmentError]:
+        """See `StreamView.extents`."""
+        return extents_of(self._settings, [self.segment_name(segment) for segment in segments])
 
     def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
         """See `StreamView.successors`."""

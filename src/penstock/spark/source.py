@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -44,6 +45,7 @@ from penstock.spark.planner import (
     ranges_between,
     split_ranges,
 )
+from penstock.spark.sharing import Claims
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +60,9 @@ T = TypeVar("T")
 
 #: How often in a row a plan may find that more was truncated while it was made.
 PLAN_ATTEMPTS_MAX = 5
+
+#: Event boundaries that a plan looks up at once.
+LOOKUPS_AT_ONCE = 16
 
 #: Micro-batches whose leases of chunks are remembered; those of others end by themselves.
 LEASED_BATCHES_MAX = 64
@@ -163,7 +168,7 @@ def _partitions(
         ranges = ranges_between(streams, begins, streams.joined(ends), losses)
         if losses is not None:
             # Of a segment that the walk had looked at more may be gone by now.
-            ranges = [left for left in (kept(streams, each, losses) for each in ranges) if left.length]
+            ranges = [left for left in kept(streams, ranges, losses) if left.length]
         if is_checked:
             check_ranges(streams, ranges)
         return split_ranges(
@@ -228,7 +233,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
             if options.fails_on_loss:
                 raise
             losses = Losses()
-            wanted = kept(stream, ByteRange(wanted.segment, progress.at, wanted.end), losses)
+            (wanted,) = kept(stream, [ByteRange(wanted.segment, progress.at, wanted.end)], losses)
             if not losses:
                 raise
             _report(stream.name, losses)
@@ -274,6 +279,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Where the query ends, once known, for which option `until` is a time.
         self._until: dict[str, Cut] = {}
         self._has_planned = False
+        #: What limits owe to segments, and the streams of these.
+        self._claims = Claims()
+        self._claiming: frozenset[str] = frozenset()
         #: When the micro-batch before was planned: the first one waits for nothing.
         self._batch_s = float("-inf")
         #: Micro-batches that may not be done yet, by their ends, with the leases of chunks that their tasks share.
@@ -333,14 +341,20 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def plan(losses: Losses | None) -> Place:
             streams, begins, new = self._begins(place, ends, losses)
             unread = {name: cut for name, cut in place.unread().items() if name in begins}
-            cut = advance(
-                streams,
-                streams.joined(begins),
-                streams.joined({name: ends[name] for name in begins}),
-                bytes_max,
-                losses,
-                events_max=events_max,
-            )
+            if self._claiming != frozenset(ends):
+                # Keys of segments are unique among the streams of one plan.
+                self._claims, self._claiming = Claims(), frozenset(ends)
+            with ThreadPoolExecutor(LOOKUPS_AT_ONCE) as pool:
+                cut = advance(
+                    streams,
+                    streams.joined(begins),
+                    streams.joined({name: ends[name] for name in begins}),
+                    bytes_max,
+                    losses,
+                    events_max=events_max,
+                    claims=self._claims,
+                    each=pool.map,
+                )
             return Place(streams.apart(cut), unread | new)
 
         found, losses = _planned(self._options, plan)

@@ -103,6 +103,28 @@ def run_in_client(settings: StoreSettings, step: Callable[[aio.Client], Coroutin
     return client._portal.call(step(client._part))
 
 
+def extents_of(settings: StoreSettings, segments: Sequence[str]) -> Sequence[Extent | NoSuchSegmentError]:
+    """Return the extent of each of many segments, given by full names, or that it does not exist."""
+
+    async def extents(client: aio.Client) -> Sequence[Extent | NoSuchSegmentError]:
+        found: list[Extent | NoSuchSegmentError] = []
+        for name, answer in zip(segments, await client._segment_client.segment_infos(segments), strict=True):
+            if isinstance(answer, NoSuchSegmentError):
+                found.append(answer)
+                continue
+            if isinstance(answer, PenstockError):
+                # Requests in bulk are not repeated.
+                try:
+                    answer = await client.segment_info(name)
+                except NoSuchSegmentError as error:
+                    found.append(error)
+                    continue
+            found.append(Extent(answer.start_offset, answer.length, answer.is_sealed))
+        return found
+
+    return run_in_client(settings, extents) if segments else []
+
+
 async def _locate(segment: str, offset: int, client: aio.Client) -> int:
     return await client._segment_client.locate_offset(segment, offset)
 
@@ -274,6 +296,10 @@ class StoredStream:
         """See `StreamView.extent`."""
         info = client_of(self.settings).segment_info(self.segment_name(segment))
         return Extent(info.start_offset, info.length, info.is_sealed)
+
+    def extents(self, segments: Sequence[int]) -> Sequence[Extent | NoSuchSegmentError]:
+        """See `StreamView.extents`."""
+        return extents_of(self.settings, [self.segment_name(segment) for segment in segments])
 
     def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
         """See `StreamView.successors`."""
