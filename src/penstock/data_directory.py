@@ -78,6 +78,8 @@ class DataDirectory:
         self._disk = runtime.disk
         self._runtime = runtime
         self._lock: DiskLock | None = None
+        #: After `open`: whether it has made the directory what it is.
+        self.is_new: bool = False
 
     @property
     def tier1(self) -> str:
@@ -130,7 +132,10 @@ class DataDirectory:
         except OSError as error:
             raise self._unusable(error) from error
         try:
-            identity = self._read_identity() or self._write_identity(container_count)
+            identity = self._read_identity()
+            if identity is None:
+                identity = self._write_identity(container_count)
+                self.is_new = True
             if identity.container_count != container_count:
                 raise DataDirectoryError(
                     f"{self.root} was made with {identity.container_count} containers and that number cannot change: "

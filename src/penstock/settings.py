@@ -246,6 +246,11 @@ class StandaloneSettings:
         return socket.gethostname() if self.host in _WILDCARDS else self.host
 
     @property
+    def is_open_to_other_machines(self) -> bool:
+        """Whether the server listens on all addresses of this machine."""
+        return self.host in _WILDCARDS
+
+    @property
     def listening_host(self) -> str:
         """The host under which this machine reaches its own ports."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)

@@ -80,6 +80,8 @@ class Standalone:
         #: Where the (first) segment store listens.
         self.segment_store_port: int = 0
         self.controller_port: int = 0
+        #: Whether this start has made the data directory: there was nothing in it.
+        self.is_new_store: bool = False
         # The stops of what was started; run backwards, each whether or not the one before failed.
         self._stops = AsyncExitStack()
 
@@ -297,6 +299,7 @@ class Standalone:
             else:
                 break
         self._stops.callback(directory.close)
+        self.is_new_store = directory.is_new
         return identity
 
     async def stop(self) -> None:

@@ -104,6 +104,29 @@ def test_ready_line_for_people_is_one_line(make_server: Callable[..., Standalone
     assert not server.data_dir.exists()
 
 
+def test_the_ready_line_says_whether_the_store_is_new_and_where(make_server: Callable[..., StandaloneProcess]) -> None:
+    """A mistyped directory is not taken for a store that has lost everything."""
+    server = make_server()
+    command = server.command()
+    server.command = lambda: [word for word in command if word != "--json"]  # type: ignore[method-assign]
+    server.spawn()
+    assert f"new store in {server.data_dir} (pid " in server.read_line().decode()
+    assert server.terminate() == 0
+    server.spawn()
+    assert f"data in {server.data_dir} (pid " in server.read_line().decode()
+    assert server.terminate() == 0
+
+
+def test_a_server_open_to_other_machines_warns_and_names_its_address(
+    make_server: Callable[..., StandaloneProcess],
+) -> None:
+    server = make_server("--host", "0.0.0.0", "--advertise", "127.0.0.1").start()
+    assert server.ready["is_new_store"] is True
+    assert server.terminate() == 0
+    assert "listening on all addresses of this machine" in server.log
+    assert "Clients are given the address 127.0.0.1" in server.log
+
+
 def test_data_survive_a_restart_and_the_stop_is_told(server: StandaloneProcess) -> None:
     """SIGTERM: exit code 0 and a last line; the next start serves the same bytes on the same ports."""
     store_event(server)

@@ -187,3 +187,35 @@ def test_settings_go_through_json_to_another_process() -> None:
         settings_from(StandaloneSettings, {"segment_store": {"cash": {}}}, "the parent")
     with pytest.raises(SettingsError, match="the parent: a setting has the wrong type"):
         settings_from(StandaloneSettings, {"controller_port": "9090"}, "the parent")
+
+
+KUBERNETES = {
+    "PENSTOCK_SERVICE_HOST": "10.0.0.7",
+    "PENSTOCK_SERVICE_PORT": "9090",
+    "PENSTOCK_SERVICE_PORT_GRPC": "9090",
+    "PENSTOCK_PORT": "tcp://10.0.0.7:9090",
+    "PENSTOCK_PORT_9090_TCP": "tcp://10.0.0.7:9090",
+    "PENSTOCK_PORT_9090_TCP_PROTO": "tcp",
+    "PENSTOCK_PORT_9090_TCP_PORT": "9090",
+    "PENSTOCK_PORT_9090_TCP_ADDR": "10.0.0.7",
+    # A Service called penstock-controller: its last variable has the name of a setting.
+    "PENSTOCK_CONTROLLER_SERVICE_HOST": "10.0.0.8",
+    "PENSTOCK_CONTROLLER_PORT": "tcp://10.0.0.8:9090",
+    "PENSTOCK_CONTROLLER_PORT_9090_TCP_ADDR": "10.0.0.8",
+}
+
+
+def test_variables_that_kubernetes_sets_for_a_service_are_ignored_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert load_settings(StandaloneSettings, environment=KUBERNETES) == StandaloneSettings()
+    (record,) = caplog.records
+    assert all(name in record.getMessage() for name in KUBERNETES)
+
+
+def test_settings_with_names_like_those_of_kubernetes_still_count(caplog: pytest.LogCaptureFixture) -> None:
+    loaded = load_settings(StandaloneSettings, environment={"PENSTOCK_CONTROLLER_PORT": "9191"})
+    assert loaded.controller_port == 9191
+    assert not caplog.records
+    with pytest.raises(SettingsError, match="PENSTOCK_PORT"):
+        load_settings(StandaloneSettings, environment={"PENSTOCK_PORT": "9191"})

@@ -73,6 +73,12 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         took_s = time.perf_counter() - started_s
         where = server.data_description
         logger.info("ready after %.2f s: controller %s, data in %s", took_s, server.controller_uri, where)
+        if settings.is_open_to_other_machines:
+            logger.warning(
+                "listening on all addresses of this machine: every program that reaches them may read and change all "
+                "streams. Clients are given the address %s (--advertise sets it)",
+                settings.advertised_host,
+            )
         _tell_ready(server, took_s, as_json)
         await stop_asked
     finally:
@@ -98,6 +104,7 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
             "segment_store": server.segment_store_address,
             "segment_stores": [asdict(store) for store in server.segment_stores],
             "data_dir": None if server.settings.is_memory else os.path.abspath(server.settings.data_dir),
+            "is_new_store": server.is_new_store,
             "pid": os.getpid(),
             "start_s": round(took_s, 3),
             "failures": failures,
@@ -112,9 +119,11 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
             containers = ", ".join(map(str, store.containers))
             _print_line(f"segment store {number}: {store.address}, containers {containers} (pid {store.pid})")
     where = f"segment store {server.segment_store_address}" if len(stores) == 1 else f"{len(stores)} segment stores"
+    # A mistyped directory looks like a store that has lost everything: say that it is new, and where.
+    made = f"new store in {os.path.abspath(server.settings.data_dir)}"
+    data = made if server.is_new_store else f"data in {server.data_description}"
     _print_line(
-        f"penstock is ready: controller {server.controller_uri}, {where}, "
-        f"data in {server.data_description} (pid {os.getpid()}, {took_s:.2f} s)"
+        f"penstock is ready: controller {server.controller_uri}, {where}, {data} (pid {os.getpid()}, {took_s:.2f} s)"
     )
 
 

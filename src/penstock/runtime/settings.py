@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 import os
+import re
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
@@ -22,6 +24,14 @@ import msgspec
 from penstock.model.errors import InvalidArgumentError
 
 S = TypeVar("S")
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_SERVICE_NAME = re.compile(
+    r"(?:^|_)SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)$|(?:^|_)PORT_\d+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?$"
+)
+_SERVICE_PORT = re.compile(r"(?:^|_)PORT$")
+_SERVICE_ADDRESS = re.compile(r"(?:tcp|udp|sctp)://")
 
 #: What a setting may be in a file or as a flag; tables nest.
 Value = object
@@ -61,8 +71,10 @@ def load_settings(
     values: dict[str, Value] = {}
     if file is not None:
         _merge(values, _read_file(kind, file))
+    _warn_of_service_variables(environment or {})
     for variable, text in sorted((environment or {}).items()):
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in (FILE_VARIABLE, URI_VARIABLE):
+        is_setting = variable.startswith(ENVIRONMENT_PREFIX) and variable not in (FILE_VARIABLE, URI_VARIABLE)
+        if is_setting and not _is_service_variable(variable, text):
             path = [part.lower() for part in variable.removeprefix(ENVIRONMENT_PREFIX).split("__")]
             _check_path(kind, path, variable)
             _merge(values, _nested(path, text))
@@ -76,6 +88,29 @@ def load_settings(
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"a setting has the wrong type or value: {error}") from error
+
+
+def _is_service_variable(variable: str, text: str) -> bool:
+    """Return whether Kubernetes has set a variable for a Service whose name begins with ``penstock``.
+
+    Source: "Discovering services" in the documentation of Kubernetes, and the links of containers that it follows.
+    """
+    name = variable.removeprefix(ENVIRONMENT_PREFIX)
+    return bool(_SERVICE_NAME.search(name) or (_SERVICE_PORT.search(name) and _SERVICE_ADDRESS.match(text)))
+
+
+def _warn_of_service_variables(environment: Mapping[str, str]) -> None:
+    found = sorted(
+        variable
+        for variable, text in environment.items()
+        if variable.startswith(ENVIRONMENT_PREFIX) and _is_service_variable(variable, text)
+    )
+    if found:
+        logger.warning(
+            "ignored %s: Kubernetes sets such variables for a Service called penstock; enableServiceLinks: false in "
+            "the pod's specification prevents it",
+            ", ".join(found),
+        )
 
 
 def settings_from(kind: type[S], values: Mapping[str, Value], source: str) -> S:
