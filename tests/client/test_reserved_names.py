@@ -14,6 +14,7 @@ from penstock.client.settings import ClientSettings
 from penstock.model.errors import StreamError
 from penstock.model.policies import GroupRetention, StreamConfig
 from penstock.testing import memory_server
+from support.command_line import run_command
 
 
 @pytest.mark.parametrize("stream", ["reserved/_x", "reserved/_MARKorders", "reserved/..", "reserved/" + "A" * 251])
@@ -51,6 +52,10 @@ def test_internal_streams_are_not_listed_by_the_client(penstock_client: Client) 
     penstock_client.create_stream("listing/orders")
     with penstock_client.reader_group("listing/audit", ["listing/orders"]):
         assert list(penstock_client.streams("listing")) == ["orders"]
+        listed = list(penstock_client.streams("listing", includes_internal=True))
+        assert sorted(listed) == ["_MARKorders", "_RGaudit", "orders"]
+        ran = run_command("stream", "list", "listing", "--all", uri=penstock_client.uri)
+        assert ran.ok.stdout.split() == ["listing/_MARKorders", "listing/_RGaudit", "listing/orders"]
         assert list(penstock_client.reader_groups("listing")) == ["audit"]
 
 

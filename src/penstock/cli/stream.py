@@ -71,6 +71,7 @@ def _retention(keep_time: str | None, keep_bytes: str | None, keep_max: str | No
 def list_streams(
     scope: ScopeToList = None,
     tag: Annotated[str | None, typer.Option(help="Only those that have this tag.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also the system's own: watermarks, group state.")] = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
@@ -82,7 +83,9 @@ def list_streams(
         # Scopes that Pravega keeps for itself begin with an underscore.
         scopes = [scope] if scope else [name for name in session.iterate(client.scopes()) if not name.startswith("_")]
         names = sorted(
-            f"{each}/{name}" for each in scopes for name in session.iterate(client.streams(each, tag=tag))
+            f"{each}/{name}"
+            for each in scopes
+            for name in session.iterate(client.streams(each, tag=tag, includes_internal=everything))
         )
     tell("streams", {"streams": names}, names, as_json=as_json)
 

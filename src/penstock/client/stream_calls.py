@@ -172,13 +172,16 @@ class StreamCalls(ClientCore):
                 await check_between_events(self._open_cluster(), cut)
         await self._controller_client.truncate_stream(cut)
 
-    async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
+    async def streams(
+        self, scope: str, *, tag: str | None = None, includes_internal: bool = False
+    ) -> AsyncIterator[str]:
         """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.
 
-        Streams that Pravega keeps for itself, whose names begin with ``_``, are left out.
+        The system's own streams, whose names begin with ``_`` (watermarks of streams, state of reader groups), are left
+        out unless `includes_internal`.
         """
         async for stream in self._controller_client.streams(scope, tag=tag):
-            if not stream.startswith("_"):
+            if includes_internal or not stream.startswith("_"):
                 yield stream
 
     async def stream_exists(self, stream: str) -> bool:

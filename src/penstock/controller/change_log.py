@@ -31,7 +31,7 @@ def policies_text(config: StreamConfig) -> str:
 
 def _scaling_text(scaling: Scaling) -> str:
     if scaling.kind is ScalingKind.FIXED:
-        return f"{scaling.min_segments} segments"
+        return "1 segment" if scaling.min_segments == 1 else f"{scaling.min_segments} segments"
     return f"{scaling.min_segments} segments or more, {scaling.target_rate} {_RATES[scaling.kind]} each"
 
 

@@ -146,12 +146,13 @@ class StreamCalls(ClientCore):
         """
         self._portal.call(self._part.truncate_stream(cut, at_any_byte=at_any_byte))
 
-    def streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
+    def streams(self, scope: str, *, tag: str | None = None, includes_internal: bool = False) -> Iterator[str]:
         """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.
 
-        Streams that Pravega keeps for itself, whose names begin with ``_``, are left out.
+        The system's own streams, whose names begin with ``_`` (watermarks of streams, state of reader groups), are left
+        out unless `includes_internal`.
         """
-        return self._portal.iterate(self._part.streams(scope, tag=tag))
+        return self._portal.iterate(self._part.streams(scope, tag=tag, includes_internal=includes_internal))
 
     def stream_exists(self, stream: str) -> bool:
         """Say whether a stream exists."""
