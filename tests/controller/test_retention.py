@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -19,11 +20,11 @@ from penstock.controller.retention.explanation import Place
 from penstock.controller.retention.plan import step_ms
 from penstock.controller.retention.retention import Retention
 from penstock.controller.settings import ControllerSettings, RetentionSettings
-from penstock.model.errors import NoSuchStreamError, PenstockError
+from penstock.model.errors import ContainerOfflineError, NoSuchStreamError, PenstockError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import LIMIT_NONE, RetentionKind, Scaling, StreamConfig
 from penstock.model.policies import Retention as Policy
-from support.controller_faults import BlockedSegments
+from support.controller_faults import BlockedSegments, ScriptedSegments
 from support.crash_script import AllBuckets
 from support.failing_requests import Failing
 from support.two_controllers import announced, until
@@ -710,3 +711,70 @@ async def test_no_head_of_retention_divides_a_transaction(cluster):
         assert not head or head[0] == head[1], f"a part of a transaction lies before the head {head}"
     assert head == {0: 70, 1: 70}
     assert not [known.problem for known in retention._cycle._known.values() if known.problem]
+
+
+@pytest.mark.parametrize("is_hanging", [True, False], ids=["hanging", "offline"])
+async def test_streams_of_an_offline_container_delay_no_other_stream(cluster, is_hanging):
+    """Many more of them than are inspected at once: a healthy stream is truncated in time."""
+    settings = ControllerSettings(
+        retry_delay_ms_first=10_000,
+        attempts_max=3,
+        # All segments are in one container here: what hangs must not use up the requests of the healthy stream.
+        segment_batches_max=1000,
+        segment_requests_max=1000,
+        retention=RetentionSettings(interval_s=0.05, streams_at_once=4, answer_timeout_s=0.1),
+    )
+    scripted = ScriptedSegments(cluster.store)
+    blocked = BlockedSegments(scripted, lambda name: name.startswith("scope/sick"))
+    service = cluster.build(settings, segments=blocked)
+    await service.start()
+    await service.create_scope("scope")
+    sick = [f"sick-{number}" for number in range(100)]
+    for name in (*sick, "a"):
+        await service.create_stream("scope", name, StreamConfig(Scaling.fixed(2), retention=by_size(20)))
+    one = House(cluster, service)
+    cycle = service._retention._cycle
+    cycle._pace = replace(cycle._pace, place_s=0.02)
+    if is_hanging:
+        blocked.is_blocked = True
+    else:
+
+        def rule(name, arguments):
+            is_sick = arguments and str(arguments[0]).startswith("scope/sick")
+            return ContainerOfflineError(0, "its log is away") if is_sick else None
+
+        scripted.rule = rule
+    length, heads = 0, set()
+    deadline_s = asyncio.get_running_loop().time() + 20
+    while len(heads) < 6:
+        assert asyncio.get_running_loop().time() < deadline_s, f"the heads were {heads}"
+        length += 10
+        cluster.clock_ms += 1
+        await one.write({0: length, 1: length})
+        await asyncio.sleep(0.02)
+        heads.add(sum((await one.head()).values()))
+    assert cycle._slow_count <= 64
+    assert cycle._failing_workers <= 4
+    assert not cycle._known["scope", "a"].problem
+
+
+async def test_streams_that_failed_are_looked_after_again(house, monkeypatch):
+    """The lane of failing streams empties once they can be inspected."""
+    one = await house(by_size(20))
+    retention = retention_of(one.service)
+    infos = one.cluster.store.segment_infos
+
+    async def refuse(segments):
+        raise ContainerOfflineError(0, "its log is away")
+
+    monkeypatch.setattr(one.cluster.store, "segment_infos", refuse)
+    await one.write({0: 100, 1: 100})
+    await retention.cycle()
+    assert retention._cycle._known["scope", "a"].problem
+    monkeypatch.setattr(one.cluster.store, "segment_infos", infos)
+    for length in (200, 300):
+        one.cluster.clock_ms += 1
+        await one.write({0: length, 1: length})
+        await retention.cycle()
+    assert not retention._cycle._known["scope", "a"].problem
+    assert await one.head() == {0: 200, 1: 200}

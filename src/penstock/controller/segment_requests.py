@@ -195,6 +195,34 @@ class SegmentRequests:
         """Do as `info` does with many segments."""
         return await self._send_all("ask for", segments, self._segments.segment_infos, lambda _, error: False)
 
+    async def infos_in_time(self, segments: Sequence[str], timeout_s: float) -> dict[str, SegmentInfo]:
+        """Return the states of those segments that answer within `timeout_s`, each asked once.
+
+        A segment is missing whose container is offline, hangs, or has no such segment; it delays no other one.
+        """
+        by_container: dict[int, list[str]] = {}
+        for page in pages(segments):
+            for segment in page:
+                by_container.setdefault(container_of(segment, len(self._slots)), []).append(segment)
+            await asyncio.sleep(0)
+        found: dict[str, SegmentInfo] = {}
+
+        async def ask(container: int, names: Sequence[str]) -> None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    for start in range(0, len(names), self._settings.segment_batch_max):
+                        batch = names[start : start + self._settings.segment_batch_max]
+                        async with self._batch_slots[container]:
+                            results = await self._segments.segment_infos(batch)
+                        for segment, result in zip(batch, results, strict=True):
+                            if not isinstance(result, PenstockError):
+                                found[segment] = result
+            except (TimeoutError, PenstockError) as error:
+                _logger.debug("container %d does not say how long segments are: %s", container, error)
+
+        await together(ask(container, names) for container, names in sorted(by_container.items()))
+        return found
+
     async def update_policy(self, segment: str, scaling: Scaling) -> None:
         """Make a segment report its load against `scaling`."""
         await self._send(

@@ -63,6 +63,7 @@ class RetentionSettings:
         interval_s: pause between two looks at the streams that have a policy.
         streams_at_once: streams looked at at the same time.
         stream_timeout_s: how long a look at one stream may take, truncation included.
+        answer_timeout_s: how long a container may take to say how long segments are, of streams that got nothing new.
         cuts_in_minimum: cuts that are recorded of what a policy keeps at least: it keeps more by up to one of so many
             parts, and by what comes between two looks.
         cuts_max: cuts that are recorded of what a policy keeps at most; then they are further apart.
@@ -76,6 +77,7 @@ class RetentionSettings:
     interval_s: float = 30.0
     streams_at_once: int = 16
     stream_timeout_s: float = 600.0
+    answer_timeout_s: float = 5.0
     cuts_in_minimum: int = 64
     cuts_max: int = 4096
     cut_interval_s_min: float = 1.0
@@ -165,7 +167,7 @@ class ControllerSettings:
     shared_writes_max: int = 100
     workflow_timeout_s: float = 120.0
     peer_poll_ms: int = 200
-    sweep_interval_s: float = 5.0
+    sweep_interval_s: float = 3.0
     transaction_sweep_interval_s: float = 60.0
     turn_timeout_ms: int = 5_000
     waiting_requests_max: int = 100

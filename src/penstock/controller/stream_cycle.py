@@ -1,13 +1,18 @@
-"""`StreamCycle`: goes over the streams of a list again and again, and looks at those that fall to this controller.
+"""`StreamCycle`: inspects the streams of a list again and again, those that fall to this controller.
 
-One stream's trouble is not another's: what a look raises is told when it begins and when it ends, and the next cycle
-looks again. Two controllers may look at one stream at once, see `Buckets`: each step of a look is conditional.
+A stream whose segments or tables are offline must not delay the others. An inspection holds one of `streams_at_once`
+places for `place_s` at most; one that takes longer continues without a place, and `slow_streams_max` of these are
+allowed. A stream whose last inspection failed is inspected in a lane of its own, by `failing_at_once` workers, and no
+cycle waits for them. What an inspection raises is logged when it begins to fail and when it succeeds again.
+
+Two controllers may inspect one stream at once, see `Buckets`: each step of an inspection is conditional.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -26,28 +31,48 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CyclePace:
-    """`interval_s`: pause between two cycles. `timeout_name`: the setting that has `stream_timeout_s`, for messages."""
+    """How often streams are inspected, and how many at once.
+
+    Attributes:
+        interval_s: pause between two cycles.
+        streams_at_once: streams inspected at the same time.
+        stream_timeout_s: how long one inspection may take.
+        timeout_name: the setting that has `stream_timeout_s`, for messages.
+        place_s: how long an inspection holds one of the `streams_at_once` places at most.
+        slow_streams_max: inspections that may go on without a place.
+        failing_at_once: streams whose last inspection failed that are inspected at the same time.
+    """
 
     interval_s: float
     streams_at_once: int
     stream_timeout_s: float
     timeout_name: str
+    place_s: float = 1.0
+    slow_streams_max: int = 64
+    failing_at_once: int = 4
 
 
 @dataclass(slots=True)
 class _Known(Generic[S]):
-    """What is remembered of a stream while it is listed and this controller's; `problem` is what its look raised."""
+    """What is remembered of a stream while it is listed and this controller's.
+
+    Attributes:
+        seen: what the inspections themselves remember.
+        problem: what the last inspection raised.
+        is_busy: whether it is inspected now, or waits for that in the lane of failing streams.
+    """
 
     seen: S
     problem: str = ""
+    is_busy: bool = False
 
 
 class StreamCycle(Generic[S]):
     """See the module. `run` it as a task; it goes on whatever a stream or a store does.
 
-    `what` names what a look is for ("watermarks"); `look` is given a stream's tables, its entry in the list, and what
-    is remembered of it, which `new_seen` makes. A stream that is not there any more is taken off the list. `due` says
-    which streams are to be looked at this time; by default all are.
+    `what` names what an inspection is for ("watermarks"); `look` is given a stream's tables, its entry in the list, and
+    what is remembered of it, which `new_seen` makes. A stream that does not exist any more is taken off the list. `due`
+    chooses the streams that are inspected this time among those whose last inspection succeeded; by default all.
     """
 
     def __init__(
@@ -70,6 +95,10 @@ class StreamCycle(Generic[S]):
         self._look = look
         self._due = due
         self._known: dict[tuple[str, str], _Known[S]] = {}
+        self._slow_count = 0
+        #: Streams whose last inspection failed, in the order in which they are inspected again.
+        self._failing: deque[ListedStream] = deque()
+        self._failing_workers = 0
         #: When the next cycle begins, by the loop's clock; in the past while one is under way.
         self.next_s: float = 0.0
 
@@ -79,44 +108,110 @@ class StreamCycle(Generic[S]):
         return None if known is None else known.seen
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Inspect streams for ever."""
         is_failing = False
-        while True:
-            self.next_s = asyncio.get_running_loop().time() + self._pace.interval_s
-            await asyncio.sleep(self._pace.interval_s)
-            try:
-                await self.once()
-            except PenstockError as error:
-                # Said when it begins and when it ends: a store may be away for days.
-                if not is_failing:
-                    _logger.warning("no stream is looked at for its %s, it is tried again: %s", self._what, error)
-                is_failing = True
-            else:
-                if is_failing:
-                    _logger.info("streams are looked at again for their %s", self._what)
-                is_failing = False
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self.next_s = asyncio.get_running_loop().time() + self._pace.interval_s
+                await asyncio.sleep(self._pace.interval_s)
+                try:
+                    await self._cycle(tasks)
+                except PenstockError as error:
+                    # Logged when it begins and when it ends: a store may be away for days.
+                    if not is_failing:
+                        _logger.warning("no stream is looked at for its %s, it is tried again: %s", self._what, error)
+                    is_failing = True
+                else:
+                    if is_failing:
+                        _logger.info("streams are looked at again for their %s", self._what)
+                    is_failing = False
 
     async def once(self) -> None:
-        """Look at each stream once. Raises what the list of streams cannot be read for, and nothing of a stream."""
+        """Inspect each stream once, and wait for all of them.
+
+        Raises what the list of streams cannot be read for, and nothing of a stream.
+        """
+        problem: PenstockError | None = None
+        async with asyncio.TaskGroup() as tasks:
+            try:
+                await self._cycle(tasks)
+            except PenstockError as error:
+                problem = error
+        if problem is not None:
+            raise problem
+
+    async def _cycle(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin to inspect each stream that is due. Waits neither for slow streams nor for those that fail."""
         listed = [each async for each in self._streams.all() if self._buckets.owned(each.scope, each.stream)]
         known: dict[tuple[str, str], _Known[S]] = {}
-        seen: list[tuple[ListedStream, S]] = []
-        for page in pages(listed):  # There may be very many: others have their turn.
+        healthy: list[tuple[ListedStream, S]] = []
+        for page in pages(listed):  # There may be very many: other tasks have their turn.
             for each in page:
                 key = (each.scope, each.stream)
                 found = known[key] = self._known.get(key) or _Known(self._new_seen())
-                seen.append((each, found.seen))
+                if found.is_busy:
+                    continue
+                if found.problem:
+                    found.is_busy = True
+                    self._failing.append(each)
+                else:
+                    healthy.append((each, found.seen))
             await asyncio.sleep(0)
         self._known = known
-        if self._due is not None:
-            listed = list(await self._due(seen))
-        results = await for_each(listed, self._look_at, self._pace.streams_at_once)
-        for each, result in zip(listed, results, strict=True):
-            self._note_problem(each, str(result) if isinstance(result, PenstockError) else "")
+        while self._failing_workers < min(len(self._failing), self._pace.failing_at_once):
+            self._failing_workers += 1
+            tasks.create_task(self._inspect_failing())
+        due = [each for each, _ in healthy] if self._due is None else list(await self._due(healthy))
+        await for_each(due, lambda each: self._inspect_in_place(tasks, each), self._pace.streams_at_once)
+
+    async def _inspect_failing(self) -> None:
+        try:
+            while self._failing:
+                await self._inspect(self._failing.popleft())
+        finally:
+            self._failing_workers -= 1
+
+    async def _inspect_in_place(self, tasks: asyncio.TaskGroup, listed: ListedStream) -> None:
+        """Inspect a stream; return when it is done, or has taken so long that others have its place."""
+        known = self._known.get((listed.scope, listed.stream))
+        if known is not None:
+            known.is_busy = True
+        task = tasks.create_task(self._inspect(listed))
+        done, _ = await asyncio.wait([task], timeout=self._pace.place_s)
+        if done:
+            return
+        if self._slow_count >= self._pace.slow_streams_max:
+            task.cancel()
+            self._note_problem(
+                listed,
+                f"it took longer than {self._pace.place_s:g} s while {self._slow_count} other streams did; its turn "
+                "comes again among the streams that fail",
+            )
+            return
+        self._slow_count += 1
+        task.add_done_callback(self._slow_ended)
+
+    def _slow_ended(self, task: asyncio.Task[None]) -> None:
+        self._slow_count -= 1
+
+    async def _inspect(self, listed: ListedStream) -> None:
+        """Inspect a stream, and note whether that fails."""
+        try:
+            await self._look_at(listed)
+        except PenstockError as error:
+            self._note_problem(listed, str(error))
+        else:
+            self._note_problem(listed, "")
+        finally:
+            known = self._known.get((listed.scope, listed.stream))
+            if known is not None:
+                known.is_busy = False
 
     def _note_problem(self, listed: ListedStream, problem: str) -> None:
-        """Say what is wrong with a stream when it begins and when it ends."""
-        known = self._known[listed.scope, listed.stream]
+        """Log what is wrong with a stream when that begins and when it ends."""
+        known = self._known.get((listed.scope, listed.stream))
+        if known is None:
+            return  # It was taken off the list, or fell to another controller, meanwhile.
         name = f"{listed.scope}/{listed.stream}"
         if problem and not known.problem:
             _logger.warning("%s of stream %s is not looked after, it is tried again: %s", self._what, name, problem)
@@ -125,7 +220,10 @@ class StreamCycle(Generic[S]):
         known.problem = problem
 
     async def _look_at(self, listed: ListedStream) -> None:
-        seen = self._known[listed.scope, listed.stream].seen
+        known = self._known.get((listed.scope, listed.stream))
+        if known is None:
+            return
+        seen = known.seen
 
         async def look(tables: StreamTables) -> None:
             await self._look(tables, listed, seen)
@@ -135,7 +233,7 @@ class StreamCycle(Generic[S]):
                 await self._catalog.on_stream(listed.scope, listed.stream, look)
         except TimeoutError as error:
             raise OutcomeUnknownError(
-                f"the look at stream {listed.scope}/{listed.stream} has not ended within "
+                f"the inspection of stream {listed.scope}/{listed.stream} has not ended within "
                 f"{self._pace.stream_timeout_s:g} s ({self._pace.timeout_name})"
             ) from error
         except NoSuchStreamError:

@@ -36,8 +36,9 @@ from penstock.controller.stream_cuts import Position
 from penstock.controller.stream_cycle import CyclePace, StreamCycle
 from penstock.controller.stream_positions import beginning_of
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.model.errors import InvalidArgumentError, PenstockError, StreamSealedError
+from penstock.model.errors import InvalidArgumentError, StreamSealedError
 from penstock.model.policies import RetentionKind
+from penstock.model.segments import SegmentInfo
 
 _logger = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Retention:
         await self._cycle.once()
 
     async def _due(self, listed: Sequence[tuple[ListedStream, _Seen]]) -> Sequence[ListedStream]:
-        """Return the streams for which there may be something to do. Of all that get nothing new it asks at once."""
+        """Return the streams for which there may be something to do. Those with nothing new cost a request together."""
         now_s = asyncio.get_running_loop().time()
         due: list[ListedStream] = []
         resting: list[tuple[ListedStream, _Seen]] = []
@@ -113,15 +114,11 @@ class Retention:
         for some in pages(resting):
             names += [name for _, seen in some for name in seen.lengths]
             await asyncio.sleep(0)
-        try:
-            infos = await self._context.segments.infos(names)
-        except PenstockError as error:
-            # One of them is away, or gone: the look at its stream tells.
-            _logger.debug("it is not known which streams got something new: %s", error)
-            return due + [each for each, _ in resting]
+        infos = await self._context.segments.infos_in_time(names, self._settings.answer_timeout_s)
         for some in pages(resting):
             for each, seen in some:
-                if any(infos[name].is_sealed or infos[name].length != length for name, length in seen.lengths.items()):
+                # What does not answer is away, or gone: the inspection of its stream finds out.
+                if any(_is_new(infos.get(name), length) for name, length in seen.lengths.items()):
                     due.append(each)
             await asyncio.sleep(0)
         return due
@@ -211,3 +208,8 @@ class Retention:
         if last is not None:
             await tables.retention.remove_until(last.recorded_ms)
         seen.head = head
+
+
+def _is_new(info: SegmentInfo | None, length: int) -> bool:
+    """Return whether a segment may differ from one that was open and had a length."""
+    return info is None or info.is_sealed or info.length != length
