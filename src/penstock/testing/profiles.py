@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from penstock.testing.mutations.peers import CONTROLLERS, TRANSACTIONS
+from penstock.testing.mutations.peers import CLOCKS, CONTROLLERS, TRANSACTIONS
 from penstock.testing.mutations.sinks import SINKS
 from penstock.testing.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
 from penstock.testing.mutations.tables import TABLES_AND_STATES
@@ -36,7 +36,7 @@ RESCUES = Profile(
 OBJECT_RESCUES = replace(RESCUES, name="object rescues", storage="bucket", plan=PlanSettings())
 
 _ALL = (
-    Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS,
+    Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS,
     RESCUES, OBJECT_RESCUES, LONG_OUTAGES,
 )  # fmt: skip
 

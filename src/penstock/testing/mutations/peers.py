@@ -38,6 +38,14 @@ TRANSACTIONS = replace(
 )  # fmt: skip
 """Many transactions that are open while their stream is scaled all the time, at two or three controllers that fail."""
 
+CLOCKS = replace(
+    TRANSACTIONS, name="clocks",
+    plan=replace(
+        CONTROLLERS.plan, kinds=("Crash", "Pause", "ClockJump"), mean_gap_s_max=2.0, clock_jump_ms_max=12 * 3_600_000
+    ),
+)  # fmt: skip
+"""Two or three controllers whose wall clocks are hours apart, and jump, while many transactions are open."""
+
 _PEERS = replace(
     CONTROLLERS, name="peers", workloads=("events", "transactions", "streams"), share=1.0, controller_count_min=3
 )

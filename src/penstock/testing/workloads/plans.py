@@ -42,6 +42,7 @@ class PlanSettings:
         lasts_s_max: longest single fault.
         mean_gap_s_min, mean_gap_s_max: bounds of the mean time between two faults, drawn per plan.
         kinds: see `FaultSettings`.
+        clock_jump_ms_max: farthest jump of a wall clock, either way.
         swizzle_rate, crash_loop_rate, zombie_rate: probability that a plan has one.
     """
 
@@ -50,6 +51,7 @@ class PlanSettings:
     mean_gap_s_min: float = 2.0
     mean_gap_s_max: float = 12.0
     kinds: tuple[str, ...] = ALL_KINDS
+    clock_jump_ms_max: int = 60_000
     swizzle_rate: float = 0.25
     crash_loop_rate: float = 0.2
     zombie_rate: float = 0.2
@@ -85,8 +87,9 @@ def _draw(
     kinds: tuple[str, ...], mean_gap_s: float,
 ) -> Sequence[PlannedFault]:  # fmt: skip
     drawing = FaultSettings(
-        duration_s=settings.duration_s, mean_gap_s=mean_gap_s, lasts_s_max=settings.lasts_s_max, kinds=kinds
-    )
+        duration_s=settings.duration_s, mean_gap_s=mean_gap_s, lasts_s_max=settings.lasts_s_max, kinds=kinds,
+        clock_jump_ms_max=settings.clock_jump_ms_max,
+    )  # fmt: skip
     return FaultPlan.draw(rng, servers=servers, clients=clients, settings=drawing).faults
 
 
