@@ -50,8 +50,13 @@ def test_scopes_and_streams_come_and_go(client):
         client.create_scope("one")
     client.create_stream("one/a", tags=["x"])
     client.create_stream("two/b", scaling=penstock.Scaling.fixed(3), retention=penstock.Retention.by_time(days=1))
-    with pytest.raises(penstock.StreamExistsError):
+    with pytest.raises(penstock.StreamExistsError) as existing:
         client.create_stream("one/a")
+    assert existing.value.__notes__ == ["exist_ok=True accepts the stream as it is"]
+    with pytest.raises(penstock.InvalidArgumentError, match=r"scaling=4: give a Scaling, as Scaling\.fixed\(4\)"):
+        client.create_stream("one/c", scaling=4)
+    with pytest.raises(penstock.InvalidArgumentError, match=r"retention=7: give a Retention"):
+        client.update_stream("one/a", retention=7)
     client.create_stream("one/a", exist_ok=True)
     assert {"one", "two"} <= set(client.scopes())
     assert list(client.streams("one")) == ["a"]
@@ -347,7 +352,7 @@ def test_a_blocking_table_is_used_as_a_dict(client):
             prices["plum"]
         with pytest.raises(penstock.TableKeyMissingError) as missing:
             del prices["apple"]
-        assert str(missing.value).startswith("shelf/prices: key b'apple")
+        assert str(missing.value) == "shelf/prices: key 'apple' does not exist"
         assert prices.pop("pear", 7) is None
         assert prices.pop("pear", 7) == 7
         # An empty one is not false: nobody asks a server by `if prices:`.

@@ -37,6 +37,7 @@ from penstock.model.errors import (
 from penstock.model.events import EVENT_LENGTH_MAX
 from penstock.model.names import is_written_for_readers
 from penstock.model.segments import NO_VALUE, Buffer
+from penstock.model.times import seconds_text
 from penstock.runtime.portal import Lock
 from penstock.wire.commands import (
     AppendBlockEnd,
@@ -278,7 +279,8 @@ class SegmentAppender:
             state = self._store_state()
             if state is not None and state.full is not None:
                 raise StorageFullError(state.full) from error
-            raise OutcomeUnknownError(f"{self.segment}: no answer to SetupAppend within {timeout_s:.3g} s") from error
+            waited = seconds_text(timeout_s)
+            raise OutcomeUnknownError(f"{self.segment}: no answer to SetupAppend within {waited}") from error
 
     def _end_session(self, error: PenstockError) -> None:
         if self._session_end is not None and not self._session_end.done():

@@ -62,6 +62,7 @@ from penstock.model.errors import (
 from penstock.model.names import SegmentId, parent_segment_name, parse_segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.stream_cuts import StreamCut
+from penstock.model.times import seconds_text
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
@@ -489,7 +490,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                         wait.detail = f"{code.name}: {error.details()}"
                     if attempt == self._settings.controller_attempt_count_max or not deadline.left_s():
                         details += (
-                            f" ({attempt} attempts in {deadline.elapsed_s():.3g} s, {deadline.limit_name}: "
+                            f" ({attempt} attempts in {seconds_text(deadline.elapsed_s())}, {deadline.limit_name}: "
                             f"{deadline.limit_s:g} s)"
                         )
                         if is_full:

@@ -33,7 +33,10 @@ async def create_stream(
             return
         raise
     if not is_new and not exist_ok:
-        raise StreamExistsError(f"stream {scope}/{name} exists already")
+        error = StreamExistsError(f"stream {scope}/{name} exists already")
+        # For programs: at the command line there is no such argument.
+        error.add_note("exist_ok=True accepts the stream as it is")
+        raise error
 
 
 async def create_table(

@@ -44,17 +44,13 @@ from penstock.wire.commands import (
 
 _Reply = TypeVar("_Reply", bound=WireCommand)
 
-#: The wire does not say which container a segment belongs to.
-_CONTAINER_UNKNOWN = -1
-
-
 def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
     """Return the error that a reply to a request about `segment` stands for, or None if it is not an error."""
     match reply:
         case WrongHost() if reply.stack.startswith(NO_ROOM):
             return StorageFullError(f"the segment store answered: {reply.stack.removeprefix(NO_ROOM)}")
         case WrongHost():
-            return ContainerNotFoundError(_CONTAINER_UNKNOWN, f"segment {segment} is not served by the host asked")
+            return ContainerNotFoundError(None, f"segment {segment} is not served by the host asked")
         case SegmentIsSealed():
             return SegmentSealedError(segment)
         case SegmentAlreadyExists():

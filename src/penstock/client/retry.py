@@ -10,6 +10,7 @@ from random import Random
 from penstock.client.deadline import Deadline, current_deadline, within
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError
+from penstock.model.times import seconds_text
 
 #: With less time than this left of a call no further attempt is made.
 _ATTEMPT_S_MIN = 0.001
@@ -113,6 +114,6 @@ class Backoff:
             what, name, since_s = deadline.what, deadline.limit_name, deadline.started_s
         attempts = f"{self._attempts} attempt{'s' if self._attempts > 1 else ''}"
         return (
-            f"gave up: {what}: {attempts} in {now_s - since_s:.3g} s ({name}); the next call has the whole time again; "
-            f"raise {name} to outlast longer outages"
+            f"gave up: {what}: {attempts} in {seconds_text(now_s - since_s)} ({name}); the next call has the whole "
+            f"time again; raise {name} to outlast longer outages"
         )

@@ -14,6 +14,7 @@ from penstock.client.stream_history import StreamHistory, history_of
 from penstock.client.stream_segments import SegmentRange
 from penstock.client.time_windows import cut_at_noted_time
 from penstock.client.times import cut_at_time
+from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import (
     SegmentId,
     check_new_scope_name,
@@ -67,6 +68,7 @@ class StreamCalls(ClientCore):
         Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
         `InvalidNameError`, also for a reserved name: those that begin with ``_`` are the system's own.
         """
+        _check_policies(scaling, retention)
         scope, name = split_scoped_name(stream)
         check_new_scope_name(scope)
         check_users_new_stream_name(name)
@@ -91,6 +93,7 @@ class StreamCalls(ClientCore):
 
         To drop a retention policy, use `penstock.aio`, whose `Client.controller` takes a whole `StreamConfig`.
         """
+        _check_policies(scaling, retention)
         scope, name = split_scoped_name(stream)
         with self._deadline(f"update stream {stream}"):
             old = await self._controller_client.stream_config(scope, name)
@@ -285,3 +288,17 @@ class StreamCalls(ClientCore):
         """
         self._open_cluster()
         return await self._statistics_calls.ask(since, groups)
+
+
+def _check_policies(scaling: object, retention: object) -> None:
+    """Raise `InvalidArgumentError` for what is no policy, and name the call that makes one."""
+    if scaling is not None and not isinstance(scaling, Scaling):
+        segment_count = scaling if isinstance(scaling, int) and not isinstance(scaling, bool) else 4
+        raise InvalidArgumentError(
+            f"scaling={scaling!r}: give a Scaling, as Scaling.fixed({segment_count}) for that many segments, "
+            "Scaling.by_event_rate(1000) or Scaling.by_data_rate(1000)"
+        )
+    if retention is not None and not isinstance(retention, Retention):
+        raise InvalidArgumentError(
+            f"retention={retention!r}: give a Retention, as Retention.by_time(days=7) or Retention.by_size(10**9)"
+        )

@@ -13,6 +13,7 @@ from penstock.model.errors import (
     TransactionPreparedError,
     TransactionStreamSealedError,
 )
+from penstock.model.times import seconds_text
 
 #: The states in which the events are read, or will be for certain.
 COMMITTED_STATES = ("COMMITTING", "COMMITTED")
@@ -58,7 +59,7 @@ class TransactionInfo:
 def over_error(tried: str, stream: str, found: TransactionInfo) -> TransactionError:
     """Return the error that says why `tried` ("commit", "write to", ...) cannot be done with a transaction."""
     what = f"cannot {tried} transaction {found.id} on stream {stream}"
-    ago = "" if found.age_s is None else f" {found.age_s:.3g} s ago"
+    ago = "" if found.age_s is None else f" {seconds_text(found.age_s)} ago"
     if found.state in COMMITTED_STATES:
         since = f"{ago}: its events are read" if found.state == "COMMITTED" else ": its events will be read soon"
         return _made(TransactionCommittedError, f"{what}: it was committed{since}; write more in a new one",

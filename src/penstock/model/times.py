@@ -16,6 +16,13 @@ NotedTime: TypeAlias = int | Time
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
+def seconds_text(seconds: float) -> str:
+    """Return a duration as messages show it: ``0.25 s``, ``61.3 s``, ``1060 s``; never in powers of ten."""
+    digits = 0 if abs(seconds) >= 100 else 1 if abs(seconds) >= 10 else 2
+    text = f"{seconds:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} s"
+
+
 def is_time(value: object) -> bool:
     """Say whether a value is meant as a `Time`, and not as some other text."""
     return isinstance(value, datetime) or (isinstance(value, str) and value[:4].isdecimal())

@@ -136,6 +136,16 @@ class BadAttributeError(SegmentError):
         self.actual = actual
 
 
+def _shown(key: bytes) -> str:
+    """Return a key as messages show it: without the zeros that fill it up to its table's length, as text if it is."""
+    stripped = key.rstrip(b"\0")
+    try:
+        text = stripped.decode()
+    except UnicodeDecodeError:
+        return repr(stripped)
+    return repr(text) if text.isprintable() else repr(stripped)
+
+
 class TableNotEmptyError(SegmentError):
     """A table segment that must be empty to be deleted still holds keys."""
 
@@ -161,7 +171,7 @@ class TableKeyMissingError(TableConditionError, KeyError):
     """
 
     def __init__(self, segment: str, *, key: bytes) -> None:
-        super().__init__(segment, f"key {key!r} does not exist", key=key)
+        super().__init__(segment, f"key {_shown(key)} does not exist", key=key)
 
     def __str__(self) -> str:
         # A `KeyError` would show its message in quotes.
@@ -177,7 +187,7 @@ class TableKeyVersionError(TableConditionError):
     def __init__(self, segment: str, *, key: bytes, expected: int, actual: int) -> None:
         wanted = "not to exist" if expected == _VERSION_ABSENT else f"to have version {expected}"
         found = "another one" if actual == _VERSION_UNKNOWN else f"version {actual}"
-        super().__init__(segment, f"key {key!r} was expected {wanted}, and has {found}", key=key)
+        super().__init__(segment, f"key {_shown(key)} was expected {wanted}, and has {found}", key=key)
         self.expected = expected
         self.actual = actual
 
@@ -187,8 +197,9 @@ class ContainerNotFoundError(PenstockError):
 
     is_retriable = True
 
-    def __init__(self, container_id: int, message: str = "container is not hosted here") -> None:
-        super().__init__(f"container {container_id}: {message}")
+    def __init__(self, container_id: int | None, message: str = "container is not hosted here") -> None:
+        """`container_id`: None where it is not known."""
+        super().__init__(message if container_id is None else f"container {container_id}: {message}")
         self.container_id = container_id
 
 
