@@ -184,8 +184,13 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                 f"cannot connect to controller {uri}: this process was forked from one that had a client, and gRPC "
                 "does not survive that; start processes by 'spawn' or 'forkserver', or connect in the child alone"
             )
+        # Pings are sent only during calls: Pravega's controller ends connections that ping more than it permits.
+        keepalive_ms = round(settings.keepalive_interval_s * 1000)
         options = [
-            ("grpc.keepalive_time_ms", 360_000),
+            ("grpc.keepalive_time_ms", keepalive_ms),
+            ("grpc.keepalive_timeout_ms", keepalive_ms),
+            # A ping that measures the bandwidth holds back the one of keep-alive, and would be waited for 60 s.
+            ("grpc.http2.ping_timeout_ms", keepalive_ms),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
             # In fact the shortest time-out of one attempt to connect; gRPC's own 20 s would stall a fail-over.

@@ -17,7 +17,8 @@ class ClientSettings:
     Attributes:
         connect_timeout_s: one attempt to connect to a segment store, Hello included.
         request_timeout_s: one request to a segment store; long polls are not bound by it.
-        keepalive_interval_s: see `ConnectionSettings`.
+        keepalive_interval_s: a connection on which nothing was received for so long is probed, and is replaced when the
+            probe is not answered within as long again; of the controller, while calls are under way.
         endpoint_count_max: cached segment -> host answers.
         bulk_request_count_max: requests of one bulk call that wait for replies at the same time.
 
@@ -102,7 +103,7 @@ class ClientSettings:
 
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
-    keepalive_interval_s: float = 20.0
+    keepalive_interval_s: float = 6.0
     endpoint_count_max: int = 65536
     bulk_request_count_max: int = 256
 

@@ -25,6 +25,8 @@ _logger = logging.getLogger(__name__)
 
 #: Of what `REFUSAL_REASON_KEY` carries: gRPC bounds the metadata of a call to 8 KiB.
 _REASON_BYTES_MAX = 2000
+#: Pings of a client may come this often while no data is sent.
+_PING_INTERVAL_MS_MIN = 1000
 
 #: Connections of which a further call is not logged, and characters of a client's program that are.
 _REMEMBERED_MAX = 1024
@@ -94,6 +96,9 @@ class GrpcServer:
                 ("grpc.max_send_message_length", limit),
                 # Two servers on one port would take turns unnoticed.
                 ("grpc.so_reuseport", 0),
+                # Clients ping during calls, to find connections that a firewall has dropped.
+                ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS_MIN),
+                ("grpc.http2.max_ping_strikes", 0),
             ],
         )
         server.add_generic_rpc_handlers(self._handlers())
