@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 
+from penstock.client.pickling import NotPicklable
 from penstock.model.errors import PenstockError
 
 _log = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ _log = logging.getLogger(__name__)
 OnDelivery = Callable[[PenstockError | None], object]
 
 
-class AckState:
+class AckState(NotPicklable):
     """What all kinds of ack share. It is settled once, in the writer's event loop."""
 
     __slots__ = ("_error", "_is_settled", "_open_parts", "_then")

@@ -494,6 +494,8 @@ def connect(
 ) -> Client:
     """Return an async client of the cluster whose controller is at `controller_uri`, as ``tcp://localhost:9090``.
 
+    Open it with `await`, or with `async with`, which also closes it.
+
     Without it, `PENSTOCK_URI` of the environment counts, then ``tcp://localhost:9090``.
     """
     return Client(controller_uri or default_uri(), settings, runtime=runtime, ssl_context=ssl_context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Self
 from weakref import WeakSet
@@ -68,6 +68,10 @@ class ClientCore(LifeCycle):
     async def __aenter__(self) -> Self:
         self._open()
         return self
+
+    def __await__(self) -> Generator[object, None, Self]:
+        """Open the client, as `async with` does, for programs that close it themselves."""
+        return self.__aenter__().__await__()
 
     def _open(
         self, *, watch_program: WatchProgram | None = None, ack_factory: Callable[[], AckState] | None = None

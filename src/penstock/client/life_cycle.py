@@ -16,6 +16,7 @@ from enum import Enum
 from types import TracebackType
 
 from penstock.client.deadline import context_without_deadline, within
+from penstock.client.pickling import NotPicklable
 from penstock.model.errors import ClosedError, ForkedError, OutcomeUnknownError, PenstockError
 from penstock.runtime.program import WatchProgram
 
@@ -34,7 +35,7 @@ class Life(Enum):
     CLOSED = "closed"
 
 
-class LifeCycle:
+class LifeCycle(NotPicklable):
     """Base of clients, writers, transactions, reader groups and readers. Belongs to one event loop.
 
     A subclass calls `_open_life` once it is ready to be used, `_check_open` before it takes new work, and says by these

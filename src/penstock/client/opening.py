@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from penstock.client.pickling import NotPicklable
+
 
 class Closable(Protocol):
     """What an `Opening` opens."""
@@ -25,7 +27,7 @@ async def awaiting(opening: Opening[Opened]) -> Opened:
     return await opening
 
 
-class Opening(Generic[Opened]):
+class Opening(NotPicklable, Generic[Opened]):
     """Await it for what it opens, or enter it with `async with`, which also closes. Nothing happens before."""
 
     def __init__(self, open_it: Callable[[], Coroutine[object, object, Opened]]) -> None:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Final, Protocol
 
 from penstock.client.deadline import current_deadline
+from penstock.client.pickling import NotPicklable
 from penstock.client.read_ahead import ReadAhead
 from penstock.client.settings import ClientSettings
 from penstock.client.tasks import start_watched
@@ -26,7 +27,7 @@ class Reads(Protocol):
         """See `Segments.read`."""
 
 
-class SegmentReader:
+class SegmentReader(NotPicklable):
     """Reads `[start_offset, end_offset)` of a segment; iterate over it, or `read` block by block.
 
     Without `end_offset` it waits at the tail for new data and ends when the segment is sealed. It reads ahead of the

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Generic, NamedTuple
 
 from penstock.client.event import Event, EventBatch, EventChunk
+from penstock.client.pickling import NotPicklable
 from penstock.client.reader import BATCH_BYTES_MAX, Reader
 from penstock.client.serializers import Serializer, Value
 from penstock.client.time_windows import TimeWindow
@@ -45,7 +46,7 @@ class ValueBatch(Generic[Value]):
         return len(self.values)
 
 
-class ValueReader(Generic[Value]):
+class ValueReader(NotPicklable, Generic[Value]):
     """Reads values; else as `Reader`. Made by `ReaderGroup.reader` with a serializer.
 
     An event that the serializer cannot read raises `UndecodableEventError`, which says where it is. It stays the next

@@ -7,13 +7,14 @@ from types import TracebackType
 from typing import Generic
 
 from penstock.client.ack import Ack, OnDelivery
+from penstock.client.pickling import NotPicklable
 from penstock.client.serializers import Serializer, Value
 from penstock.client.transaction import Transaction
 from penstock.client.value_writer import write_values
 from penstock.model.times import NotedTime
 
 
-class ValueTransaction(Generic[Value]):
+class ValueTransaction(NotPicklable, Generic[Value]):
     """Writes values into a transaction; else as `Transaction`. Made by `Client.begin_transaction` with a serializer.
 
     A value that cannot be serialized raises `SerializationError`, and is not written.

@@ -9,6 +9,7 @@ from typing import Generic, Protocol
 
 from penstock.client.ack import Ack, OnDelivery
 from penstock.client.event_writer import EventWriter
+from penstock.client.pickling import NotPicklable
 from penstock.client.serializers import Serializer, Value
 from penstock.model.errors import InvalidArgumentError, WriteTimeoutError
 from penstock.model.times import NotedTime
@@ -47,7 +48,7 @@ async def write_values(
         await asyncio.sleep(0)
 
 
-class ValueWriter(Generic[Value]):
+class ValueWriter(NotPicklable, Generic[Value]):
     """Writes values; else as `EventWriter`. Made by `Client.event_writer` with a serializer.
 
     A value that cannot be serialized raises `SerializationError`, and is not written.

@@ -7,13 +7,14 @@ import warnings
 from typing import TYPE_CHECKING
 
 from penstock.client import byte_stream as aio
+from penstock.client.pickling import NotPicklable
 from penstock.runtime.portal import Portal
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 
-class ByteWriter(io.RawIOBase):
+class ByteWriter(NotPicklable, io.RawIOBase):
     """A byte stream as a file to append to. See `penstock.client.byte_stream.ByteWriter`."""
 
     def __init__(self, client: object, portal: Portal, writer: aio.ByteWriter) -> None:
@@ -67,7 +68,7 @@ class ByteWriter(io.RawIOBase):
         self._portal.call(self._writer.truncate_before(offset))
 
 
-class ByteReader(io.RawIOBase):
+class ByteReader(NotPicklable, io.RawIOBase):
     """A byte stream as a file to read. See `penstock.client.byte_stream.ByteReader`."""
 
     def __init__(self, client: object, portal: Portal, reader: aio.ByteReader) -> None:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from penstock.client.life_cycle import LifeCycle
+from penstock.client.pickling import NotPicklable
 from penstock.runtime.portal import Portal
 
 Opened = TypeVar("Opened")
@@ -34,7 +35,7 @@ Plain = TypeVar("Plain", bound=Closable)
 Part = TypeVar("Part", bound=LifeCycle)
 
 
-class PlainHandle(Generic[Plain]):
+class PlainHandle(NotPicklable, Generic[Plain]):
     """Base of all blocking classes. It keeps the client alive that it came from, which is closed when it is dropped."""
 
     def __init__(self, client: object, portal: Portal, part: Plain) -> None:

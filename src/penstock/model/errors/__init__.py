@@ -3,6 +3,7 @@
     PenstockError
     ├── InvalidArgumentError            the caller's mistake; also a ValueError
     │   ├── InvalidNameError
+    │   ├── NotPicklableError           a client, or what it made, was to be sent to another process
     │   ├── EventTooLargeError          fields `length_bytes`, `length_bytes_max`
     │   ├── ReplyTooLongError           of a controller, about very many segments with long names
     │   ├── TableReadTooLongError       one reply cannot have so many entries, or entries so long: ask for fewer
@@ -94,8 +95,10 @@ from penstock.model.errors.root import (
     EventTooLargeError,
     InvalidArgumentError,
     InvalidNameError,
+    NotPicklableError,
     OutcomeUnknownError,
     PenstockError,
+    PicklableError,
     ProtocolError,
     ReplyTooLongError,
     SerializationError,
@@ -241,12 +244,14 @@ __all__ = [
     "NoSuchStreamError",
     "NoSuchTableError",
     "NoSuchTransactionError",
+    "NotPicklableError",
     "ObjectError",
     "ObjectExistsError",
     "ObjectRangeError",
     "OutcomeUnknownError",
     "OwnershipUnconfirmedError",
     "PenstockError",
+    "PicklableError",
     "ProtocolError",
     "RemoteFileCopiesError",
     "RemoteFileError",

@@ -3,8 +3,32 @@
 from __future__ import annotations
 
 
-class PenstockError(Exception):
-    """Root of every error that Penstock raises on purpose."""
+class PicklableError(BaseException):
+    """An exception that survives pickling and copying, whatever arguments its constructor takes.
+
+    Python's exceptions are restored by a call of the constructor with `args`, the message. That fails where the
+    constructor takes anything else, and a process pool that receives such an exception never answers.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        arguments = self.args
+        if isinstance(self, OSError) and self.filename is not None:
+            arguments = (*arguments, self.filename)  # Python takes it out of `args`.
+        return _restored, (type(self), arguments), self.__dict__
+
+
+def _restored(kind: type[BaseException], arguments: tuple[object, ...]) -> BaseException:
+    """Make an exception without a call of its constructor; pickle restores the attributes."""
+    error = kind.__new__(kind, *arguments)
+    if isinstance(error, OSError):
+        OSError.__init__(error, *arguments)
+    else:
+        error.args = arguments
+    return error
+
+
+class PenstockError(PicklableError, Exception):
+    """Root of every error that Penstock raises on purpose. It can be pickled."""
 
     #: True when the same request may be sent again without risk of being applied twice.
     is_retriable = False
@@ -16,6 +40,10 @@ class InvalidArgumentError(PenstockError, ValueError):
 
 class InvalidNameError(InvalidArgumentError):
     """A scope, stream, reader group, reader or writer name breaks the naming rules."""
+
+
+class NotPicklableError(InvalidArgumentError, TypeError):
+    """A client, or an object made by one, was to be pickled or copied. Connect in the other process instead."""
 
 
 class SerializationError(InvalidArgumentError):

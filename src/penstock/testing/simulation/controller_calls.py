@@ -27,7 +27,7 @@ from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.status import status_of
 from penstock.controller.grpc.table import call_table, services
 from penstock.controller.service import ControllerService
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, PicklableError
 
 _logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _STATUS = {cast(tuple[int, str], status.value)[0]: status for status in grpc.Sta
 CONNECT_TIMEOUT_S = 5.0
 
 
-class SimulatedRpcError(grpc.RpcError):
+class SimulatedRpcError(PicklableError, grpc.RpcError):
     """What a call raises that has no reply."""
 
     def __init__(self, status: grpc.StatusCode, text: str) -> None:

@@ -6,7 +6,7 @@ import errno
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, PicklableError
 
 
 class DiskCall(StrEnum):
@@ -72,7 +72,7 @@ class FailedSync(Enum):
     KEEP = "keep"
 
 
-class SyncFailedError(OSError):
+class SyncFailedError(PicklableError, OSError):
     """A failed sync. A hook raises it to say what becomes of the bytes."""
 
     def __init__(self, outcome: FailedSync) -> None:
@@ -80,7 +80,7 @@ class SyncFailedError(OSError):
         self.outcome = outcome
 
 
-class ProcessGoneError(OSError):
+class ProcessGoneError(PicklableError, OSError):
     """A file handle of a process that was killed, or of a machine that lost power, was used."""
 
     def __init__(self, path: str) -> None:
