@@ -60,6 +60,9 @@ def test_python_snippets_run(one_server: StandaloneProcess, document: Path, caps
     printed = capsys.readouterr().out
     if document in (README, INDEX):
         assert printed == "b'{\"order\": 1}'\n"
+        # The program also works on a store that it has used before.
+        exec(compile(program.replace(URI, one_server.uri), str(document), "exec"), {})
+        assert capsys.readouterr().out == printed
 
 
 def test_the_guides_settings_file_and_variable_are_accepted(tmp_path: Path) -> None:
