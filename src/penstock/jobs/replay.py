@@ -87,7 +87,6 @@ class ReplaySource:
         """See `PortionSource.portion`. Raises `StreamRecreatedError`: the source is another stream now."""
 
         self._check_identity()
-
         with checked_after_failure(self._check_identity):
             return self._read(position)
 
