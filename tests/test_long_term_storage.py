@@ -73,5 +73,5 @@ def test_without_the_library_a_bucket_is_refused_and_a_directory_is_not(
     for module in ("obstore", "obstore.store", "obstore.exceptions"):
         monkeypatch.setitem(sys.modules, module, None)
     assert opened(StandaloneSettings(), tmp_path).supports_append
-    with pytest.raises(InvalidArgumentError, match=r"pip install 'penstock\[s3\]'"):
+    with pytest.raises(InvalidArgumentError, match=r"the extra 's3' of Penstock"):
         opened(StandaloneSettings(tier2="s3://bucket"), tmp_path)

@@ -180,6 +180,6 @@ async def test_without_its_libraries_hdfs_is_refused(monkeypatch: pytest.MonkeyP
     """As in the core install."""
     monkeypatch.setitem(sys.modules, module, None)
     runtime = real_runtime(1)
-    with pytest.raises(InvalidArgumentError, match=r"pip install 'penstock\[hdfs\]'"):
+    with pytest.raises(InvalidArgumentError, match=r"the extra 'hdfs' of Penstock"):
         open_file_store(PLACE, FileStoreSettings(), runtime.work)
     await runtime.work.close()

@@ -270,7 +270,7 @@ def test_google_and_azure_are_opened_by_the_same_code(monkeypatch: pytest.Monkey
 
 def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore.store", None)
-    with pytest.raises(InvalidArgumentError, match=r"pip install 'penstock\[s3\]'"):
+    with pytest.raises(InvalidArgumentError, match=r"the extra 's3' of Penstock"):
         open_object_store(ObjectPlace("s3", "bucket"), ObjectStoreSettings())
 
 

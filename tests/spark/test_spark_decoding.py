@@ -261,3 +261,16 @@ def test_a_session_reads_json_and_avro_as_columns(spark, store, client: Client, 
     assert (row.id, row.item, row.price, row.state, row.before) == (7, None, Decimal("1.25"), "NEW", "PAID")
     assert (row.tags, row.counts, row.place.xy) == (["a"], {"k": 1}, 0.5)
     assert row.micros == at.timestamp() * 10**6
+
+
+@pytest.mark.parametrize(
+    "text", ["12345678901234567.89", "99999999999999999.99", "9007199254740993.01", "0.1", "123", "1e3"]
+)
+def test_a_decimal_in_json_keeps_its_digits(text: str) -> None:
+    """Also more than a double has; a double beside it is a double."""
+    kind = pa.struct([("amount", pa.decimal128(20, 2)), ("rate", pa.float64())])
+    decoder = EventDecoder(Decoding("json", "amount decimal(20,2), rate double", is_lenient=False), kind)
+    event = b'{"amount": %s, "rate": 0.1}' % text.encode()
+    raw = pa.RecordBatch.from_pydict({"event": pa.array([event], pa.binary()), "offset": pa.array([0], pa.int64())})
+    (batch,) = decoder.decoded([raw], ["value"], "s/t/0")
+    assert batch.column("value").to_pylist() == [{"amount": Decimal(text).quantize(Decimal("0.01")), "rate": 0.1}]

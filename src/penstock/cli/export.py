@@ -172,8 +172,10 @@ def _exporter(
 
 def _need_arrow() -> None:
     from penstock.model.errors import InvalidArgumentError
+    from penstock.runtime.extras import missing_extra
 
     try:
+        import numpy  # noqa: F401
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise InvalidArgumentError("this needs the extra: pip install 'penstock[arrow]'") from error
+        raise InvalidArgumentError(missing_extra("an export", "arrow", error)) from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard, cast
 from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
 from penstock.model.events import EVENT_HEADER_LENGTH, HEADER_LENGTH_VALUE_MAX, event_starts, framed_length_at
 from penstock.model.segments import Buffer
+from penstock.runtime.extras import missing_extra
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -50,7 +51,7 @@ def import_arrow() -> tuple[ModuleType, ModuleType]:
         import pyarrow
         import pyarrow.compute
     except ImportError as error:
-        raise UnsupportedOperationError("Arrow arrays need pyarrow and numpy: pip install 'penstock[arrow]'") from error
+        raise UnsupportedOperationError(missing_extra("an Arrow array", "arrow", error)) from error
     return pyarrow, numpy
 
 

@@ -32,6 +32,7 @@ from penstock.model.errors import (
     PenstockError,
 )
 from penstock.model.stream_cuts import StreamCut
+from penstock.runtime.extras import missing_extra
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -371,7 +372,7 @@ def open_catalog(name: str, properties: Mapping[str, str], directory: Path | Non
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:
-        raise InvalidArgumentError(f"Iceberg needs the extra: pip install 'penstock[iceberg]' ({error})") from error
+        raise InvalidArgumentError(missing_extra("Iceberg", "iceberg", error)) from error
     used: dict[str, Any] = dict(properties)
     if directory is not None:
         directory = directory.resolve()

@@ -18,6 +18,7 @@ from penstock.jobs.export import FileMaker, WrittenFile, rows_of
 from penstock.jobs.rows import RowShape
 from penstock.jobs.source import JobSource
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.extras import missing_extra
 from penstock.spark.options import StoreSettings
 from penstock.spark.planner import ByteRange, split_ranges
 
@@ -114,7 +115,7 @@ def open_session() -> SparkSession:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise InvalidArgumentError(f"Spark needs the extra: pip install 'penstock[spark]' ({error})") from error
+        raise InvalidArgumentError(missing_extra("Spark", "spark", error)) from error
     from penstock.spark.java import JavaNotFoundError, ensure_java
 
     try:

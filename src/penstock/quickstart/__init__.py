@@ -2,5 +2,5 @@
 driver are killed in the midst.
 
 Run it as ``penstock quickstart``; `penstock.quickstart.run.run_quickstart` is the same without a terminal.
-Needs ``pip install 'penstock[quickstart]'``.
+Needs the extra ``quickstart``.
 """

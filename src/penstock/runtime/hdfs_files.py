@@ -34,6 +34,7 @@ from penstock.model.errors import (
     StorageError,
 )
 from penstock.model.segments import Buffer
+from penstock.runtime.extras import missing_extra
 from penstock.runtime.files import WEBHDFS_PORT, FileInfo, FilePlace, FileStoreSettings
 from penstock.runtime.hdfs_errors import told_in_our_words
 from penstock.runtime.webhdfs import WebHdfs
@@ -65,9 +66,7 @@ def open_file_store(place: FilePlace, settings: FileStoreSettings, work: Blockin
         import hdfs_native
         import httpx
     except ImportError as error:
-        raise InvalidArgumentError(
-            f"{place} needs libraries that are not installed: pip install 'penstock[hdfs]'"
-        ) from error
+        raise InvalidArgumentError(missing_extra(str(place), "hdfs", error)) from error
     del hdfs_native, httpx
     if settings.user and os.environ.setdefault(_USER_VARIABLE, settings.user) != settings.user:
         # hdfs-native takes the user from there alone.

@@ -28,6 +28,7 @@ from penstock.model.errors import (
     StorageUnreachableError,
 )
 from penstock.model.segments import Buffer
+from penstock.runtime.extras import missing_extra
 from penstock.runtime.objects import ObjectInfo, ObjectPlace, ObjectStoreSettings
 
 if TYPE_CHECKING:
@@ -75,9 +76,7 @@ def open_object_store(place: ObjectPlace, settings: ObjectStoreSettings) -> Obst
         from obstore.exceptions import BaseError
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
-        raise InvalidArgumentError(
-            f"{place} needs a library that is not installed: pip install 'penstock[s3]'"
-        ) from error
+        raise InvalidArgumentError(missing_extra(str(place), "s3", error)) from error
     endpoint = settings.endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
     client: ClientConfig = {
         "connect_timeout": timedelta(seconds=settings.connect_timeout_s),

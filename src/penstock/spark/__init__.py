@@ -4,7 +4,7 @@ Spark finds the format by itself through the package `pyspark_penstock`; `regist
 `pyspark_*` package is broken and hides it. `ensure_java` finds a Java for Spark, or the one from PyPI. `LagListener`
 tells how far streaming queries are behind, `LagEndpoint` and `lag_metrics` tell it to Prometheus.
 
-Importing this needs no extra. Using it needs ``pip install 'penstock[spark]'``.
+Importing this needs no extra. Using it needs the extra ``spark``.
 """
 
 from __future__ import annotations

@@ -88,6 +88,12 @@ class PenstockDataSource(DataSource):
         return PenstockStreamWriter(self._sink_options(schema, overwrite))
 
     def _source_options(self, schema: StructType) -> SourceOptions:
+        required = [field.name for field in schema.fields if not field.nullable]
+        if required:
+            raise InvalidArgumentError(
+                f"the schema has column {required[0]!r} as not null: columns of the penstock source are nullable; "
+                "leave 'not null' out"
+            )
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         options = narrowed(parse_source_options(self.options), columns)
         if options.decoding is None or not {VALUE, MALFORMED}.intersection(options.columns):

@@ -16,6 +16,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from penstock.model.errors import UnsupportedOperationError
+from penstock.runtime.extras import missing_extra
 from penstock.spark.decode_options import MALFORMED, VALUE, Decoding
 from penstock.spark.errors import MalformedEventError
 
@@ -38,6 +39,8 @@ class EventDecoder:
         self._kind = kind
         self._convert = _converter(kind)
         self._parse = _json_value if decoding.form == "json" else _avro_parser(decoding.schema or "")
+        if decoding.form == "json" and "decimal" in str(kind):
+            self._parse = _exact_json_value
 
     def decoded(
         self, batches: Iterable[pa.RecordBatch], columns: Sequence[str], segment_name: str
@@ -80,6 +83,11 @@ def _json_value(event: bytes) -> object:
     return json.loads(event.decode(), parse_constant=_no_constant)
 
 
+def _exact_json_value(event: bytes) -> object:
+    """As `_json_value`, with numbers that have a fraction or an exponent as they are written."""
+    return json.loads(event.decode(), parse_constant=_no_constant, parse_float=Decimal)
+
+
 def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON")
 
@@ -88,7 +96,7 @@ def _avro_parser(schema: str) -> Callable[[bytes], object]:
     try:
         import fastavro
     except ImportError as error:
-        raise UnsupportedOperationError("decoding Avro needs fastavro: pip install 'penstock[avro]'") from error
+        raise UnsupportedOperationError(missing_extra("decoding Avro", "avro", error)) from error
     parsed = fastavro.parse_schema(json.loads(schema))
 
     def parse(event: bytes) -> object:
@@ -165,6 +173,8 @@ def _checked(value: object, kind: type[V]) -> V:
 
 
 def _float(value: object) -> object:
+    if type(value) is Decimal:
+        return float(value)
     return value if type(value) is float else float(_checked(value, int))
 
 

