@@ -199,8 +199,8 @@ def test_the_check_itself_finds_an_import_upwards() -> None:
 def test_spark_uses_the_client_as_anybody_can() -> None:
     """Names of `penstock`, and no controller calls, segment stores or connections of its own.
 
-    What it has besides: `unframe`, which makes Arrow of blocks, the default address, and for types alone what passes
-    through it of direct reads, and the portal of the blocking client.
+    Besides these: `unframe`, which makes Arrow of blocks, the default address, the text of an error about a package
+    that is not installed, and for types alone the values of direct reads and the portal of the blocking client.
     """
     found = {
         (module, name)
@@ -217,6 +217,7 @@ def test_spark_uses_the_client_as_anybody_can() -> None:
         ("penstock.client.arrow", "unframe"),
         ("penstock.client.chunk_layouts", "SegmentLayout"),
         ("penstock.client.direct_reads", "DirectReads"),
+        ("penstock.runtime.extras", "missing_extra"),
         ("penstock.runtime.portal", "Portal"),
         ("penstock.runtime.settings", "default_uri"),
     }

