@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
+from penstock.client.group_packing import pack_record, part_count, unpack_record
 from penstock.client.group_state import GroupState
 from penstock.client.retry import Backoff
 from penstock.model.errors import (
@@ -22,10 +23,12 @@ from penstock.model.errors import (
     TableKeyVersionError,
 )
 from penstock.model.names import reader_group_table
-from penstock.model.segments import VERSION_ABSENT, TableUpdate
+from penstock.model.segments import VERSION_ABSENT, VERSION_ANY, TableUpdate
 
 _KEY = b"state"
+#: The longest pause after the first lost race; it doubles with each further one.
 _UPDATE_PAUSE_MAX_S = 0.02
+_UPDATE_PAUSE_S_LIMIT = 1.0
 
 
 class GroupRecord:
@@ -51,9 +54,9 @@ class GroupRecord:
                         pass  # The group exists, or another client is creating it right now.
                     (entry,) = await segments.table_get(self._table, [_KEY])
                     if entry is not None:
-                        return GroupState.decode(entry.value)
+                        return await self.state()
                     state = await make()
-                    await segments.table_put(self._table, [TableUpdate(_KEY, state.encode(), VERSION_ABSENT)])
+                    await self._put(state, VERSION_ABSENT)
                     return state
                 except (OutcomeUnknownError, TableKeyVersionError) as error:
                     # Each step may be taken again: look what is there, and go on from that.
@@ -78,31 +81,63 @@ class GroupRecord:
         settings = self._cluster.settings
         attempt_count_max = settings.reader_group_update_count_max
         with within(f"update reader group {self.scope}/{self.name}", settings.retry_time_max_s, "retry_time_max_s"):
+            pause_s_max = _UPDATE_PAUSE_MAX_S
             for _ in range(attempt_count_max):
                 state, version = await self._read()
                 changed = step(state)
                 if changed == state:
                     return state
                 try:
-                    await self._cluster.segments.table_put(self._table, [TableUpdate(_KEY, changed.encode(), version)])
+                    await self._put(changed, version)
                     return changed
                 except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError):
-                    # Lost a race, or the reply: look again. Repeating the step does no harm.
-                    await asyncio.sleep(_UPDATE_PAUSE_MAX_S * self._cluster.rng.random())
+                    # A lost race or a lost reply. Repeating the step does no harm. The more contention, the longer.
+                    await asyncio.sleep(pause_s_max * self._cluster.rng.random())
+                    pause_s_max = min(pause_s_max * 2, _UPDATE_PAUSE_S_LIMIT)
                 except NoSuchSegmentError as error:
                     raise self._gone() from error
         raise MetadataConflictError(
             f"reader group {self.scope}/{self.name}: {attempt_count_max} updates in a row lost against other readers"
         )
 
+    async def _put(self, state: GroupState, version: int) -> None:
+        parts = pack_record(state.encode())
+        updates = [TableUpdate(_KEY, parts[0], version)]
+        # On condition of the first part alone: all are written together, or none.
+        updates += [TableUpdate(_part_key(number), part, VERSION_ANY) for number, part in enumerate(parts[1:], 1)]
+        await self._cluster.segments.table_put(self._table, updates)
+
     async def _read(self) -> tuple[GroupState, int]:
+        for _ in range(self._cluster.settings.reader_group_update_count_max):
+            found = await self._read_once()
+            if found is not None:
+                return found
+        raise MetadataConflictError(f"reader group {self.scope}/{self.name}: the record changes faster than it is read")
+
+    async def _read_once(self) -> tuple[GroupState, int] | None:
+        """Return the record and its version; None if it changed while its parts were read."""
+        segments = self._cluster.segments
         try:
-            (entry,) = await self._cluster.segments.table_get(self._table, [_KEY])
+            (entry,) = await segments.table_get(self._table, [_KEY])
+            if entry is None:
+                raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} has no state")
+            parts = [entry.value]
+            for number in range(1, part_count(entry.value)):
+                (part,) = await segments.table_get(self._table, [_part_key(number)])
+                if part is None:
+                    return None
+                parts.append(part.value)
+            if len(parts) > 1:
+                (again,) = await segments.table_get(self._table, [_KEY])
+                if again is None or again.version != entry.version:
+                    return None
         except NoSuchSegmentError as error:
             raise self._gone() from error
-        if entry is None:
-            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} has no state")
-        return GroupState.decode(entry.value), entry.version
+        return GroupState.decode(unpack_record(parts)), entry.version
 
     def _gone(self) -> NoSuchReaderGroupError:
         return NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} does not exist any more")
+
+
+def _part_key(number: int) -> bytes:
+    return b"%s/%d" % (_KEY, number)

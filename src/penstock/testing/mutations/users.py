@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -11,7 +10,7 @@ from types import TracebackType
 from penstock.client import deadline
 from penstock.client.client import Client
 from penstock.client.event_writer import EventWriter
-from penstock.client.group_liveness import Liveness, _Silence
+from penstock.client.group_liveness import Liveness
 from penstock.client.life_cycle import Life, LifeCycle
 from penstock.client.membership import Membership
 from penstock.client.reader import Reader
@@ -153,28 +152,6 @@ def _declare_the_living_dead() -> AbstractContextManager[None]:
     return patched(Liveness, "silent", silent)
 
 
-@contextmanager
-def _count_an_outage_as_silence() -> Iterator[None]:
-    def observe(self: Liveness[Hashable], signs: Mapping[str, Hashable], now_s: float, timeout_s: float) -> None:
-        known, self._silences = self._silences, {}
-        for name, sign in signs.items():
-            silence = known.get(name)
-            is_same = silence is not None and silence.sign == sign
-            # The time of the last sign, in place of what was observed since.
-            self._silences[name] = silence if silence is not None and is_same else _Silence(sign, now_s)
-
-    def silent(self: Liveness[Hashable], lasts_s: float, but: Collection[str] = ()) -> dict[str, Hashable]:
-        now_s = asyncio.get_running_loop().time()
-        return {
-            name: silence.sign
-            for name, silence in self._silences.items()
-            if now_s - silence.lasts_s >= lasts_s and name not in but
-        }
-
-    with patched(Liveness, "observe", observe), patched(Liveness, "silent", silent):
-        yield
-
-
 #: The only store is away for longer than every time-out of its readers, at the same time for all of them.
 LONG_OUTAGES = replace(
     USERS,
@@ -244,10 +221,6 @@ USER_MUTATIONS = (
     Mutation(
         "take readers for dead too soon", "an event comes again only after a crash",
         _living("users that live long", Fate.LEAVES), _declare_the_living_dead,
-    ),
-    Mutation(
-        "count an outage as silence", "only time in which an observer could observe counts",
-        LONG_OUTAGES, _count_an_outage_as_silence,
     ),
 )  # fmt: skip
 """Bugs of this kind."""
