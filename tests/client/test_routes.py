@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +33,7 @@ class Finder:
 def test_events_are_spread_by_their_keys_and_the_keys_are_found_again(data):
     """Whatever is remembered or forgotten meanwhile, and after homes have changed: keys are those of the time."""
     find = Finder()
-    routes = Routes(find, data.draw(st.integers(1, 6)))
+    routes = Routes(find, data.draw(st.integers(1, 6)), data.draw(st.sampled_from((60, 150, 1 << 20))))
     late = []
     for _ in range(data.draw(st.integers(1, 8))):
         step = data.draw(st.sampled_from(("spread", "spread", "one", "change")))
@@ -56,7 +58,7 @@ def test_events_are_spread_by_their_keys_and_the_keys_are_found_again(data):
 
 def test_a_known_key_is_not_looked_for_again():
     find = Finder()
-    routes = Routes(find, 10)
+    routes = Routes(find, 10, 1 << 20)
     for _ in range(3):
         assert [list(its) for _, its, _ in routes.spread([b"x", b"y", b"z"], ("1", "2", "1"))] == [[b"x", b"z"], [b"y"]]
         assert routes.of("1") == "b"
@@ -66,7 +68,7 @@ def test_a_known_key_is_not_looked_for_again():
 @pytest.mark.parametrize("bad", [7, ["1"]])
 def test_a_key_that_is_none_spreads_nothing_and_leaves_nothing_behind(bad):
     """Neither among known keys, where it is met in the middle, nor among new ones."""
-    routes = Routes(Finder(), 10)
+    routes = Routes(Finder(), 10, 1 << 20)
     for _ in range(2):
         with pytest.raises((InvalidArgumentError, TypeError)):
             list(routes.spread([b"x", b"y"], ("1", bad)))
@@ -74,8 +76,25 @@ def test_a_key_that_is_none_spreads_nothing_and_leaves_nothing_behind(bad):
 
 
 def test_who_stops_in_the_middle_leaves_nothing_behind():
-    routes = Routes(Finder(), 10)
+    routes = Routes(Finder(), 10, 1 << 20)
     spreading = routes.spread([b"x", b"y"], ("1", "2"))
     next(spreading)
     spreading.close()
     assert [list(its) for _, its, _ in routes.spread([b"z"], ("2",))] == [[b"z"]]
+
+
+@pytest.mark.parametrize("is_single", [True, False])
+def test_long_keys_are_remembered_within_a_bound_of_bytes(is_single: bool) -> None:
+    """60 000 keys of 8 KiB took half a gigabyte with nothing unacknowledged."""
+    bytes_max = 256 * 1024
+    routes = Routes(lambda key: HOMES[len(key) % 3], 65536, bytes_max)
+    for number in range(0, 600, 10):
+        keys = tuple(f"{each}".rjust(8192, "k") for each in range(number, number + 10))
+        if is_single:
+            for key in keys:
+                routes.of(key)
+        else:
+            for _ in routes.spread([b"x"] * len(keys), keys):
+                pass
+        held = set(routes.known) | set(routes._inbox_of)
+        assert sum(map(sys.getsizeof, held)) <= bytes_max

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 import typer
 
 from penstock.cli.standard_output import OutputError, checked_output
+from penstock.runtime.standard_descriptors import open_standard_files
 
 __all__ = ["main"]
 
@@ -143,6 +144,7 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. `arguments` are without the program's name; None takes the process's own."""
+    open_standard_files()
     given = sys.argv[1:] if arguments is None else arguments
     asked = [name for name in given[:1] if name in COMMANDS]
     is_completing = _COMPLETION_VARIABLE in os.environ

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import call
+from sys import getsizeof
 from typing import Generic, TypeVar
 
 Home = TypeVar("Home", bound=Hashable)
@@ -19,14 +20,20 @@ class Routes(Generic[Home]):
 
     Args:
         find: returns the home of a key. What it raises for one that is none passes through.
-        count_max: so many keys are remembered, or those of one run if they are more; then it begins anew.
+        count_max: the most keys that are remembered.
+        bytes_max: the most memory that they may take, in bytes.
+
+    When a bound is reached all keys are forgotten. The keys of a single run are remembered in any case.
     """
 
-    __slots__ = ("_count_max", "_find", "_inbox_of", "_inboxes", "known")
+    __slots__ = ("_bytes", "_bytes_max", "_count_max", "_find", "_inbox_of", "_inboxes", "known")
 
-    def __init__(self, find: Callable[[str], Home], count_max: int) -> None:
+    def __init__(self, find: Callable[[str], Home], count_max: int, bytes_max: int) -> None:
         self._find = find
         self._count_max = count_max
+        self._bytes_max = bytes_max
+        #: Memory of the keys in `known`.
+        self._bytes = 0
         #: Never changed for a key: what was spread by it may ask later, when it has been replaced by a new one.
         self.known: dict[str, Home] = {}
         #: One for each home, empty between two calls, and what puts an event of a key into it.
@@ -34,18 +41,21 @@ class Routes(Generic[Home]):
         self._inbox_of: dict[str, Callable[[bytes], None]] = {}
 
     def of(self, key: str) -> Home:
-        """Return the home of a key. Whoever is in a hurry asks `known` first."""
+        """Return the home of a key. A lookup in `known` before is faster."""
         home = self.known.get(key)
         if home is None:
             home = self._find(key)
-            if len(self.known) >= self._count_max:
+            size_bytes = getsizeof(key)
+            if len(self.known) >= self._count_max or self._bytes + size_bytes > self._bytes_max:
                 self.forget()
             self.known[key] = home
+            self._bytes += size_bytes
         return home
 
     def forget(self) -> None:
         """Forget all: homes have changed."""
         self.known = {}
+        self._bytes = 0
         self._inboxes = {}
         self._inbox_of = {}
 
@@ -76,9 +86,13 @@ class Routes(Generic[Home]):
         """Remember the homes of all these keys, however many they are."""
         wanted = dict.fromkeys(keys)
         homes = {key: self.known.get(key) or self._find(key) for key in wanted}
-        if len(homes.keys() | self.known.keys()) > self._count_max:
+        new_bytes = sum(getsizeof(key) for key in homes if key not in self.known)
+        count = len(homes.keys() | self.known.keys())
+        if count > self._count_max or self._bytes + new_bytes > self._bytes_max:
             self.forget()
+            new_bytes = sum(map(getsizeof, homes))
         self.known.update(homes)
+        self._bytes += new_bytes
         for key, home in homes.items():
             self._inbox_of[key] = self._inboxes.setdefault(home, []).append
 

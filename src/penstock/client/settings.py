@@ -45,6 +45,7 @@ class ClientSettings:
         spread_turn_event_count_max: events of a sealed segment that are moved to its successors in one turn, which are
             at most a block.
         routing_cache_size_max: routing keys of one writer whose segment is remembered.
+        routing_cache_bytes_max: the memory that these keys may take, in bytes.
         large_event_bytes_max: the largest event accepted; past `EVENT_LENGTH_MAX` it goes through a transient segment.
 
         read_bytes: bytes asked for in one read of a segment.
@@ -128,6 +129,7 @@ class ClientSettings:
     write_turn_bytes_max: int = _MIB
     spread_turn_event_count_max: int = 4096
     routing_cache_size_max: int = 65536
+    routing_cache_bytes_max: int = 16 * 1024 * 1024
     large_event_bytes_max: int = 1024 * _MIB
 
     read_bytes: int = _MIB

@@ -32,7 +32,9 @@ class WriterSegments:
         #: A lock, not a thread: alone it never waits.
         self.lock: Lock = Lock()
         self.appenders: dict[SegmentId, SegmentAppender] = {}
-        self.routes: Routes[SegmentAppender] = Routes(self._home_of, settings.routing_cache_size_max)
+        self.routes: Routes[SegmentAppender] = Routes(
+            self._home_of, settings.routing_cache_size_max, settings.routing_cache_bytes_max
+        )
         self._map = SegmentMap(())
         #: Counts the bursts of events without a key, each of which goes to one segment.
         self._turn = 0

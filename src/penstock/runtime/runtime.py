@@ -20,6 +20,7 @@ from penstock.runtime.hdfs_files import open_file_store
 from penstock.runtime.objects import ObjectPlace, ObjectStore, ObjectStoreSettings, OpenObjectStore
 from penstock.runtime.obstore_objects import open_object_store
 from penstock.runtime.program import WatchProgram, resident_bytes, watch_program
+from penstock.runtime.standard_descriptors import open_standard_descriptors
 from penstock.runtime.turns import Turns
 from penstock.runtime.work import BlockingWork, ThreadedWork
 
@@ -82,6 +83,7 @@ def real_runtime(thread_count_max: int = 8) -> Runtime:
 
     `thread_count_max`: of the general pool; the tiers have pools of their own.
     """
+    open_standard_descriptors()
     return Runtime(
         disk=LocalDisk(),
         work=ThreadedWork(thread_count_max),
