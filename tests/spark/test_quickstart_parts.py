@@ -250,7 +250,7 @@ def test_the_report_is_json_too() -> None:
 
 
 def test_a_terminal_shows_phases_with_and_without_a_total() -> None:
-    console = Console(record=True, width=120, file=io.StringIO())
+    console = Console(record=True, width=120, file=io.StringIO(), force_terminal=True)
     watcher = show.TerminalWatcher(console)
     with watcher.phase("Writing", 10) as advance:
         advance(10)
@@ -264,3 +264,14 @@ def test_a_terminal_shows_phases_with_and_without_a_total() -> None:
     assert "between" in text
     with show.SilentWatcher().phase("Quiet", 3) as advance:
         advance(1)
+
+
+def test_a_run_that_is_piped_prints_a_line_for_each_phase_and_ends_with_what_its_rates_include() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    with show.TerminalWatcher(console).phase("Writing flights", 10) as advance:
+        assert console.file.getvalue() == "Writing flights ...\n"
+        advance(5)
+    show.show_report(console, finished_run(), carrier_names())
+    text = console.file.getvalue()
+    assert "include Spark's start, both kills and the restarts" in text
+    assert "Next: `penstock quickstart --keep`" in text

@@ -29,7 +29,11 @@ class TerminalWatcher:
 
     @contextmanager
     def phase(self, title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """See `Watcher.phase`."""
+        """See `Watcher.phase`. Where the output is no terminal, a line at the beginning of each phase."""
+        if not self._console.is_terminal:
+            self._console.print(f"{title} ...")
+            yield lambda done: None
+            return
         columns = [SpinnerColumn(finished_text="[green]✓"), TextColumn("{task.description}")]
         if total is not None:
             columns += [BarColumn(BAR_WIDTH), MofNCompleteColumn()]
@@ -160,6 +164,11 @@ def _show_accounts(console: Console, report: Report) -> None:
             rates.add_row(name, f"{count:,}", f"{duration_s:.1f}", f"{rate:,.0f}", f"{rate * bytes_each / 1e6:.1f}")
     rates.add_row("all", "", f"{report.total_s:.1f}", "", "", style="bold")
     console.print(rates)
+    console.print("  The rates of the query include Spark's start, both kills and the restarts after them.")
+    console.print(
+        "\nNext: `penstock quickstart --keep` keeps the store and the logs; `penstock standalone` starts a store "
+        "of your own; docs/spark.md shows queries to run on it."
+    )
 
 
 def report_fields(report: Report) -> dict[str, object]:
