@@ -496,3 +496,24 @@ async def test_a_table_is_deleted_only_if_empty(bench: Bench) -> None:
     await connection.ask(wire.DeleteTableSegment(1, TABLE, True, ""), wire.TableSegmentNotEmpty)
     await connection.ask(wire.RemoveTableKeys(1, TABLE, "", [TableKey(b"a", NO_VALUE)]), wire.TableKeysRemoved)
     await connection.ask(wire.DeleteTableSegment(1, TABLE, True, ""), wire.SegmentDeleted)
+
+
+# Lists beyond their limit.
+
+
+@pytest.mark.parametrize("type_code", [wire.MergeSegmentsBatch.TYPE, wire.SegmentsBatchMerged.TYPE])
+async def test_a_frame_with_too_many_names_closes_its_connection_only(
+    bench: Bench, type_code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The frame is refused undecoded. The other connection and new ones are served."""
+    caplog.set_level("INFO")
+    neighbour, hostile = await bench.connect(), await bench.connect()
+    count = 8_000_000
+    body = (7).to_bytes(8, "big") + b"\0\1t" + count.to_bytes(4, "big") + bytes(2 * count + 2)
+    hostile.writer.write(type_code.to_bytes(4, "big") + len(body).to_bytes(4, "big") + body)
+    assert await hostile.receive() is None
+    is_reply = type_code == wire.SegmentsBatchMerged.TYPE
+    assert ("is a reply" if is_reply else f"{count} elements, at most 1000 are allowed") in caplog.text
+    assert await neighbour.ask(wire.KeepAlive(), wire.KeepAlive) == wire.KeepAlive()
+    another = await bench.connect()
+    assert await another.ask(wire.KeepAlive(), wire.KeepAlive) == wire.KeepAlive()

@@ -28,7 +28,7 @@ from penstock.segmentstore.request_processor import UNSPECIFIED, error_reply
 from penstock.segmentstore.settings import AdminSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire import commands as wire
-from penstock.wire.codec import decode, encode
+from penstock.wire.codec import decode_request, encode
 from penstock.wire.commands import WireCommand
 from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
 
@@ -158,7 +158,7 @@ class AdminServer:
             if not 0 <= length <= self._settings.frame_length_max:
                 raise ProtocolError(f"a frame of {length} bytes to the administrator's port")
             content = await reader.readexactly(length)
-        return decode(type_code, memoryview(content))
+        return decode_request(type_code, memoryview(content))
 
     async def _answer(self, command: WireCommand) -> WireCommand:
         name = type(command).__name__

@@ -29,7 +29,7 @@ from penstock.segmentstore.request_processor import RequestProcessor
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire.append_runs import may_be_kept
-from penstock.wire.codec import decode, encode
+from penstock.wire.codec import decode_request, encode
 from penstock.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
@@ -264,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
     # Requests.
 
     def _handle(self, type_code: int, payload: memoryview, is_owned: bool) -> None:
-        command = decode(type_code, payload)
+        command = decode_request(type_code, payload)
         if not self._is_greeted:
             self._greet(command)
             return

@@ -20,11 +20,14 @@ from penstock.model.errors import InvalidArgumentError, ProtocolError
 from penstock.model.segments import Buffer
 from penstock.wire import straight
 from penstock.wire.commands import (
+    COMMANDS,
+    OWN_COMMANDS,
     AppendBlock,
     AppendBlockEnd,
     ConditionalBlockEnd,
     DataAppended,
     ReadSegment,
+    Reply,
     SegmentRead,
     SetupAppend,
     WireCommand,
@@ -58,6 +61,7 @@ _DECODERS: dict[int, Callable[[memoryview], WireCommand]] = {
     SegmentRead.TYPE: straight.decode_segment_read,
     SetupAppend.TYPE: straight.decode_setup_append,
 }
+_REPLY_NAMES = {command.TYPE: command.__name__ for command in (*COMMANDS, *OWN_COMMANDS) if issubclass(command, Reply)}
 
 
 def encode(command: WireCommand) -> bytes:
@@ -115,7 +119,8 @@ def decode(type_code: int, payload: memoryview | bytes) -> WireCommand:
 
     Raises:
         ProtocolError: unknown type, too few bytes for a field that may not be missing, a negative count or length or
-            one that the payload can't hold, text that is not UTF-8, or an empty table key.
+            one that the payload can't hold, a list with more elements than its command may have, text that is not
+            UTF-8, or an empty table key.
     """
     decoder = _DECODERS.get(type_code)
     if decoder is None:
@@ -124,6 +129,20 @@ def decode(type_code: int, payload: memoryview | bytes) -> WireCommand:
             "the peer does not speak this protocol or is newer than wire version 17"
         )
     return decoder(payload if type(payload) is memoryview else memoryview(payload))
+
+
+def decode_request(type_code: int, payload: memoryview | bytes) -> WireCommand:
+    """Decode the payload of a frame that a client sent. See `decode`.
+
+    Raises:
+        ProtocolError: as `decode`, or a type that only servers send. The payload of such a frame is not read: the lists
+            of replies may be longer than those of requests.
+    """
+    if type_code in _REPLY_NAMES:
+        raise ProtocolError(
+            f"{_REPLY_NAMES[type_code]} of {len(payload)} bytes is a reply; clients may only send requests"
+        )
+    return decode(type_code, payload)
 
 
 def _too_long(command: WireCommand, length: int) -> InvalidArgumentError:

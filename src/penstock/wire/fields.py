@@ -38,6 +38,24 @@ _KEY_LENGTH_MIN = 4 + 4 + 1 + 8
 _VALUE_LENGTH_MIN = 4 + 4
 UUID_LENGTH = 16
 
+# The most elements that a list of a command may have. Decoding an element costs 0.5 to 2 us; each limit on a request
+# keeps the decoding of one frame below 10 ms, and lies above what clients and controllers of Pravega send.
+#: Sources of one batch merge. A controller sends 100 by default.
+MERGE_SOURCES_MAX = 1000
+#: Bytes of the names of these sources, together with their lengths.
+MERGE_SOURCES_BYTES_MAX = 1024 * 1024
+#: Bytes of those that are not ASCII, which names of Pravega never are. Modified UTF-8 costs up to 0.25 us per byte.
+MERGE_SOURCES_NON_ASCII_BYTES_MAX = 16 * 1024
+#: Attribute updates of one merge. A controller sends a few.
+ATTRIBUTE_UPDATES_MAX = 1000
+#: Keys that one request changes in a table. Java clients send 256, controllers of Penstock 100.
+TABLE_CHANGES_MAX = 4096
+#: Keys of one read of a table, and keys or entries of one reply. Clients use up to 10 000. A reply of Pravega's server
+#: may exceed the number in the request by the rest of a hash bucket.
+TABLE_ITEMS_MAX = 12_000
+#: Chunks in one reply. Only administration tools decode it.
+STORAGE_CHUNKS_MAX = 128 * 1024
+
 _Value = TypeVar("_Value")
 
 
@@ -53,11 +71,15 @@ class FieldKind:
     length_min: int
     write: Callable[[bytearray, Any], None]
     read: Callable[[memoryview, int], tuple[Any, int]]
+    #: Limit on the elements of a list; None for a kind that is not a list.
+    count_max: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TableKey:
-    """A key, never empty, with the version it must have (or `VERSION_ANY`, `VERSION_ABSENT`), or that it has."""
+class TableKey(NamedTuple):
+    """A key, never empty, with the version it must have (or `VERSION_ANY`, `VERSION_ABSENT`), or that it has.
+
+    A tuple because one request may have thousands of them.
+    """
 
     key: bytes
     version: int
@@ -296,7 +318,7 @@ def _read_entry(payload: memoryview, position: int) -> tuple[TableKeyValue, int]
 
 @lru_cache(maxsize=64)
 def _entry_head(key_length: int) -> struct.Struct:
-    """Return the layout of an entry with a key of so many bytes, up to its value: most tables have keys of one length.
+    """Return the layout of an entry up to its value, for one length of keys: most tables have keys of one length.
 
     Two lengths, the key, its version, two lengths.
     """
@@ -319,41 +341,55 @@ def _write_entries(out: bytearray, entries: Sequence[TableKeyValue]) -> None:
         out += value
 
 
-def _read_entries(payload: memoryview, position: int, count: int) -> tuple[list[TableKeyValue], int]:
-    """Read `count` entries, as so many calls of `_read_entry` do: scans of tables live on it.
+def _read_keys(payload: memoryview, position: int, count: int) -> tuple[list[TableKey], int]:
+    """Read `count` keys, as `count` calls of `_read_key` do.
 
-    What does not look right is read by that, which says what is wrong.
+    `_read_key` reads a key that is not valid here, and raises its error.
     """
     data = payload.tobytes()
-    end = len(data)
+    room = len(data) - _I64.size
+    read_head, read_version = _KEY_HEAD.unpack_from, _I64.unpack_from
+    make: Callable[[type[TableKey], tuple[bytes, int]], TableKey] = tuple.__new__
+    keys: list[TableKey] = []
+    for _ in range(count):
+        declared, length = read_head(data, position)
+        start = position + 8
+        end = start + length
+        if length <= 0 or declared != length + 12 or end > room:
+            checked, position = _read_key(payload, position)
+            keys.append(checked)
+            continue
+        keys.append(make(TableKey, (data[start:end], read_version(data, end)[0])))
+        position = end + 8
+    return keys, position
+
+
+def _read_entries(payload: memoryview, position: int, count: int) -> tuple[list[TableKeyValue], int]:
+    """Read `count` entries, as `count` calls of `_read_entry` do. Table scans spend most of their time here.
+
+    `_read_entry` reads an entry that is not valid here, and raises its error.
+    """
+    data = payload.tobytes()
+    whole = len(data)
+    room = whole - _VALUE_HEAD.size
+    read_head, read_value_head = _KEY_HEAD.unpack_from, _VALUE_HEAD.unpack_from
     make: Callable[[type[TableKeyValue], tuple[bytes, int, bytes]], TableKeyValue] = tuple.__new__
     entries: list[TableKeyValue] = []
-    while len(entries) < count:
-        # Those that follow with keys of the same length.
-        key_length = _length_of_key(data, position)
-        head = _entry_head(key_length)
-        read_head, head_length, key_declared = head.unpack_from, head.size, key_length + 12
-        while key_length and len(entries) < count and (start := position + head_length) <= end:
-            declared, length, key, version, value_declared, value_length = read_head(data, position)
-            value_end = start + value_length
-            if length != key_length or declared != key_declared or value_declared != value_length + 4:
-                break
-            if value_length < 0 or value_end > end:
-                break
-            entries.append(make(TableKeyValue, (key, version, data[start:value_end])))
-            position = value_end
-        if len(entries) < count and _length_of_key(data, position) in (0, key_length):
-            entry, position = _read_entry(payload, position)
-            entries.append(entry)
+    for _ in range(count):
+        declared, length = read_head(data, position)
+        start = position + 8
+        end = start + length
+        if length > 0 and declared == length + 12 and end <= room:
+            version, value_declared, value_length = read_value_head(data, end)
+            value_start = end + 16
+            following = value_start + value_length
+            if value_length >= 0 and value_declared == value_length + 4 and following <= whole:
+                entries.append(make(TableKeyValue, (data[start:end], version, data[value_start:following])))
+                position = following
+                continue
+        entry, position = _read_entry(payload, position)
+        entries.append(entry)
     return entries, position
-
-
-def _length_of_key(data: bytes, position: int) -> int:
-    """Return what may be the length of the key of the entry at `position`, 0 for what cannot be one."""
-    if position + _KEY_HEAD.size > len(data):
-        return 0
-    length: int = _KEY_HEAD.unpack_from(data, position)[1]
-    return length if 0 < length <= len(data) - position else 0
 
 
 def _write_attribute_update(out: bytearray, update: AttributeUpdate) -> None:
@@ -389,7 +425,30 @@ def _read_chunk(payload: memoryview, position: int) -> tuple[StorageChunk, int]:
     return StorageChunk(in_metadata, in_storage, start_offset, name, exists), following
 
 
+def _read_names(payload: memoryview, position: int, count: int) -> tuple[list[str], int]:
+    """Read `count` names. Raises `ProtocolError` when they exceed one of the limits on their bytes."""
+    names: list[str] = []
+    begin, beyond_ascii = position, 0
+    for _ in range(count):
+        (length,) = _U16.unpack_from(payload, position)
+        start = position + 2
+        name = bytes(_slice(payload, start, length))
+        position = start + length
+        if position - begin > MERGE_SOURCES_BYTES_MAX:
+            raise ProtocolError(f"the names have more than {MERGE_SOURCES_BYTES_MAX} bytes; send fewer at once")
+        if not name.isascii():
+            beyond_ascii += length
+            if beyond_ascii > MERGE_SOURCES_NON_ASCII_BYTES_MAX:
+                raise ProtocolError(
+                    f"the names that are not ASCII have more than {MERGE_SOURCES_NON_ASCII_BYTES_MAX} bytes; "
+                    "send fewer at once"
+                )
+        names.append(decode_text(name))
+    return names, position
+
+
 def _list_of(
+    count_max: int,
     element_length_min: int,
     write_element: Callable[[bytearray, _Value], None],
     read_element: Callable[[memoryview, int], tuple[_Value, int]],
@@ -398,10 +457,13 @@ def _list_of(
 ) -> FieldKind:
     """Make the kind of an i32 count and as many elements, each of at least `element_length_min` bytes.
 
+    A list of more than `count_max` elements is neither written nor read: the count is checked before any element is.
     `read_elements`, `write_elements`: read and write many of them at once, if there is a faster way.
     """
 
     def write(out: bytearray, values: Sequence[_Value]) -> None:
+        if len(values) > count_max:
+            raise InvalidArgumentError(f"{len(values)} elements, at most {count_max} are allowed; send fewer at once")
         out += _I32.pack(len(values))
         if write_elements is not None:
             write_elements(out, values)
@@ -419,6 +481,8 @@ def _list_of(
             raise ProtocolError(
                 f"{count} elements of at least {element_length_min} bytes do not fit into the {room} that remain"
             )
+        if count > count_max:
+            raise ProtocolError(f"{count} elements, at most {count_max} are allowed; send fewer at once")
         values: list[_Value] = []
         if read_elements is not None:
             values, position = read_elements(payload, position, count)
@@ -428,7 +492,7 @@ def _list_of(
             values.append(value)
         return tuple(values), position
 
-    return FieldKind(4, write, read)
+    return FieldKind(4, write, read, count_max)
 
 
 _I64_KIND = _fixed(_I64)
@@ -454,15 +518,30 @@ BulkData = Annotated[Buffer, FieldKind(4, _write_bytes, _read_view)]
 BulkRest = Annotated[Buffer, FieldKind(0, _write_rest, _read_rest_view)]
 BulkParts = Annotated[Buffer | Sequence[Buffer], FieldKind(4, _write_bulk, _read_view)]
 
-I64List = Annotated[Sequence[int], _list_of(8, _I64_KIND.write, _I64_KIND.read)]
-TextList = Annotated[Sequence[str], _list_of(2, write_text, read_text)]
-TableKeys = Annotated[Sequence[TableKey], _list_of(_KEY_LENGTH_MIN, _write_key, _read_key)]
-TableEntries = Annotated[
-    Sequence[TableKeyValue],
-    _list_of(_KEY_LENGTH_MIN + _VALUE_LENGTH_MIN, _write_entry, _read_entry, _read_entries, _write_entries),
-]
+
+def _keys_up_to(count_max: int) -> FieldKind:
+    return _list_of(count_max, _KEY_LENGTH_MIN, _write_key, _read_key, _read_keys)
+
+
+def _entries_up_to(count_max: int) -> FieldKind:
+    length_min = _KEY_LENGTH_MIN + _VALUE_LENGTH_MIN
+    return _list_of(count_max, length_min, _write_entry, _read_entry, _read_entries, _write_entries)
+
+
+#: Versions of the keys that one request has changed.
+TableVersions = Annotated[Sequence[int], _list_of(TABLE_CHANGES_MAX, 8, _I64_KIND.write, _I64_KIND.read)]
+SourceNames = Annotated[Sequence[str], _list_of(MERGE_SOURCES_MAX, 2, write_text, read_text, _read_names)]
+#: Keys or entries of a request that changes a table.
+ChangedKeys = Annotated[Sequence[TableKey], _keys_up_to(TABLE_CHANGES_MAX)]
+ChangedEntries = Annotated[Sequence[TableKeyValue], _entries_up_to(TABLE_CHANGES_MAX)]
+#: Keys or entries of a read, or of its reply.
+TableKeys = Annotated[Sequence[TableKey], _keys_up_to(TABLE_ITEMS_MAX)]
+TableEntries = Annotated[Sequence[TableKeyValue], _entries_up_to(TABLE_ITEMS_MAX)]
 AttributeUpdates = Annotated[
-    Sequence[AttributeUpdate], _list_of(_ATTRIBUTE_UPDATE.size, _write_attribute_update, _read_attribute_update)
+    Sequence[AttributeUpdate],
+    _list_of(ATTRIBUTE_UPDATES_MAX, _ATTRIBUTE_UPDATE.size, _write_attribute_update, _read_attribute_update),
 ]
-MergedSegments = Annotated[Sequence[MergedSegment], _list_of(2 + 8, _write_merged, _read_merged)]
-StorageChunks = Annotated[Sequence[StorageChunk], _list_of(_CHUNK_HEAD.size + 3, _write_chunk, _read_chunk)]
+MergedSegments = Annotated[Sequence[MergedSegment], _list_of(MERGE_SOURCES_MAX, 2 + 8, _write_merged, _read_merged)]
+StorageChunks = Annotated[
+    Sequence[StorageChunk], _list_of(STORAGE_CHUNKS_MAX, _CHUNK_HEAD.size + 3, _write_chunk, _read_chunk)
+]

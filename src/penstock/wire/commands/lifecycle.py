@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.wire.commands.base import Reply, Request
-from penstock.wire.fields import I8, I32, I64, AttributeUpdates, MergedSegments, Text, TextList
+from penstock.wire.fields import I8, I32, I64, AttributeUpdates, MergedSegments, SourceNames, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class MergeSegmentsBatch(Request):
 
     request_id: I64
     target: Text
-    sources: TextList
+    sources: SourceNames
     token: Text = field(repr=False)
 
 

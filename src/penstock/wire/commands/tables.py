@@ -11,7 +11,19 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.wire.commands.base import Reply, Request
-from penstock.wire.fields import I32, I64, Bool, Bytes, BytesAfterFilter, I64List, TableEntries, TableKeys, Text
+from penstock.wire.fields import (
+    I32,
+    I64,
+    Bool,
+    Bytes,
+    BytesAfterFilter,
+    ChangedEntries,
+    ChangedKeys,
+    TableEntries,
+    TableKeys,
+    TableVersions,
+    Text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +109,7 @@ class UpdateTableEntries(Request):
     request_id: I64
     segment: Text
     token: Text = field(repr=False)
-    entries: TableEntries
+    entries: ChangedEntries
     table_segment_offset: I64 = -1
 
 
@@ -108,7 +120,7 @@ class TableEntriesUpdated(Reply):
     TYPE: ClassVar[int] = 75
 
     request_id: I64
-    versions: I64List
+    versions: TableVersions
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +132,7 @@ class RemoveTableKeys(Request):
     request_id: I64
     segment: Text
     token: Text = field(repr=False)
-    keys: TableKeys
+    keys: ChangedKeys
     table_segment_offset: I64 = -1
 
 
