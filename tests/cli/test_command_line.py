@@ -84,3 +84,46 @@ def test_a_standalone_keeps_heavy_packages_out() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=child_environment()
     )
     assert found.stdout.strip() == "[]"
+
+
+def test_a_client_command_loads_no_package_that_it_does_not_use() -> None:
+    """`stream list` runs until its connection is refused; then the loaded modules are checked."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\n"
+        "from penstock.cli import main\n"
+        "try:\n"
+        "    main(['stream', 'list', '--uri', 'no-address:port'])\n"
+        "except SystemExit as end:\n"
+        "    print('code', end.code)\n"
+        "names = ('pyarrow', 'rich', 'numpy', 'pandas', 'pyspark', 'obstore', 'penstock.segmentstore',\n"
+        "         'penstock.controller')\n"
+        "print('client', 'penstock.client.client' in sys.modules)\n"
+        "print([name for name in names if name in sys.modules])\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=child_environment(), timeout=60
+    )
+    code_line, client_line, loaded = found.stdout.splitlines()
+    assert code_line != "code 0"
+    assert client_line == "client True"
+    assert loaded == "[]"
+
+
+def test_the_help_of_all_commands_has_a_heading_for_each_section() -> None:
+    """Each visible command is listed once, below its own section's heading; hidden commands are not listed."""
+    from penstock.cli import COMMANDS, SECTIONS
+
+    shown: dict[str, str] = {}
+    section = ""
+    for line in run_command("--help").ok.lines:
+        if line.endswith(":") and not line.startswith(" "):
+            section = line[:-1]
+        elif section in SECTIONS and line.startswith("  ") and not line.startswith("   "):
+            name = line.split()[0]
+            assert name not in shown
+            shown[name] = section
+    assert shown == {name: command.section for name, command in COMMANDS.items() if not command.is_hidden}
+    assert set(shown.values()) == set(SECTIONS)

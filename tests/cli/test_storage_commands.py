@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from support.command_line import run_command
 from support.standalone_process import StandaloneProcess
@@ -43,6 +46,33 @@ def test_a_server_is_checked_once_it_is_stopped(
         assert wrong.code == 1, arguments
         assert message in wrong.stderr, wrong.stderr
         assert message in str(run_command(*arguments, "--json").json["message"])
+
+
+def test_the_command_that_a_backup_prints_works_as_printed(
+    make_server: Callable[..., StandaloneProcess], tmp_path: Path
+) -> None:
+    """Also when the backup's path has a space, and when the proposed data directory exists."""
+    server = make_server().start()
+    uri = ("--uri", server.uri)
+    run_command("stream", "create", "shop/orders", *uri).ok  # noqa: B018  # It demands code 0.
+    server.stop()
+    target = tmp_path / "my backup"
+    (tmp_path / "my backup-restored").mkdir()
+    lines = run_command("storage", "backup", str(target), "--data-dir", str(server.data_dir)).ok.lines
+    program, *arguments = shlex.split(lines[-1])
+    assert program == "penstock"
+    restored = run_command(*arguments).ok
+    data_dir = tmp_path / "my backup-restored-2"
+    assert str(data_dir) in restored.lines[-1]
+    assert any(data_dir.iterdir())
+
+
+@pytest.mark.parametrize("command", ["check", "backup", "recover", "survey"])
+def test_help_of_storage_commands_names_every_kind_of_long_term_storage(command: str) -> None:
+    """S3 and HDFS."""
+    told = " ".join(run_command("storage", command, "--help").ok.stdout.split())
+    assert "s3://" in told
+    assert "hdfs://" in told
 
 
 def event(text: str) -> bytes:

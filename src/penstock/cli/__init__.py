@@ -8,9 +8,10 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import typer
+import typer.core
 
 from penstock.cli.standard_output import OutputError, checked_output
 from penstock.runtime.standard_descriptors import open_standard_files
@@ -24,12 +25,14 @@ class _Command:
 
     Attributes:
         place: module and name in it.
+        section: the heading under which the help of all commands shows it.
         summary: as its module says; repeated here so that the help of all loads none.
         is_group: the name is a `typer.Typer` with commands of its own.
         is_hidden: programs start it, not people.
     """
 
     place: str
+    section: str
     summary: str
     is_group: bool = False
     is_hidden: bool = False
@@ -40,60 +43,123 @@ class _Command:
         return getattr(importlib.import_module(f"penstock.cli.{module}"), name)
 
 
-#: In the order of the help.
+#: The headings of the help of all commands, in its order.
+SECTIONS = (
+    "First steps",
+    "Servers",
+    "Events",
+    "Streams and what belongs to them",
+    "Jobs",
+    "Observation and measurement",
+    "Storage and checks",
+)
+#: In the order of the help, within each section.
 COMMANDS = {
     "standalone": _Command(
         "standalone:standalone",
+        "Servers",
         "Run a whole Penstock in one process, or in a few that belong together, until SIGTERM or Ctrl-C.",
     ),
-    "ready": _Command("ready:ready", "Exit with 0 if the server serves clients, with 1 and the reason if not."),
-    "write": _Command("write:write", "Write the lines of standard input to a stream, one event each."),
-    "read": _Command("read:read", "Print the events of a stream that are there now, one per line."),
-    "tail": _Command("read:tail", "Print the events of a stream as they are written, until Ctrl-C."),
+    "ready": _Command(
+        "ready:ready", "Servers", "Exit with 0 if the server serves clients, with 1 and the reason if not."
+    ),
+    "write": _Command("write:write", "Events", "Write the lines of standard input to a stream, one event each."),
+    "read": _Command("read:read", "Events", "Print the events of a stream that are there now, one per line."),
+    "tail": _Command("read:tail", "Events", "Print the events of a stream as they are written, until Ctrl-C."),
     "export": _Command(
         "export:export",
+        "Jobs",
         "Write the events of a stream into Parquet files or an Iceberg table, each once, and go on as more come.",
     ),
     "replay": _Command(
-        "replay:replay", "Write a range of a stream into another one, each event once, at a given speed."
+        "replay:replay", "Jobs", "Write a range of a stream into another one, each event once, at a given speed."
     ),
-    "backfill": _Command("backfill:backfill", "Write the rows of Parquet files into a stream, each once."),
+    "backfill": _Command("backfill:backfill", "Jobs", "Write the rows of Parquet files into a stream, each once."),
     "verify": _Command(
         "verify:verify",
+        "Storage and checks",
         "Read the chunks of streams in long-term storage, and compare them with the checksums that the server has.",
     ),
-    "stream": _Command("stream:stream", "Streams: what they hold, how they scale, what they keep.", True),
-    "scope": _Command("scope:scope", "Scopes, which hold streams, reader groups and tables.", True),
-    "group": _Command("group:group", "Reader groups: who reads what, and how far.", True),
-    "retention": _Command("retention:retention", "Retention: what is cut from streams, and why.", True),
-    "transaction": _Command("transaction:transaction", "Transactions that several programs share.", True),
-    "table": _Command("table:table", "Key-value tables: keys, values, scans.", True),
-    "bench": _Command("bench:bench", "How fast the server takes and gives events, as seen from here.", True),
+    "stream": _Command(
+        "stream:stream",
+        "Streams and what belongs to them",
+        "Streams: what they hold, how they scale, what they keep.",
+        True,
+    ),
+    "scope": _Command(
+        "scope:scope", "Streams and what belongs to them", "Scopes, which hold streams, reader groups and tables.", True
+    ),
+    "group": _Command(
+        "group:group", "Streams and what belongs to them", "Reader groups: who reads what, and how far.", True
+    ),
+    "retention": _Command(
+        "retention:retention", "Streams and what belongs to them", "Retention: what is cut from streams, and why.", True
+    ),
+    "transaction": _Command(
+        "transaction:transaction", "Streams and what belongs to them", "Transactions that several programs share.", True
+    ),
+    "table": _Command(
+        "table:table", "Streams and what belongs to them", "Key-value tables: keys, values, scans.", True
+    ),
+    "bench": _Command(
+        "bench:bench",
+        "Observation and measurement",
+        "How fast the server takes and gives events, as seen from here.",
+        True,
+    ),
     "top": _Command(
         "top:top",
+        "Observation and measurement",
         "Show rates, lag, segments, memory, logs and what long-term storage lacks, live in the terminal, until Ctrl-C.",
     ),
     "quickstart": _Command(
         "quickstart:quickstart",
+        "First steps",
         "Stream a year of real flights through a store and Spark, kill both in the midst, and check every count.",
     ),
-    "log": _Command("log:log", "Look at the containers' logs, disable one, enable one that was disabled.", True),
+    "log": _Command(
+        "log:log",
+        "Storage and checks",
+        "Look at the containers' logs, disable one, enable one that was disabled.",
+        True,
+    ),
     "storage": _Command(
         "storage_backup:storage",
+        "Storage and checks",
         "Check the long-term storage of a stopped server, back it up, recover from it, take an older Pravega's over.",
         True,
     ),
-    "version": _Command("version:version", "Print the versions of Penstock and of Python."),
-    "segment-store": _Command("segment_store:segment_store", "Run one segment store.", is_hidden=True),
+    "version": _Command("version:version", "First steps", "Print the versions of Penstock and of Python."),
+    "segment-store": _Command("segment_store:segment_store", "Servers", "Run one segment store.", is_hidden=True),
 }
+#: Characters of a summary in the help of all commands.
+_SUMMARY_LIMIT = 200
 #: Set by the shell when it asks what may follow.
 _COMPLETION_VARIABLE = "_PENSTOCK_COMPLETE"
+
+
+class _SectionedGroup(typer.core.TyperGroup):
+    """The top-level command: its help lists the subcommands by section."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the visible subcommands of each section under its heading. The classes are Click's or Typer's own."""
+        for section in SECTIONS:
+            shown = [
+                (name, self.commands[name])
+                for name, command in COMMANDS.items()
+                if command.section == section and name in self.commands and not command.is_hidden
+            ]
+            if shown:
+                # A long summary is wrapped, not shortened.
+                with formatter.section(section):
+                    formatter.write_dl([(name, command.get_short_help_str(_SUMMARY_LIMIT)) for name, command in shown])
 
 
 def _app(names: list[str], *, is_overview: bool) -> typer.Typer:
     """Return the command line with these subcommands; in an overview they have no more than a summary."""
     app = typer.Typer(
         name="penstock",
+        cls=_SectionedGroup,
         # Plain text: as markup, "[default: 9090]" in a help text would be a style, and vanish.
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

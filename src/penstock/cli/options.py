@@ -25,7 +25,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, 
 Tier2 = Annotated[
     str | None,
     typer.Option(
-        help="Long-term storage: s3://bucket/prefix (gs://, az://) or a directory. [default: tier2 in --data-dir]"
+        help="Long-term storage: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a directory. "
+        "[default: tier2 in --data-dir]"
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -87,7 +87,10 @@ def _check(
 def recover(
     tier2: Annotated[
         str | None,
-        typer.Option(help="Where the long-term storage is: s3://bucket/prefix (gs://, az://) or a directory."),
+        typer.Option(
+            help="Where the long-term storage is: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a "
+            "directory."
+        ),
     ] = None,
     directory: Annotated[
         str | None, typer.Option("--directory", "--data-dir", help="The data directory to be made, new or empty.")

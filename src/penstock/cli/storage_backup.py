@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict
@@ -51,7 +52,7 @@ def backup(
     """
     with failures_told(as_json=as_json):
         made = _back_up(str(directory), admin or [], data_dir, tier2, config, as_json=as_json)
-        tell("storage_backed_up", asdict(made), _backup_lines(made, directory), as_json=as_json)
+        tell("storage_backed_up", asdict(made), _backup_lines(made, directory, config), as_json=as_json)
 
 
 def _back_up(
@@ -167,10 +168,22 @@ def _run(work: Callable[[Runtime], Awaitable[T]]) -> T:
         return runner.run(run())
 
 
-def _backup_lines(made: Backup, directory: Path) -> Iterator[str]:
+def _backup_lines(made: Backup, directory: Path, config: Path | None) -> Iterator[str]:
     for container in made.containers:
         yield f"container {container.id}: as of {_time(container.created_ms)}, {in_bytes(container.length_bytes)}"
-    yield f"backed up cluster {made.cluster_id} in {directory}: restore it with penstock storage restore {directory}"
+    yield f"backed up cluster {made.cluster_id} in {directory}; to restore it into a new data directory:"
+    yield shlex.join(_restore_command(directory, config))
+
+
+def _restore_command(directory: Path, config: Path | None) -> list[str]:
+    """Return a command that works from any working directory; it names a data directory that does not exist yet."""
+    source = directory.resolve()
+    target, number = source.with_name(f"{source.name}-restored"), 1
+    while target.exists():
+        number += 1
+        target = source.with_name(f"{source.name}-restored-{number}")
+    command = ["penstock", "storage", "restore", str(source), "--directory", str(target)]
+    return command if config is None else [*command, "--config", str(config.resolve())]
 
 
 def _restoration_lines(report: RestorationReport) -> Iterator[str]:
