@@ -22,6 +22,7 @@ from penstock.client.reader_group_keeper import GroupKeeper, beat_interval_s
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_streams import is_match
 from penstock.client.segment_events import SegmentEvents
+from penstock.client.stream_lives import is_recreated, recreated_error
 from penstock.client.tasks import start_watched
 from penstock.model.errors import (
     NoSuchReaderGroupError,
@@ -106,6 +107,8 @@ class Membership:
         self._wake = asyncio.Event()
         self._requests: list[asyncio.Future[None]] = []
         self._trouble: PenstockError | None = None
+        # That the stream of a segment held here was deleted: it lasts although the record can be kept up.
+        self._lost: PenstockError | None = None
         self._state: GroupState | None = None
         self._left: GroupState | None = None
         self._keeper = GroupKeeper(record, name, cluster)
@@ -323,7 +326,7 @@ class Membership:
         self._working_s = asyncio.get_running_loop().time()
         if is_beat:
             self._beaten_s = self._working_s
-        self._trouble = None
+        self._trouble = self._lost
         self._note_stored(state, given)
         self._follow(state)
         if self.failure is None and self._is_in_the_way(state):
@@ -399,17 +402,19 @@ class Membership:
         ]
         ends = {} if self._state is None else self._state.ends
         for source in ended:
-            if source.segment in ends:
+            if source.segment in ends and not source.is_gone:
                 source.successors = {}  # The group ends there.
         asked = {source.segment: source for source in ended if source.successors is None}
-        # No longer, or this reader looks dead meanwhile.
+        lost: PenstockError | None = None
+        # Not longer: this reader would look dead.
         with within("look for successors", self._beat_interval_s, "position_interval_s"):
             answers = await for_each(list(asked), self._successors, self._settings.bulk_request_count_max)
         for source, answer in zip(asked.values(), answers, strict=True):
             if isinstance(answer, NoSuchStreamError) and self._is_found_by_pattern(source.stream):
-                self._keeper.look_soon()  # It is left, once somebody has made sure that it is gone.
+                self._keeper.look_soon()  # The group leaves it once it is certain that the stream was deleted.
             elif isinstance(answer, PenstockError):
                 self._note(answer)
+                lost = self._trouble if isinstance(answer, NoSuchStreamError) else lost
             else:
                 source.successors = answer
         found = {}
@@ -417,6 +422,7 @@ class Membership:
             if source.successors is not None and self.open_segments.get(source.segment) is source:
                 source.is_leaving = True
                 found[source.segment] = (HeldSegment(source.offset, source.turn), source.successors)
+        self._lost = lost
         return found
 
     def _is_found_by_pattern(self, stream: str) -> bool:
@@ -425,6 +431,11 @@ class Membership:
     async def _successors(self, segment: str) -> dict[str, Sequence[str]]:
         scope, stream, number = parse_segment_name(segment)
         following = await self._cluster.controller.successors(scope, stream, number)
+        # The end of a sealed stream looks the same as a segment of a deleted stream, whose records do not exist.
+        if not following and await is_recreated(self._cluster, f"{scope}/{stream}", [number]):
+            raise recreated_error(f"{scope}/{stream}", f"{self._record.scope}/{self._record.name}")
+        if self._state is not None and segment in self._state.ends:
+            return {}
         return {
             successor.segment.name: [segment_name(scope, stream, other) for other in successor.predecessors]
             for successor in following

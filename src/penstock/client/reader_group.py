@@ -26,9 +26,11 @@ from penstock.client.opening import Opening
 from penstock.client.reader import Positions, Reader
 from penstock.client.reader_group_calls import RegisteredGroup
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_streams import GroupStreams, Sources, ends_of
+from penstock.client.reader_group_streams import GroupStreams, Sources, ends_of, is_match, known_segments
 from penstock.client.serializers import Serializer, Value
 from penstock.client.starts import Start, checked_cuts, checked_start, cuts_of, end_cuts, positions_in, start_cuts
+from penstock.client.stream_lives import recreated_error, recreated_streams
+from penstock.client.tasks import start_watched
 from penstock.client.value_reader import ValueReader
 from penstock.model.errors import (
     InvalidArgumentError,
@@ -182,6 +184,9 @@ class ReaderGroup(LifeCycle):
             raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} was deleted while it was opened")
         if still.generation != state.generation or state.patterns:
             await streams.refresh()
+        if self._sources is not None:
+            # Opened without streams it must stay possible to remove one that was deleted.
+            await self._check_not_recreated(still, state)
         self._open_record = record
         self._open_life(owner)
 
@@ -222,6 +227,16 @@ class ReaderGroup(LifeCycle):
                 f"not {', '.join(sorted({*wanted.streams, *wanted.patterns}))}: use another name, open it without "
                 "streams and change them with add_streams and remove_streams, or delete it first"
             )
+
+    async def _check_not_recreated(self, registered: RegisteredGroup, state: GroupState) -> None:
+        """Raise `NoSuchStreamError` for a stream that was deleted and created again; those found by patterns are left.
+
+        Readers find that out when they come to the end of a segment. Without segments left to read they never would.
+        """
+        streams = [stream for stream in registered.starts if not is_match(stream, state.patterns)]
+        recreated = await recreated_streams(self._cluster, known_segments(registered, state, streams))
+        if recreated:
+            raise recreated_error(recreated[0], f"{self.scope}/{self.name}")
 
     @classmethod
     async def _delete(cls, cluster: Cluster, group: str, *, scope: str | None) -> None:
@@ -304,9 +319,21 @@ class ReaderGroup(LifeCycle):
             positions=mode, on_change=on_change,
         )  # fmt: skip
         await reader._open(self)
+        if reader.is_finished:
+            try:
+                await self._check_finished()
+            except BaseException:
+                start_watched(reader.close(), f"leave as reader {name}", lambda error: None)
+                raise
         self._readers = {other: value for other, value in self._readers.items() if value.is_open}
         self._readers[name] = reader
         return reader
+
+    async def _check_finished(self) -> None:
+        """Raise `NoSuchStreamError` if this group reads nothing because a stream was deleted and created again."""
+        registered = await self._cluster.controller.reader_group(self.scope, self.name)
+        if registered is not None and registered.id == self._record.group_id:
+            await self._check_not_recreated(registered, await self._record.state())
 
     async def _state(self) -> GroupState:
         """Return the shared record as it is now. Raises `NoSuchReaderGroupError` when the group was deleted."""

@@ -21,19 +21,17 @@ from penstock.client.reader_group_calls import RegisteredGroup
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.retry import Backoff
 from penstock.client.starts import Start, checked_start, end_cuts, positions_in, start_cuts
+from penstock.client.stream_lives import recreated_streams
 from penstock.model.errors import (
     InvalidArgumentError,
     MetadataConflictError,
     NoSuchReaderGroupError,
     NoSuchScopeError,
-    NoSuchSegmentError,
     NoSuchStreamError,
 )
 from penstock.model.names import (
     check_scope_name,
     parse_segment_name,
-    segment_name,
-    segment_number,
     split_scoped_name,
 )
 from penstock.model.policies import GroupRetention
@@ -273,37 +271,8 @@ class GroupStreams:
         return replace(kept, starts={**kept.starts, **_positions(new)})
 
     async def _made_again(self, registered: RegisteredGroup, state: GroupState, streams: set[str]) -> set[str]:
-        """Return those of `streams` that were deleted since they were found, and made again under the same names.
-
-        The segments that the group knows of such a stream are gone, and their numbers are below those of the segments
-        that it began with: the numbers of a name go on where its last stream ended, in every life of it.
-        """
-        known: dict[str, set[int]] = {stream: set(registered.starts[stream]) for stream in streams}
-        for segment in rgs.positions_of(state):
-            scope, name, number = parse_segment_name(segment)
-            if (stream := f"{scope}/{name}") in known:
-                known[stream].add(number)
-        names = [
-            segment_name(*split_scoped_name(stream), number) for stream, numbers in known.items() for number in numbers
-        ]
-        infos = await self._cluster.segments.segment_infos(names)
-        # One that cannot be asked for now may be there.
-        living = {
-            "/".join(parse_segment_name(name)[:2])
-            for name, info in zip(names, infos, strict=True)
-            if not isinstance(info, NoSuchSegmentError)
-        }
-        made_again = set()
-        for stream in sorted(streams.difference(living)):
-            # Truncated, or gone with the stream that they were of.
-            try:
-                first = await self._cluster.controller.epoch_segments(*split_scoped_name(stream), 0)
-            except NoSuchStreamError:
-                continue  # Being made, or deleted: the next look tells.
-            begin = min((segment_number(segment.segment_id) for segment in first), default=0)
-            if known[stream] and all(segment_number(number) < begin for number in known[stream]):
-                made_again.add(stream)
-        return made_again
+        """Return those of `streams` that were deleted since they were found, and created again under the same names."""
+        return set(await recreated_streams(self._cluster, known_segments(registered, state, streams)))
 
     async def _change(self, change: Change) -> int:
         """Register a change and let the record follow; return the generation. Lost replies and races are looked into.
@@ -325,6 +294,16 @@ class GroupStreams:
                 await backoff.pause(
                     MetadataConflictError(f"the streams of reader group {self._name} are being changed elsewhere")
                 )
+
+
+def known_segments(registered: RegisteredGroup, state: GroupState, streams: Collection[str]) -> dict[str, set[int]]:
+    """Return the ids of the segments that the group has, or began with, in each of `streams`."""
+    known: dict[str, set[int]] = {stream: set(registered.starts.get(stream, ())) for stream in streams}
+    for segment in rgs.positions_of(state):
+        scope, name, number = parse_segment_name(segment)
+        if (stream := f"{scope}/{name}") in known:
+            known[stream].add(number)
+    return known
 
 
 def ends_of(registered: RegisteredGroup) -> dict[str, StreamCut]:

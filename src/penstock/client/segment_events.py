@@ -95,6 +95,11 @@ class SegmentEvents:
             return False
         return self._is_gone or (self._reader._is_at_end and not self._assembler.pending_bytes)
 
+    @property
+    def is_gone(self) -> bool:
+        """True when the segment did not exist any more: truncated away, or deleted with its stream."""
+        return self._is_gone
+
     def take(self) -> EventChunk | None:
         """Return the next whole events, or None if there are none now.
 

@@ -1,0 +1,184 @@
+"""Reader groups of a stream that was deleted, and created again under the same name."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from penstock.client.client import Client
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import NoSuchStreamError
+from penstock.model.policies import Scaling
+from penstock.settings import StandaloneSettings
+from penstock.standalone import Standalone
+
+FAST = {
+    "position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_group_stream_refresh_s": 0.05,
+    "reader_timeout_s": 0.5,
+}  # fmt: skip
+A, B = "retail/a", "retail/b"
+
+
+@asynccontextmanager
+async def served():
+    """A client of a real server: segment numbers must continue as the real controller has them continue."""
+    server = Standalone(StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0))
+    await server.start()
+    try:
+        async with Client(server.controller_uri, ClientSettings(**FAST)) as client:
+            yield client
+    finally:
+        await server.stop()
+
+
+async def create(client, stream, count=4, segments=2):
+    await client.create_stream(stream, scaling=Scaling.fixed(segments))
+    async with client.event_writer(stream) as writer:
+        for number in range(count):
+            await writer.write(f"{stream} {number}".encode(), routing_key=str(number))
+
+
+async def recreate(client, stream, *, with_scope=False):
+    await client.seal_stream(stream)
+    await client.delete_stream(stream)
+    if with_scope:
+        await client.delete_scope("retail")
+    await create(client, stream)
+
+
+async def read(reader, count):
+    found = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            event = await reader.read(5)
+            assert event is not None
+            found.append(event.data)
+    return found
+
+
+async def read_on(reader):
+    async with asyncio.timeout(20):
+        while True:
+            await reader.read(1)
+            assert not reader.is_finished
+
+
+async def expect_report(reader, group="retail/audit"):
+    """Read until the reader reports the recreated stream. An end, or silence, fails."""
+    with pytest.raises(NoSuchStreamError, match=f"{A} was deleted, and created again.*{group}"):
+        await read_on(reader)
+
+
+async def test_a_reader_at_the_tail_reports_a_recreated_stream_each_time():
+    async with served() as client:
+        await create(client, A)
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+            await read(reader, 4)
+            await recreate(client, A)
+            await expect_report(reader)
+            await expect_report(reader)
+
+
+async def test_a_reader_of_a_group_with_an_end_reports_a_recreated_stream():
+    """The end of the group lies in a deleted segment, which counts as read to its end."""
+    async with served() as client:
+        await create(client, A)
+        group = await client.reader_group("audit", [A], until="latest")
+        await recreate(client, A)
+        async with group, group.reader("r") as reader:
+            await expect_report(reader)
+
+
+async def test_a_reader_still_gets_the_events_of_other_streams():
+    async with served() as client:
+        await create(client, A)
+        await create(client, B)
+        async with client.reader_group("audit", [A, B]) as group, group.reader("r") as reader:
+            await read(reader, 8)
+            await recreate(client, A)
+            await expect_report(reader)
+            async with client.event_writer(B) as writer:
+                await writer.write(b"more", routing_key="k")
+            async with asyncio.timeout(20):
+                while True:
+                    try:
+                        event = await reader.read(1)
+                    except NoSuchStreamError:
+                        continue
+                    if event is not None:
+                        break
+            assert event.data == b"more"
+            # The way out that the error names.
+            await group.remove_streams([A])
+            await group.add_streams([A])
+            again = []
+            async with asyncio.timeout(20):
+                while len(again) < 4:
+                    try:
+                        event = await reader.read(1)
+                    except NoSuchStreamError:
+                        continue  # From before the change.
+                    if event is not None:
+                        again.append(event.data)
+            assert sorted(again) == [b"retail/a %d" % number for number in range(4)]
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+async def test_opening_a_group_reports_a_recreated_stream(is_finished):
+    """Also a group that had read the deleted stream to its end, whose record has no segment left to read."""
+    async with served() as client:
+        await create(client, A)
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+            await read(reader, 4)
+            if is_finished:
+                await client.seal_stream(A)
+                async with asyncio.timeout(20):
+                    while not reader.is_finished:
+                        assert await reader.read(1) is None
+        await recreate(client, A) if not is_finished else await recreate_sealed(client, A)
+        with pytest.raises(NoSuchStreamError, match="created again"):
+            await client.reader_group("audit", [A])
+        # Without streams it opens, so that its streams can be changed; a reader reports.
+        async with client.reader_group("retail/audit") as group:
+            if is_finished:
+                with pytest.raises(NoSuchStreamError, match="created again"):
+                    await group.reader("r")
+            else:
+                async with group.reader("r") as reader:
+                    await expect_report(reader)
+        await client.delete_reader_group("retail/audit")
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+            assert len(await read(reader, 4)) == 4
+
+
+async def recreate_sealed(client, stream):
+    await client.delete_stream(stream)
+    await create(client, stream)
+
+
+async def test_a_group_of_a_stream_whose_scope_was_deleted_too_reports_it():
+    """Segment numbers of a name continue after its scope was deleted."""
+    async with served() as client:
+        await create(client, A)
+        await client.create_scope("audits")
+        group = await client.reader_group("audits/audit", [A])
+        await recreate(client, A, with_scope=True)
+        async with group, group.reader("r") as reader:
+            await expect_report(reader, "audits/audit")
+
+
+async def test_a_group_of_a_stream_that_was_truncated_after_scaling_opens():
+    """None of the segments that the group knows exists, yet the stream is the same."""
+    async with served() as client:
+        await create(client, A, segments=1)
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+            await read(reader, 4)
+        await client.scale_stream(A, seal=[0], key_ranges=[(0.0, 0.5), (0.5, 1.0)])
+        await client.truncate_stream(await client.tail(A))
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+            reader.skip_truncated = True
+            async with client.event_writer(A) as writer:
+                await writer.write(b"more", routing_key="k")
+            assert await read(reader, 1) == [b"more"]
