@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.model.errors import CorruptionError
+from penstock.model.errors import CorruptionError, LaterVersionError, LogIdentityError, LogMissingError
 from penstock.runtime.disk import Disk
 from penstock.segmentstore.tier1.log_directory import LogDirectory, log_container_ids
 from penstock.segmentstore.tier1.log_records import read_epoch
+from penstock.segmentstore.tier1.log_recovery import check_log
+from penstock.segmentstore.tier1.made_logs import MadeLogs
 
 
 class LogState(StrEnum):
@@ -21,12 +23,14 @@ class LogState(StrEnum):
     Attributes:
         ENABLED: yes.
         DISABLED: no; it was switched off, because it was found damaged or by hand.
-        DAMAGED: no; the file that says so is damaged itself.
+        DAMAGED: no; the file that says so is damaged itself, is an old copy, or the log is another cluster's.
+        MISSING: no; the log was created once, and is not there.
     """
 
     ENABLED = "enabled"
     DISABLED = "disabled"
     DAMAGED = "damaged"
+    MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +47,30 @@ class LogReport:
 
 
 class LogAdministration:
-    """The logs below `directory`, one directory for each container."""
+    """The logs below `directory`, one directory for each container, of the cluster `cluster_id`.
 
-    def __init__(self, directory: str, disk: Disk) -> None:
+    `made_logs_directory`: where their creation is recorded, see `MadeLogs`.
+    """
+
+    def __init__(self, directory: str, disk: Disk, *, cluster_id: str, made_logs_directory: str) -> None:
         self._directory = directory
         self._disk = disk
+        self._cluster_id = cluster_id
+        self._made_logs = MadeLogs(disk, made_logs_directory, cluster_id)
 
     def reports(self) -> Sequence[LogReport]:
-        """Return what there is to say of each log that was ever opened, by container. Changes nothing."""
-        return [self._report(container_id) for container_id in log_container_ids(self._disk, self._directory)]
+        """Return a report of each log that was ever created, by container. Changes nothing."""
+        there = log_container_ids(self._disk, self._directory)
+        made = self._made_logs.container_ids()
+        return [
+            self._report(container_id) if container_id in there else self._missing(container_id)
+            for container_id in sorted({*there, *made})
+        ]
+
+    def _missing(self, container_id: int) -> LogReport:
+        path = self._path(container_id)
+        problem = str(LogMissingError(container_id, path, record=self._made_logs.path(container_id)))
+        return LogReport(container_id, LogState.MISSING, 0, 0, 0, path, problem)
 
     def _report(self, container_id: int) -> LogReport:
         path = self._path(container_id)
@@ -66,12 +85,15 @@ class LogAdministration:
         state, epoch, problem = LogState.DAMAGED, 0, "log.epoch is missing"
         try:
             record = read_epoch(self._disk, path)
-        except CorruptionError as error:
+            if record is not None:
+                epoch = record.epoch
+                check_log(self._disk, path, record, self._cluster_id)
+        except (CorruptionError, LogIdentityError, LaterVersionError) as error:
             problem = str(error)
         else:
             if record is not None:
                 state = LogState.ENABLED if record.is_enabled else LogState.DISABLED
-                epoch, problem = record.epoch, ""
+                problem = ""
         return LogReport(container_id, state, epoch, len(names), length_bytes, path, problem)
 
     def enable(self, container_id: int) -> None:

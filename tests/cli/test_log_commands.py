@@ -96,3 +96,26 @@ def test_a_damaged_log_is_disabled_by_the_start_and_listed_as_such(stopped: Stan
     assert found[2]["state"] == "damaged"
     assert "checksum does not match" in str(found[2]["problem"])
     assert found[1]["state"] == "enabled"
+
+
+def test_a_log_that_is_missing_is_listed_and_not_backed_up(stopped: StandaloneProcess, tmp_path: Path) -> None:
+    (stopped.data_dir / "tier1" / "2").rename(tmp_path / "gone")
+    found = logs_of(stopped)
+    assert {container: report["state"] for container, report in found.items()} == {
+        0: "enabled", 1: "enabled", 2: "missing", 3: "enabled",
+    }  # fmt: skip
+    assert "Mount tier 1 or put the log back" in str(found[2]["problem"])
+    refused = run_penstock("storage", "backup", str(tmp_path / "backup"), "--data-dir", str(stopped.data_dir))
+    assert refused.returncode == 1
+    assert "the log of container 2 is missing" in refused.stderr
+
+
+def test_a_log_with_an_old_epoch_record_is_listed_as_damaged(stopped: StandaloneProcess) -> None:
+    record = stopped.data_dir / "tier1" / "2" / "log.epoch"
+    old = record.read_bytes()
+    stopped.start()
+    stopped.stop()
+    record.write_bytes(old)
+    found = logs_of(stopped)[2]
+    assert found["state"] == "damaged"
+    assert "the record is an old copy" in str(found["problem"])

@@ -48,14 +48,16 @@ def _logs(data_dir: str | None, config: Path | None, *, is_locked: bool) -> Iter
     try:
         if is_locked:
             try:
-                directory.open_existing()
+                identity = directory.open_existing()
             except DataDirectoryInUseError as error:
                 raise DataDirectoryInUseError(
                     f"a server runs on {directory.root}: stop it, repeat this, and start it again; nothing was changed"
                 ) from error
         else:
-            directory.identity()
-        yield LogAdministration(directory.tier1, runtime.disk)
+            identity = directory.identity()
+        yield LogAdministration(
+            directory.tier1, runtime.disk, cluster_id=identity.cluster_id, made_logs_directory=directory.made_logs
+        )
     finally:
         directory.close()
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
-from penstock.model.errors import CorruptionError
+from penstock.model.errors import CorruptionError, LogMissingError
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.durable_log import LogFrame, LogFrameRun
+from penstock.segmentstore.tier1.log_directory import has_log
 from penstock.segmentstore.tier1.log_records import EPOCH_FILE, read_epoch, read_truncation
 from penstock.segmentstore.tier1.log_recovery import ChainFile, check_end, check_log, recover
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
@@ -49,6 +50,8 @@ class ReadOnlyLog:
         await self._work.run("inspect", self._open)
 
     def _open(self) -> None:
+        if not self._disk.exists(self.path) or not has_log(self._disk, self.path):
+            raise LogMissingError(self.container_id, self.path, record="this data directory")
         epoch = read_epoch(self._disk, self.path)
         if epoch is None:
             raise CorruptionError(f"{self.path}/{EPOCH_FILE}", 0, "the file is missing, although there are log files")
