@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -24,10 +26,34 @@ def test_the_error_names_the_missing_package_and_a_command_that_works(monkeypatc
     assert extras.packages_of("all") == ["pyarrow>=18", "numpy>=2.0", "fastavro>=1.9"]
 
 
-def test_without_a_package_of_penstock_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> list[str]:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(extras, "requires", absent)
+
+
+@pytest.mark.usefixtures("no_metadata")
+def test_without_package_metadata_the_error_still_names_the_packages() -> None:
     text = extras.missing_extra("x", "s3", ImportError("broken"))
-    assert text == "x needs a package that cannot be imported (broken): (the extra 's3' of Penstock)"
+    assert text == (
+        "x needs a package that cannot be imported (broken): pip install 'obstore>=0.12' (the extra 's3' of Penstock)"
+    )
+
+
+@pytest.mark.usefixtures("no_metadata")
+def test_without_package_metadata_the_requirements_are_those_of_the_project_file() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    declared: dict[str, list[str]] = project["optional-dependencies"]
+    for extra in sorted(set(declared) - {"all", "test", "dev", "docs"}):
+        wanted = set()
+        for requirement in declared[extra]:
+            own = requirement.removeprefix("penstock[").removesuffix("]") if "penstock[" in requirement else None
+            wanted.update([requirement] if own is None else declared[own])
+        assert set(extras.packages_of(extra)) == wanted, extra
+
+
+def test_an_extra_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no extra 'parquet'"):
+        extras.packages_of("parquet")

