@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cli.output import in_bytes, in_time, table
-from penstock.cli.quantities import bytes_of, milliseconds_of
+from penstock.cli.quantities import bytes_of, milliseconds_of, seconds_of
 from penstock.model.errors import InvalidArgumentError
+from support.command_line import run_command
 
 
 @pytest.mark.parametrize(
@@ -63,3 +64,20 @@ def test_tables_are_aligned() -> None:
     lines = list(table(("name", "count"), [("a", 1), ("bbbbbb", 200)]))
     assert lines == ["NAME    COUNT", "a           1", "bbbbbb    200"]
     assert list(table(("name",), [])) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("1m", 60), ("200ms", 0.2), ("5", 5), ("0.5", 0.5), (5.0, 5)]
+)
+def test_a_duration_of_an_option_has_a_unit_or_means_seconds(text: object, seconds: float) -> None:
+    """A default, which is a number, passes too."""
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--timeout-s"])
+@pytest.mark.parametrize("text", ["x", "0", "0s", "nan", "1e400"])
+def test_a_wrong_duration_of_an_option_is_a_usage_error(option: str, text: str) -> None:
+    """By both names of the option, before anything is connected."""
+    refused = run_command("ready", option, text)
+    assert refused.code == 2
+    assert option in refused.stderr

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import typer
+
 from penstock.model.errors import InvalidArgumentError
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -15,6 +17,7 @@ _BYTES = {
     "t": 1024**4, "tb": 1000**4, "tib": 1024**4,
 }  # fmt: skip
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)")
 
 
@@ -25,6 +28,21 @@ def milliseconds_of(text: str) -> int:
     if not parts or "".join(number + unit for number, unit in parts) != compact:
         raise InvalidArgumentError(f"{text!r} is no duration: write it as 30s, 15m, 12h, 7d or 1h30m")
     return round(sum(float(number) * _MILLISECONDS[unit] for number, unit in parts))
+
+
+def seconds_of(text: object) -> float:
+    """Return a duration of an option in seconds: ``90s``, ``1m``, or a plain number of seconds, above 0.
+
+    For `parser` of an option, whose default may be a number. Raises `typer.BadParameter`.
+    """
+    compact = str(text).strip()
+    try:
+        seconds = float(compact) if _NUMBER.fullmatch(compact) else milliseconds_of(compact) / 1000
+    except InvalidArgumentError as error:
+        raise typer.BadParameter(str(error)) from None
+    if seconds < 0.001:
+        raise typer.BadParameter(f"{compact!r} is too short: at least 1ms")
+    return seconds
 
 
 def bytes_of(text: str) -> int:

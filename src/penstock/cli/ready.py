@@ -10,12 +10,22 @@ from typing import Annotated
 import typer
 
 from penstock.cli.failure import failures_told
+from penstock.cli.quantities import seconds_of
 from penstock.runtime.settings import DEFAULT_URI
 
 
 def ready(
     uri: Annotated[str, typer.Option(help="The controller.", envvar="PENSTOCK_URI")] = DEFAULT_URI,
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="How long to wait until it does.")] = 5.0,
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            "--timeout-s",
+            parser=seconds_of,
+            metavar="DURATION",
+            help="How long to wait until it does, as 5s or 1m; a plain number means seconds.",
+        ),
+    ] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Exit with 0 if the server serves clients, with 1 and the reason if not.

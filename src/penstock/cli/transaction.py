@@ -11,14 +11,25 @@ from penstock.cli.failure import failures_told
 from penstock.cli.moments import FORMS
 from penstock.cli.options import URI, AsJson, Stream, Uri
 from penstock.cli.output import in_bytes, in_time, table, tell
+from penstock.cli.quantities import seconds_of
 
 if TYPE_CHECKING:
     from penstock.client.transaction_endings import TransactionInfo
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Of the transaction, 32 hexadecimal digits.", show_default=False)]
-Lease = Annotated[float, typer.Option("--lease-s", min=0.001, help="Seconds that it stays open without a word.")]
+Lease = Annotated[
+    float,
+    typer.Option(
+        "--lease", "--lease-s", parser=seconds_of, metavar="DURATION",
+        help="How long it stays open without a request, as 90s or 1m; a plain number means seconds.",
+    ),
+]
 Limit = Annotated[
-    float, typer.Option("--limit-s", min=0.001, help="Seconds that it waits for its decision; then it is aborted.")
+    float,
+    typer.Option(
+        "--limit", "--limit-s", parser=seconds_of, metavar="DURATION",
+        help="How long it waits for its decision, as 10m or 1h; then it is aborted. A plain number means seconds.",
+    ),
 ]
 Time = Annotated[
     str | None,
