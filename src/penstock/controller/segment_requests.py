@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from penstock.controller.container_waits import waiting_for
 from penstock.controller.retry import delay_s, may_repeat, repeat
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.steps import pages
@@ -54,7 +55,8 @@ class SegmentRequests:
             async with slots:
                 return await call()
 
-        return await repeat(f"{what} {segment}", attempt, self._settings, is_idempotent=True)
+        with waiting_for(segment):
+            return await repeat(f"{what} {segment}", attempt, self._settings, is_idempotent=True)
 
     async def _send_all(
         self,
@@ -98,8 +100,9 @@ class SegmentRequests:
                 batch, attempt = list(failed), attempt + 1
 
         async def ask_container(container: int, names: Sequence[str]) -> None:
-            for start in range(0, len(names), self._settings.segment_batch_max):
-                await ask(container, names[start : start + self._settings.segment_batch_max])
+            with waiting_for(names[0]):
+                for start in range(0, len(names), self._settings.segment_batch_max):
+                    await ask(container, names[start : start + self._settings.segment_batch_max])
 
         await together(ask_container(container, names) for container, names in sorted(by_container.items()))
         return answers

@@ -260,6 +260,11 @@ class ControllerService:
         # Not before nothing works any more: the others take over what is left.
         await self._sweeper.leave()
 
+    @property
+    def container_count(self) -> int:
+        """Number of containers of the cluster."""
+        return self._locator.container_count
+
     def statistics(self) -> ControllerStatistics:
         """Return what this controller has done since its start; costs nothing."""
         return ControllerStatistics(

@@ -141,7 +141,11 @@ class ControllerSettings:
         described_groups_max: reader groups in one page that says what each holds of its streams.
         described_groups_at_once: those of them that are looked at at the same time.
         id_cache_entries_max: scope and stream ids remembered.
-        rpc_concurrency_max: gRPC calls served at the same time; further ones are answered RESOURCE_EXHAUSTED.
+        rpc_concurrency_max: gRPC calls that hold a slot at the same time; further ones are answered UNAVAILABLE.
+        rpc_slot_s: how long a call holds its slot at most; a call that takes longer moves to the waiting room.
+        rpc_waiting_max: places of the waiting room; a call that finds none is answered UNAVAILABLE.
+        rpc_share_max: calls about one subject, and calls that wait for one container, in slots and waiting room
+            together; further ones are answered UNAVAILABLE. Less than `rpc_concurrency_max`.
         message_bytes_max: largest gRPC message; a call with a longer reply is answered OUT_OF_RANGE. Java's client
             takes no more than 4 MiB.
         auto_scaling: how streams are scaled by their load.
@@ -192,7 +196,10 @@ class ControllerSettings:
     described_groups_max: int = 100
     described_groups_at_once: int = 16
     id_cache_entries_max: int = 10_000
-    rpc_concurrency_max: int = 1024
+    rpc_concurrency_max: int = 2048
+    rpc_slot_s: float = 1.0
+    rpc_waiting_max: int = 4096
+    rpc_share_max: int = 1024
     message_bytes_max: int = 4 * 1024 * 1024
     auto_scaling: AutoScalingSettings = field(default_factory=AutoScalingSettings)
     watermarks: WatermarkSettings = field(default_factory=WatermarkSettings)

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.controller.grpc.call import Front, refusal_reason
+from penstock.controller.grpc.slots import CallSlots, subject_of
 from penstock.controller.grpc.status import status_of
 from penstock.controller.grpc.table import call_table, services
 from penstock.controller.service import ControllerService
@@ -42,6 +43,9 @@ class GrpcServer:
     `published_host` and `published_port` are what clients are told when they ask for the list of controllers;
     `settings` bounds concurrent calls and message sizes; `connections_max` connections are served at once, None: any
     number, and more are closed.
+
+    Attributes:
+        slots: bound the calls that are served.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class GrpcServer:
         self._settings = settings or service.settings
         self._front = Front(service, self._server_list)
         self._clients = _Clients()
+        self.slots: CallSlots = CallSlots(self._settings, service.container_count)
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -88,10 +93,15 @@ class GrpcServer:
         bounds: list[tuple[str, int]] = []
         if self._connections_max is not None:
             bounds.append(("grpc.max_allowed_incoming_connections", self._connections_max))
+        # More than slots and waiting room hold: `CallSlots` refuses calls, and says why.
+        calls_max = 2 * self._settings.rpc_concurrency_max + self._settings.rpc_waiting_max
         server = grpc.aio.server(
-            maximum_concurrent_rpcs=self._settings.rpc_concurrency_max,
+            maximum_concurrent_rpcs=calls_max,
             options=[
                 *bounds,
+                # gRPC cancels some calls of a burst by chance: beyond 1 000 unless these are set.
+                ("grpc.server.max_pending_requests", calls_max),
+                ("grpc.server.max_pending_requests_hard_limit", 2 * calls_max),
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", limit),
                 # Two servers on one port would take turns unnoticed.
@@ -146,6 +156,7 @@ class GrpcServer:
                         built[method.name],
                         reply_bytes_max,
                         self._clients.note,
+                        self.slots,
                     )
                 )
             found.append(grpc.method_handlers_generic_handler(described.full_name, handlers))
@@ -180,11 +191,14 @@ def _guarded(
     answer: Callable[..., Awaitable[Message]],
     reply_bytes_max: int,
     note_client: Callable[[_Context], None],
+    slots: CallSlots,
 ) -> _Call:
     async def serve(request: bytes, context: _Context) -> bytes:
         note_client(context)
         try:
-            reply = (await answer(kind.FromString(request))).SerializeToString()
+            message = kind.FromString(request)
+            async with slots.hold(subject_of(message)):
+                reply = (await answer(message)).SerializeToString()
             if len(reply) > reply_bytes_max:
                 # gRPC would answer RESOURCE_EXHAUSTED, and every client would ask again and again.
                 raise ReplyTooLongError(

@@ -9,6 +9,7 @@ import grpc
 
 from penstock.controller.errors import WorkflowTimeoutError
 from penstock.model.errors import (
+    ControllerUnavailableError,
     CorruptionError,
     InvalidArgumentError,
     MetadataConflictError,
@@ -42,6 +43,10 @@ class FinalArgumentError(InvalidArgumentError):
     """A bad argument of a call that Pravega does not have: it is answered as gRPC means it, and not asked again."""
 
 
+class CallRefusedError(ControllerUnavailableError):
+    """Too many calls are served, or wait for the same container. A repetition may be served."""
+
+
 #: The first class that fits decides. Bad arguments are INTERNAL because that is what clients are used to.
 _STATUS_BY_ERROR: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (LateArgumentError, grpc.StatusCode.UNKNOWN),
@@ -61,6 +66,7 @@ _STATUS_BY_ERROR: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (MetadataConflictError, grpc.StatusCode.FAILED_PRECONDITION),
     (CorruptionError, grpc.StatusCode.DATA_LOSS),
     (UnsupportedOperationError, grpc.StatusCode.UNIMPLEMENTED),
+    (CallRefusedError, grpc.StatusCode.UNAVAILABLE),
     (StorageFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     # Sealed streams, stores that cannot be reached, lost replies: clients try again.
     (PenstockError, grpc.StatusCode.INTERNAL),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from penstock.controller.container_waits import waiting_for
 from penstock.controller.metadata.store import Removal, Row, RowPage, Write
 from penstock.controller.retry import repeat
 from penstock.controller.settings import ControllerSettings
@@ -31,13 +32,14 @@ class SegmentsMetadataStore:
         self._segments = segments
         self._settings = settings or ControllerSettings()
 
-    async def _repeat(self, what: str, call: Callable[[], Awaitable[T]], *, is_idempotent: bool) -> T:
-        return await repeat(what, call, self._settings, is_idempotent=is_idempotent)
+    async def _repeat(self, what: str, table: str, call: Callable[[], Awaitable[T]], *, is_idempotent: bool) -> T:
+        with waiting_for(table):
+            return await repeat(f"{what} {table}", call, self._settings, is_idempotent=is_idempotent)
 
     async def create_table(self, table: str) -> bool:
         """See `MetadataStore.create_table`."""
         try:
-            await self._repeat(f"create {table}", lambda: self._segments.create_table(table), is_idempotent=True)
+            await self._repeat("create", table, lambda: self._segments.create_table(table), is_idempotent=True)
         except SegmentExistsError:
             return False
         return True
@@ -46,7 +48,8 @@ class SegmentsMetadataStore:
         """See `MetadataStore.drop_table`."""
         try:
             await self._repeat(
-                f"drop {table}",
+                "drop",
+                table,
                 lambda: self._segments.delete_table(table, must_be_empty=must_be_empty),
                 is_idempotent=True,
             )
@@ -58,7 +61,7 @@ class SegmentsMetadataStore:
         """See `MetadataStore.get`."""
         encoded = [key.encode() for key in keys]
         entries = await self._repeat(
-            f"read {table}", lambda: self._segments.table_get(table, encoded), is_idempotent=True
+            "read", table, lambda: self._segments.table_get(table, encoded), is_idempotent=True
         )
         return [None if entry is None else _row(entry) for entry in entries]
 
@@ -68,7 +71,7 @@ class SegmentsMetadataStore:
         is_unconditional = all(write.version == VERSION_ANY for write in writes)
         try:
             return await self._repeat(
-                f"write {table}", lambda: self._segments.table_put(table, updates), is_idempotent=is_unconditional
+                "write", table, lambda: self._segments.table_put(table, updates), is_idempotent=is_unconditional
             )
         except (TableKeyMissingError, TableKeyVersionError) as error:
             raise MetadataConflictError(str(error)) from error
@@ -79,7 +82,8 @@ class SegmentsMetadataStore:
         is_unconditional = all(removal.version == VERSION_ANY for removal in removals)
         try:
             await self._repeat(
-                f"remove from {table}",
+                "remove from",
+                table,
                 lambda: self._segments.table_remove(table, keys),
                 is_idempotent=is_unconditional,
             )
@@ -89,7 +93,8 @@ class SegmentsMetadataStore:
     async def rows(self, table: str, *, limit: int, token: bytes = b"") -> RowPage:
         """See `MetadataStore.rows`."""
         page = await self._repeat(
-            f"list {table}",
+            "list",
+            table,
             lambda: self._segments.table_entries(table, limit=limit, token=token),
             is_idempotent=True,
         )

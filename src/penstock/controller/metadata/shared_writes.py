@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from penstock.controller.container_waits import waiting_for
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata.store import MetadataStore, Write
 from penstock.model.errors import MetadataConflictError, OutcomeUnknownError, PenstockError
@@ -44,9 +45,10 @@ class SharedWrites:
         mine = _Asked(write)
         self._asked.setdefault(table, []).append(mine)
         try:
-            async with self._locks.hold(table):
-                while not mine.is_done:
-                    await self._write(table, self._next(table))
+            with waiting_for(table):
+                async with self._locks.hold(table):
+                    while not mine.is_done:
+                        await self._write(table, self._next(table))
         finally:
             if not mine.is_done and mine in self._asked.get(table, ()):
                 self._forget(table, [mine])
