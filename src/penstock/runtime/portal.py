@@ -115,7 +115,11 @@ class Portal:
                 pass  # The loop was closed meanwhile.
 
     def close_behind(self, make: Callable[[], Coroutine[object, object, object]]) -> None:
-        """As `run_behind`, then close, without anybody waiting for it: for what was dropped or is left in haste."""
+        """As `run_behind`, then close, without a wait: for what was dropped or is left in haste.
+
+        The exit of the program waits for it, for `_CLOSE_TIMEOUT_S` at most.
+        """
+        _closing_behind.add(self)
 
         async def run_and_stop() -> None:
             try:
@@ -124,8 +128,11 @@ class Portal:
                 await self._cancel_all()
                 with self._gate:
                     self._is_closed = True
+                _closing_behind.discard(self)
                 asyncio.get_running_loop().stop()
 
+        if self._is_closed or self._is_forked:
+            _closing_behind.discard(self)
         self.run_behind(run_and_stop)
 
     def close(self) -> None:
@@ -149,7 +156,12 @@ class Portal:
         self._is_forked = True
 
     def _on_exit(self) -> None:
-        """See `ProgramPart`. Whoever uses this knows what is to be waited for; the thread itself does not."""
+        """See `ProgramPart`. The owner of this waits for what it needs; this waits for what was left to close alone."""
+        if self not in _closing_behind or self._is_forked:
+            return
+        self._thread.join(_CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            _log.error("the program ended before a dropped client was closed, within %g s", _CLOSE_TIMEOUT_S)
 
     async def _cancel_all(self) -> None:
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -160,6 +172,8 @@ class Portal:
         await asyncio.get_running_loop().shutdown_asyncgens()
 
 
+#: Portals that close without a wait. Their owners may be gone, and only this holds them.
+_closing_behind: set[Portal] = set()
 #: A loop holds its tasks weakly, and nobody else holds these.
 _behind: set[asyncio.Task[None]] = set()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Protocol
@@ -26,6 +27,9 @@ class ProgramPart(Protocol):
 #: How a part makes itself known. None where no process is behind it, as in a simulation.
 WatchProgram = Callable[[ProgramPart], None]
 
+#: Above the priorities that `multiprocessing` uses itself, whose highest is 15.
+_EXIT_PRIORITY = 100
+
 #: How many forks lie between this process and the one that imported this module.
 _fork_count = 0
 #: What was used first in a process of which fork count.
@@ -35,8 +39,9 @@ _parts: weakref.WeakSet[ProgramPart] = weakref.WeakSet()
 
 
 def watch_program(part: ProgramPart) -> None:
-    """Tell `part` of a fork and of the exit, for as long as somebody else holds it."""
+    """Call `part` at a fork and at the exit. It is held weakly."""
     _parts.add(part)
+    _watch_exit_of_child()
 
 
 def survives_here(library: str) -> bool:
@@ -63,6 +68,26 @@ def _forked() -> None:
 def _exiting() -> None:
     for part in list(_parts):
         part._on_exit()
+
+
+#: The child process of `multiprocessing` whose exit is watched; 0: none.
+_watched_child_pid = 0
+
+
+def _watch_exit_of_child() -> None:
+    """Have `_exiting` called at the end of a child process of `multiprocessing`: `atexit` is not called in a fork.
+
+    The child drops what its parent had registered there, so each child registers for itself.
+    """
+    global _watched_child_pid
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None or _watched_child_pid == os.getpid():
+        return
+    _watched_child_pid = os.getpid()
+    from multiprocessing.util import Finalize
+
+    # Called before queues and pools are ended.
+    Finalize(None, _exiting, exitpriority=_EXIT_PRIORITY)
 
 
 if hasattr(os, "register_at_fork"):
