@@ -125,6 +125,16 @@ def test_a_server_open_to_other_machines_warns_and_names_its_address(
     assert server.terminate() == 0
     assert "listening on all addresses of this machine" in server.log
     assert "Clients are given the address 127.0.0.1" in server.log
+    assert "cannot resolve" not in server.log
+
+
+def test_a_server_warns_at_start_when_it_cannot_resolve_the_address_that_clients_are_given(
+    make_server: Callable[..., StandaloneProcess],
+) -> None:
+    server = make_server("--host", "0.0.0.0", "--advertise", "store-1.invalid").start()
+    assert server.terminate() == 0
+    assert "cannot resolve store-1.invalid, the address that clients are given" in server.log
+    assert "--advertise" in server.log
 
 
 def test_data_survive_a_restart_and_the_stop_is_told(server: StandaloneProcess) -> None:

@@ -19,11 +19,15 @@ from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.heap import bound_heaps, keep_heap_small
 from penstock.runtime.logs import log_to_standard_error
 from penstock.runtime.settings import load_settings
+from penstock.runtime.sockets import can_resolve
 from penstock.runtime.version import penstock_version
 from penstock.settings import StandaloneSettings
 from penstock.standalone import Standalone
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+#: How long, in seconds, the start waits to find out whether the name that clients are given can be resolved.
+_RESOLVE_TIMEOUT_S = 2.0
 
 
 def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float, as_json: bool) -> bool:
@@ -77,6 +81,13 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
             logger.warning(
                 "listening on all addresses of this machine: every program that reaches them may read and change all "
                 "streams. Clients are given the address %s (--advertise sets it)",
+                settings.advertised_host,
+            )
+        if not await can_resolve(settings.advertised_host, _RESOLVE_TIMEOUT_S):
+            logger.warning(
+                "this machine cannot resolve %s, the address that clients are given: clients that cannot resolve it "
+                "either reach the controller and no segment store. Start the server with --advertise and a host name "
+                "or address that clients can reach",
                 settings.advertised_host,
             )
         _tell_ready(server, took_s, as_json)

@@ -55,6 +55,8 @@ class ConnectionPool:
         self._endpoints: dict[str, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int, Purpose], WireConnection] = {}
         self._opening: dict[tuple[str, int, Purpose], asyncio.Task[WireConnection]] = {}
+        #: Endpoints that were reached: a later failure to resolve their names is an outage, no mistake in a setting.
+        self._reached: set[tuple[str, int]] = set()
         self._is_closed = False
 
     async def connection(self, segment: str, purpose: Purpose) -> WireConnection:
@@ -129,9 +131,23 @@ class ConnectionPool:
             connection = await open_connection(
                 key[0], key[1], settings=self._settings.connection(), ssl_context=self._ssl_context
             )
+            if len(self._reached) >= self._settings.endpoint_count_max:
+                self._reached.clear()
+            self._reached.add(key[:2])
             # Lost ones go now, so stores that are gone leave nothing behind.
             self._connections = {other: value for other, value in self._connections.items() if value.is_open}
             self._connections[key] = connection
             return connection
+        except ConnectionLostError as error:
+            if key[:2] in self._reached:
+                error.unresolved_host = ""
+                raise
+            # The reason may be the server's setting, which its clients cannot see.
+            advised = ConnectionLostError(
+                f"{error}. The server gave this address to this client: if clients cannot reach it, start the server "
+                "with --advertise and a host name or address that they can reach"
+            )
+            advised.unresolved_host = error.unresolved_host
+            raise advised from error
         finally:
             del self._opening[key]

@@ -6,14 +6,18 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
+from typing import Final
 
 from penstock.client.deadline import Deadline, current_deadline, within
 from penstock.client.settings import ClientSettings
-from penstock.model.errors import ControllerUnavailableError, PenstockError
+from penstock.model.errors import ConnectionLostError, ControllerUnavailableError, PenstockError
 from penstock.model.times import seconds_text
 
 #: With less time than this left of a call no further attempt is made.
 _ATTEMPT_S_MIN = 0.001
+
+#: How long, in seconds, attempts are repeated while the name of a server that was never reached cannot be resolved.
+UNRESOLVED_TIME_MAX_S: Final = 5.0
 
 
 class Backoff:
@@ -88,12 +92,17 @@ class Backoff:
     async def pause(self, error: PenstockError) -> None:
         """Wait before the next attempt; raises `error`, with a note on the attempts, when no time is left for one.
 
-        A controller that was never reached is no outage: `error` is raised at once.
+        A controller that was never reached is no outage: `error` is raised at once. A name that was never resolved is
+        none either: `error` is raised after `UNRESOLVED_TIME_MAX_S`.
         """
         if isinstance(error, ControllerUnavailableError) and not error.was_reached:
             raise error
         now_s = asyncio.get_running_loop().time()
         delay_s = self.next_delay_s(now_s)
+        assert self._first_failure_s is not None
+        is_unresolved = isinstance(error, ConnectionLostError) and bool(error.unresolved_host)
+        if is_unresolved and now_s - self._first_failure_s >= UNRESOLVED_TIME_MAX_S:
+            raise error
         if delay_s is None:
             error.add_note(self._account(now_s))
             raise error

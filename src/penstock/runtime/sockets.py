@@ -18,6 +18,34 @@ def bound_receive_buffers(server: asyncio.Server, byte_count: int) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, byte_count)
 
 
+def dual_stack_socket(host: str, port: int) -> socket.socket | None:
+    """Return a bound socket for all IPv6 and IPv4 addresses if `host` is ``::``; None: the event loop binds `host`.
+
+    Event loops bind ``::`` to IPv6 alone. Raises `OSError` when the port is taken.
+    """
+    if host != "::" or not socket.has_dualstack_ipv6():
+        return None
+    bound = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind((host, port))
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+async def can_resolve(host: str, timeout_s: float) -> bool:
+    """Say whether this machine finds addresses for the name `host` within `timeout_s`."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return bool(await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):  # `UnicodeError`: no host name at all. `TimeoutError` is an `OSError`.
+        return False
+
+
 async def check_port_is_unused(host: str, port: int) -> None:
     """Raise `OSError` if something listens on `port` of each address of `host`.
 

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine
 
-from penstock.runtime.sockets import bound_receive_buffers
+from penstock.runtime.sockets import bound_receive_buffers, dual_stack_socket
 from penstock.segmentstore.connection import Connection
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
@@ -85,9 +85,15 @@ class SegmentStoreServer:
         """Listen on `host`:`port`; 0 takes a free port, which `port` then says. Raises `OSError` if it is taken."""
         self.loop = asyncio.get_running_loop()
         self.store.on_durable = self._flush_due
-        self._server = await self.loop.create_server(
-            lambda: Connection(self), host, port, backlog=self.settings.accept_backlog, start_serving=False
-        )
+        backlog, listener = self.settings.accept_backlog, dual_stack_socket(host, port)
+        if listener is None:
+            self._server = await self.loop.create_server(
+                lambda: Connection(self), host, port, backlog=backlog, start_serving=False
+            )
+        else:
+            self._server = await self.loop.create_server(
+                lambda: Connection(self), sock=listener, backlog=backlog, start_serving=False
+            )
         bound_receive_buffers(self._server, self.settings.receive_buffer_bytes)
         await self._server.start_serving()
         self.port = int(self._server.sockets[0].getsockname()[1])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -355,6 +356,10 @@ async def open_connection(
         raise ConnectionLostError(
             f"{address}: could not connect within {settings.connect_timeout_s:g} s (connect_timeout_s)"
         ) from error
+    except socket.gaierror as error:
+        lost = ConnectionLostError(f"{address}: this machine cannot resolve the name {host}: {error.strerror}")
+        lost.unresolved_host = host
+        raise lost from error
     except OSError as error:
         raise ConnectionLostError(f"{address}: could not connect: {error}") from error
     except BaseException:

@@ -113,9 +113,11 @@ class ConnectionLostError(OutcomeUnknownError):
 
     Attributes:
         silent_s: for how long nothing had been received when it was given up; 0: it was lost in another way.
+        unresolved_host: the host name that this machine could not resolve; empty: the connection failed otherwise.
     """
 
     silent_s: float = 0.0
+    unresolved_host: str = ""
 
 
 class DataDirectoryInUseError(PenstockError):
