@@ -28,6 +28,7 @@ from penstock.controller.workflows.commit import merge_batch
 from penstock.model.errors import MetadataConflictError, TransactionError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
+from support.clocks import pass_time
 from support.two_controllers import announced, start_pair, tables_of, until
 
 OPEN, COMMITTING, COMMITTED = TransactionStatus.OPEN, TransactionStatus.COMMITTING, TransactionStatus.COMMITTED
@@ -96,13 +97,21 @@ async def test_each_step_that_is_done_again_changes_nothing(cluster, started, on
     assert await tables.transaction(kept) == created
 
     cluster.clock_ms += 1000
+    pass_time(started, 1)
     version = created.version
     for _ in range(2):
         assert await ping(started, kept, 20_000) is PingResult.OK
         pinged = await tables.transaction(kept)
         assert pinged.version > version
-        expected = replace(created.record, lease_ms=20_000, lease_expiry_ms=cluster.clock_ms + 20_000)
+        expected = replace(
+            created.record,
+            lease_ms=20_000,
+            lease_expiry_ms=cluster.clock_ms + 20_000,
+            execution_expiry_ms=pinged.record.execution_expiry_ms,
+        )
         assert pinged.record == expected
+        # The rest of its lifetime is measured by the controller's own clock, which also runs during this test.
+        assert abs(pinged.record.execution_expiry_ms - created.record.execution_expiry_ms) < 1000
         version = pinged.version
 
     for decide, transaction, decided in ((commit, kept, COMMITTING), (abort, dropped, ABORTING)):
