@@ -1,0 +1,103 @@
+"""Reader groups whose record is packed and split over several table values, on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.client import group_packing
+from penstock.client import reader_group_state as rgs
+from penstock.client.reader_group_record import GroupRecord
+from penstock.model.names import segment_name
+from penstock.model.policies import Scaling
+from penstock.model.segments import TABLE_VALUE_LENGTH_MAX
+
+FAST = {"position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_timeout_s": 5.0}
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Pack every record; return the list of part counts that were written."""
+    counts = []
+    pack = group_packing.pack_record
+
+    def counted(record):
+        parts = pack(record)
+        counts.append(len(parts))
+        return parts
+
+    monkeypatch.setattr(group_packing, "_PLAIN_BYTES_MAX", 1)
+    monkeypatch.setattr(group_packing, "_PART_BYTES_MAX", 150)
+    monkeypatch.setattr("penstock.client.reader_group_record.pack_record", counted)
+    return counts
+
+
+async def read_until_idle(reader):
+    found = []
+    while (event := await reader.read(0.5)) is not None:
+        found.append(int(event.data))
+    return found
+
+
+async def write(client, numbers):
+    async with client.event_writer("retail/orders") as writer:
+        for number in numbers:
+            await writer.write(b"%d" % number, routing_key=str(number))
+
+
+async def test_readers_share_leave_and_reopen_a_group_with_a_split_record(cluster, small_parts):
+    async with cluster.client(**FAST) as client:
+        await client.create_stream("retail/orders", scaling=Scaling.fixed(12))
+        await write(client, range(60))
+        async with await client.reader_group("audit", ["retail/orders"]) as group:
+            first, second = await group.reader("r1"), await group.reader("r2")
+            shares = await asyncio.gather(read_until_idle(first), read_until_idle(second))
+            found = [*shares[0], *shares[1]]
+            await first.commit()
+            await second.close()
+            await write(client, range(60, 100))
+            found += await read_until_idle(first)
+            await first.commit()
+            await first.close()
+    assert sorted(found) == list(range(100))
+    assert max(small_parts) > 1
+    async with cluster.client(**FAST) as client:
+        await write(client, range(100, 120))
+        async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader("r3") as reader:
+            assert sorted(await read_until_idle(reader)) == list(range(100, 120))
+
+
+async def make_record(cluster_client, segment_count, stream):
+    positions = {segment_name("retail", stream, number): 123456789 + number for number in range(segment_count)}
+    record = GroupRecord(cluster_client._cluster, "retail", "audit", "g" * 36)
+
+    async def make():
+        return rgs.create(positions, [f"retail/{stream}"], group_id="g" * 36)
+
+    return record, await record.find_or_create(make)
+
+
+async def test_racing_changes_of_a_split_record_are_all_kept(cluster, small_parts):
+    async with cluster.client() as one, cluster.client() as two:
+        first, _ = await make_record(one, 30, "orders")
+        second, _ = await make_record(two, 30, "orders")
+
+        async def join(record, prefix):
+            for number in range(6):
+                name = f"{prefix}{number}"
+                await record.update(lambda state, name=name: rgs.join(state, name, f"incarnation of {name}"))
+                await record.state()  # Damaged if it mixed the parts of two versions.
+
+        await asyncio.gather(join(first, "a"), join(second, "b"))
+        state = await first.state()
+    assert set(state.readers) == {f"{prefix}{number}" for prefix in "ab" for number in range(6)}
+    assert max(small_parts) > 1
+
+
+async def test_a_record_far_above_the_limit_of_a_value_is_stored_and_read_back(cluster):
+    async with cluster.client() as client:
+        record, state = await make_record(client, 10_000, "o" * 200)
+        assert len(state.encode()) > 2 * TABLE_VALUE_LENGTH_MAX
+        changed = await record.update(lambda state: rgs.acquire(rgs.join(state, "r1", "i"), "r1", 4096))
+        assert await record.state() == changed
