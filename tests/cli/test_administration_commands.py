@@ -146,7 +146,16 @@ def test_a_group_is_created_described_reset_and_deleted(
     penstock("group", "reset", "groups/audit", "--to", f"@{cut}").ok  # noqa: B018
     assert penstock("group", "lag", "groups/audit", "--json").ok.json["unread_bytes_all"] == 20
     penstock("group", "reset", "groups/audit", "--to", "latest").ok  # noqa: B018
-    assert penstock("group", "lag", "groups/audit", "--json").ok.json["unread_bytes_all"] == 0
+    lag = penstock("group", "lag", "groups/audit", "--json").ok.json
+    assert (lag["unread_bytes_all"], lag["unassigned_segment_count"]) == (0, 1)
+    assert (lag["is_finished"], lag["recreated"]) == (False, [])
+    shown = penstock("group", "lag", "groups/audit").ok.lines
+    assert shown[2] == "segments that no reader holds: 1 (the group has no readers)"
+    penstock("stream", "seal", "groups/stream").ok  # noqa: B018
+    penstock("stream", "delete", "groups/stream", "--yes").ok  # noqa: B018
+    penstock("stream", "create", "groups/stream").ok  # noqa: B018
+    assert penstock("group", "lag", "groups/audit", "--json").ok.json["recreated"] == ["groups/stream"]
+    assert "was deleted, and created again" in penstock("group", "lag", "groups/audit").ok.stdout
     wrong = penstock("group", "reset", "groups/audit", "--to", "yesterday")
     assert wrong.code == 2
     assert penstock("group", "delete", "groups/audit").code == 2

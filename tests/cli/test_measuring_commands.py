@@ -120,18 +120,25 @@ def test_top_says_first_what_is_wrong() -> None:
         },
         containers={},
         segments={},
-        groups={"s/g": GroupLag("s/g", {}, 0, 0, problem="its stream is gone")},
+        groups={
+            "s/g": GroupLag("s/g", {}, 0, 0, problem="its stream is gone"),
+            "s/h": GroupLag("s/h", {}, 1, 904, recreated=["s/orders"]),
+            "s/i": GroupLag("s/i", {}, 0, 904, is_finished=True),
+        },
         missing_containers=(1, 2),
         container_count=4,
     )
     lines = lines_of(found, 15)
     assert lines[0].startswith("0 events/s")
-    assert lines[1:6] == [
+    assert lines[1:9] == [
         "! store a:1 does not answer: no answer within 2 s",
         "! store b:1, long-term storage: not mounted",
         "! store b:1, container 3 does not run: its log is damaged",
         "! nothing is known of containers 1, 2",
         "! group s/g: its stream is gone",
+        "! group s/h: stream s/orders was deleted, and created again; the group reads nothing of it",
+        "! group s/h: segments that no reader holds: 904",
+        "  group s/i is finished: every stream was read to its end",
     ]
     many = replace(found, groups={f"s/{index}": GroupLag(f"s/{index}", {}, 0, 0) for index in range(20)})
     assert "... and 5 more groups" in lines_of(many, 15)

@@ -40,6 +40,12 @@ async def read_until_idle(reader):
     return found
 
 
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  # what the condition reads gives no notice
+            await asyncio.sleep(0.01)
+
+
 async def write(client, numbers):
     async with client.event_writer("retail/orders") as writer:
         for number in numbers:
@@ -101,3 +107,22 @@ async def test_a_record_far_above_the_limit_of_a_value_is_stored_and_read_back(c
         assert len(state.encode()) > 2 * TABLE_VALUE_LENGTH_MAX
         changed = await record.update(lambda state: rgs.acquire(rgs.join(state, "r1", "i"), "r1", 4096))
         assert await record.state() == changed
+
+
+async def test_segments_that_no_reader_can_hold_are_reported(cluster, caplog):
+    async with cluster.client(**FAST, reader_segment_count_max=4) as client:
+        await client.create_stream("retail/orders", scaling=Scaling.fixed(6))
+        await write(client, range(60))
+        async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader("r1"):
+            await until(lambda: "no reader holds" in caplog.text)
+            assert "segments that no reader holds: 2" in caplog.text
+            await asyncio.sleep(5 * FAST["reader_group_refresh_s"])
+            assert caplog.text.count("no reader holds") == 1
+            assert len((await group.describe()).unassigned) == 2
+            lag = (await client.statistics(groups=["retail/audit"])).groups["retail/audit"]
+            assert (lag.reader_count, lag.unassigned_segment_count) == (1, 2)
+            async with await group.reader("r2") as second:
+                async with asyncio.timeout(20):
+                    while len(second.segments) < 3:
+                        await second.read(0.05)
+                assert (await group.describe()).unassigned == []

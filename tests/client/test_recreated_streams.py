@@ -16,7 +16,7 @@ from penstock.standalone import Standalone
 
 FAST = {
     "position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_group_stream_refresh_s": 0.05,
-    "reader_timeout_s": 0.5,
+    "reader_timeout_s": 0.5, "statistics_extent_age_s": 0.01,
 }  # fmt: skip
 A, B = "retail/a", "retail/b"
 
@@ -182,3 +182,34 @@ async def test_a_group_of_a_stream_that_was_truncated_after_scaling_opens():
             async with client.event_writer(A) as writer:
                 await writer.write(b"more", routing_key="k")
             assert await read(reader, 1) == [b"more"]
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+async def test_lag_and_statistics_show_a_recreated_stream(is_finished):
+    async with served() as client:
+        await create(client, A)
+        await create(client, B)
+        async with client.reader_group("audit", [A, B]) as group, group.reader("r") as reader:
+            await read(reader, 8)
+            if is_finished:
+                await client.seal_stream(A)
+                await client.seal_stream(B)
+                async with asyncio.timeout(20):
+                    while not reader.is_finished:
+                        assert await reader.read(1) is None
+        async with client.reader_group("retail/audit") as group:
+            found = await group.describe()
+            assert (found.is_finished, list(found.recreated)) == (is_finished, [])
+            lag = (await client.statistics(groups=["retail/audit"])).groups["retail/audit"]
+            assert (lag.is_finished, list(lag.recreated), lag.problem) == (is_finished, [], None)
+            await recreate(client, A) if not is_finished else await recreate_sealed(client, A)
+            assert (await group.describe()).recreated == [A]
+            with pytest.raises(NoSuchStreamError, match=f"{A} was deleted, and created again"):
+                await group.unread_bytes()
+        async with asyncio.timeout(20):
+            while True:
+                lag = (await client.statistics(groups=["retail/audit"])).groups["retail/audit"]
+                if lag.recreated:
+                    break
+                await asyncio.sleep(0.05)
+        assert (lag.is_finished, list(lag.recreated)) == (is_finished, [A])

@@ -141,6 +141,8 @@ def describe(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
         "unassigned": list(found.unassigned),
         "positions": {stream: cut.to_text() for stream, cut in found.positions.items()},
         "unread_bytes": dict(found.unread_bytes),
+        "is_finished": found.is_finished,
+        "recreated": list(found.recreated),
         "patterns": list(found.patterns),
         "ends": {stream: cut.to_text() for stream, cut in found.ends.items()},
         "retention": found.retention.name.lower(),
@@ -158,6 +160,7 @@ def _described(group: str, found: GroupDescription) -> list[str]:
     return [
         f"reader group {group}: readers: {len(found.readers)}, {in_bytes(sum(found.unread_bytes.values()))} unread",
         *_HELD[found.retention.name],
+        *(f"  {line}" for line in _noted(found)),
         *(f"  {stream}: {in_bytes(lag)} unread, at {found.positions[stream].to_text()}"
           for stream, lag in sorted(found.unread_bytes.items())),
         *(f"  {stream}: acknowledged: {'nothing' if cut is None else cut.to_text()}"
@@ -172,8 +175,30 @@ def lag(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
     found = _with_group(group, uri, as_json, lambda joined: joined.describe())
     unread = dict(sorted(found.unread_bytes.items()))
     rows = [(stream, count, in_bytes(count)) for stream, count in unread.items()]
-    fields: dict[str, object] = {"group": group, "unread_bytes": unread, "unread_bytes_all": sum(unread.values())}
-    tell("lag", fields, table(("stream", "unread bytes", ""), rows), as_json=as_json)
+    fields: dict[str, object] = {
+        "group": group,
+        "unread_bytes": unread,
+        "unread_bytes_all": sum(unread.values()),
+        "unassigned_segment_count": len(found.unassigned),
+        "is_finished": found.is_finished,
+        "recreated": list(found.recreated),
+    }
+    tell("lag", fields, [*table(("stream", "unread bytes", ""), rows), *_noted(found)], as_json=as_json)
+
+
+def _noted(found: GroupDescription) -> list[str]:
+    """Return what unread bytes do not show: lines on segments that are not read now, and an end."""
+    lines = [
+        f"stream {stream} was deleted, and created again: the group reads nothing of the new stream until that is "
+        "removed from the group and added again"
+        for stream in found.recreated
+    ]
+    if found.unassigned:
+        why = "" if found.readers else " (the group has no readers)"
+        lines.append(f"segments that no reader holds: {len(found.unassigned)}{why}")
+    if found.is_finished:
+        lines.append("the group is finished: every stream was read to its end")
+    return lines
 
 
 @group.command()

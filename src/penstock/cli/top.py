@@ -141,6 +141,12 @@ def _problems(found: ClusterStatistics) -> Iterator[str]:
     for name, lag in sorted(found.groups.items()):
         if lag.problem is not None:
             yield f"! group {name}: {lag.problem}"
+        for stream in lag.recreated:
+            yield f"! group {name}: stream {stream} was deleted, and created again; the group reads nothing of it"
+        if lag.reader_count and lag.unassigned_segment_count:
+            yield f"! group {name}: segments that no reader holds: {lag.unassigned_segment_count}"
+        if lag.is_finished:
+            yield f"  group {name} is finished: every stream was read to its end"
 
 
 def _more(count: int, what: str) -> Iterator[str]:

@@ -104,6 +104,10 @@ class Membership:
         self._reader_timeout_s = cluster.settings.reader_timeout_s
         self._beat_interval_s = cluster.settings.position_interval_s
         self._is_interval_reported = False
+        self._is_end_reported = False
+        # Since when this reader has no room for segments that no reader holds. None: it has.
+        self._full_since_s: float | None = None
+        self._is_lack_reported = False
         self._wake = asyncio.Event()
         self._requests: list[asyncio.Future[None]] = []
         self._trouble: PenstockError | None = None
@@ -390,10 +394,35 @@ class Membership:
                 source.is_leaving = False
                 self._hands._enqueue(source)
         self.is_finished = state.is_finished
+        self._report_unread(state, len(me.segments))
         if came or went or surplus or self.is_finished:
             self._hands._notice()
         if (came or went) and self._on_change is not None:
             self._on_change(came, went)
+
+    def _report_unread(self, state: GroupState, held_count: int) -> None:
+        """Log, once each, that segments are left without a reader, and that the group has read everything."""
+        if self.is_finished and not self._is_end_reported:
+            _log.info(
+                "reader %s: group %s/%s is finished: every stream was read to its end",
+                self._name, self._record.scope, self._record.name,
+            )  # fmt: skip
+        self._is_end_reported = self.is_finished
+        now_s = asyncio.get_running_loop().time()
+        if not state.unassigned or held_count < self._settings.reader_segment_count_max:
+            self._full_since_s = None
+            self._is_lack_reported = False
+            return
+        if self._full_since_s is None:
+            self._full_since_s = now_s
+        # Others may be about to take them.
+        if not self._is_lack_reported and now_s - self._full_since_s >= self._settings.reader_group_refresh_s:
+            self._is_lack_reported = True
+            _log.warning(
+                "reader %s of group %s/%s holds %d segments (reader_segment_count_max); segments that no reader holds: "
+                "%d. Start more readers, or raise reader_segment_count_max",
+                self._name, self._record.scope, self._record.name, held_count, len(state.unassigned),
+            )  # fmt: skip
 
     async def _ends(self) -> dict[str, tuple[HeldSegment, dict[str, Sequence[str]]]]:
         """Return the segments that were read to their end, with that and their successors."""

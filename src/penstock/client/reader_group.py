@@ -26,10 +26,10 @@ from penstock.client.opening import Opening
 from penstock.client.reader import Positions, Reader
 from penstock.client.reader_group_calls import RegisteredGroup
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_streams import GroupStreams, Sources, ends_of, is_match, known_segments
+from penstock.client.reader_group_streams import GroupStreams, Sources, ends_of, recreated_in
 from penstock.client.serializers import Serializer, Value
 from penstock.client.starts import Start, checked_cuts, checked_start, cuts_of, end_cuts, positions_in, start_cuts
-from penstock.client.stream_lives import recreated_error, recreated_streams
+from penstock.client.stream_lives import recreated_error
 from penstock.client.tasks import start_watched
 from penstock.client.value_reader import ValueReader
 from penstock.model.errors import (
@@ -76,7 +76,8 @@ class GroupDescription:
         id: other for each life of the name.
         streams: ``scope/stream`` each.
         readers: the segments that each reader holds, by full name.
-        unassigned: segments that wait for a reader.
+        unassigned: segments that no reader holds: without readers all, else those that readers are about to take, or
+            have no room for (`reader_segment_count_max`).
         positions: how far the group is in each stream.
         unread_bytes: per stream, how much the group has still to read in the segments it knows.
         patterns: streams that come and match one of these are read, too.
@@ -85,6 +86,9 @@ class GroupDescription:
         acknowledged: what it has said so of, in the streams that it subscribes to; None: of nothing yet.
         checkpoint_interval_s: of its automatic checkpoints; 0: it takes none.
         checkpoint: the last one of those, in the streams that it has one of.
+        is_finished: every stream of the group was read to its end.
+        recreated: streams that were deleted, and created again under the same name, since the group began to read them.
+            It reads nothing of the new stream, and `unread_bytes` does not count it.
     """
 
     scope: str
@@ -101,6 +105,8 @@ class GroupDescription:
     acknowledged: Mapping[str, StreamCut | None] = field(default_factory=dict)
     checkpoint_interval_s: float = 0.0
     checkpoint: Mapping[str, StreamCut] = field(default_factory=dict)
+    is_finished: bool = False
+    recreated: Sequence[str] = ()
 
 
 class ReaderGroup(LifeCycle):
@@ -233,8 +239,7 @@ class ReaderGroup(LifeCycle):
 
         Readers find that out when they come to the end of a segment. Without segments left to read they never would.
         """
-        streams = [stream for stream in registered.starts if not is_match(stream, state.patterns)]
-        recreated = await recreated_streams(self._cluster, known_segments(registered, state, streams))
+        recreated = await recreated_in(self._cluster, registered, state)
         if recreated:
             raise recreated_error(recreated[0], f"{self.scope}/{self.name}")
 
@@ -450,12 +455,17 @@ class ReaderGroup(LifeCycle):
         """Return how many bytes the group has still to read in the segments it knows, as of the stored positions.
 
         What follows a segment is known once a reader has asked for it at the segment's end, so 0 need not be the end.
+        Raises `NoSuchStreamError` when a stream of the group was deleted, and created again under the same name.
         """
-        return sum((await self._unread(await self._state())).values())
+        unread, recreated = await self._unread(await self._state())
+        if recreated:
+            raise recreated_error(recreated[0], f"{self.scope}/{self.name}")
+        return sum(unread.values())
 
     async def describe(self) -> GroupDescription:
         """Return who reads what, how far the group is, and how much it has still to read."""
         state = await self._state()
+        unread, recreated = await self._unread(state)
         return GroupDescription(
             self.scope,
             self.name,
@@ -464,13 +474,15 @@ class ReaderGroup(LifeCycle):
             {name: sorted(reader.segments) for name, reader in state.readers.items()},
             sorted(state.unassigned),
             rgs.stream_cuts(state),
-            await self._unread(state),
+            unread,
             state.patterns,
             cuts_of(state.ends),
             state.retention,
             await self._acknowledged(state),
             state.checkpoint.interval_s,
             rgs.checkpoint_cuts(state),
+            state.is_finished,
+            recreated,
         )
 
     async def _acknowledged(self, state: GroupState) -> dict[str, StreamCut | None]:
@@ -482,8 +494,10 @@ class ReaderGroup(LifeCycle):
             return {}  # The controller is Pravega's, which tells nobody.
         return {stream: one.acknowledged for stream, one in found.streams.items() if one.is_subscribed}
 
-    async def _unread(self, state: GroupState) -> dict[str, int]:
+    async def _unread(self, state: GroupState) -> tuple[Mapping[str, int], Sequence[str]]:
+        """Return the unread bytes of each stream, and the streams that were deleted and created again."""
         unread = dict.fromkeys(state.streams, 0)
+        there = set()
         positions = rgs.positions_of(state)
         infos = await self._cluster.segments.segment_infos(list(positions))
         for (segment, offset), info in zip(positions.items(), infos, strict=True):
@@ -494,7 +508,13 @@ class ReaderGroup(LifeCycle):
             scope, stream, _ = parse_segment_name(segment)
             end = min(info.length, state.ends.get(segment, info.length))
             unread[f"{scope}/{stream}"] += max(end - max(offset, info.start_offset), 0)
-        return unread
+            there.add(f"{scope}/{stream}")
+        if there.issuperset(state.streams):
+            return unread, ()
+        registered = await self._cluster.controller.reader_group(self.scope, self.name)
+        if registered is None or registered.id != state.group_id:
+            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} was deleted")
+        return unread, await recreated_in(self._cluster, registered, state)
 
     async def __aenter__(self) -> Self:
         self._check_open()

@@ -306,6 +306,12 @@ def known_segments(registered: RegisteredGroup, state: GroupState, streams: Coll
     return known
 
 
+async def recreated_in(cluster: Cluster, registered: RegisteredGroup, state: GroupState) -> list[str]:
+    """Return the streams of a group that were deleted and created again since, but those that its patterns find."""
+    streams = [stream for stream in registered.starts if not is_match(stream, state.patterns)]
+    return await recreated_streams(cluster, known_segments(registered, state, streams))
+
+
 def ends_of(registered: RegisteredGroup) -> dict[str, StreamCut]:
     """Return where a group ends, in the streams in which it does."""
     return {

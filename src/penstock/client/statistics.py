@@ -123,8 +123,11 @@ class GroupLag:
     Attributes:
         name: ``scope/group``.
         unread_bytes: per stream, in the segments that the group knows.
-        reader_count: its readers; `unassigned_segment_count`: segments that wait for one.
+        reader_count: its readers; `unassigned_segment_count`: segments that no reader holds.
         problem: why it could not be looked at; None: it was.
+        is_finished: every stream of the group was read to its end.
+        recreated: streams that were deleted and created again since the group began to read them; it reads nothing of
+            them, and they are not in `unread_bytes`.
     """
 
     name: str
@@ -132,6 +135,8 @@ class GroupLag:
     reader_count: int
     unassigned_segment_count: int
     problem: str | None = None
+    is_finished: bool = False
+    recreated: Sequence[str] = ()
 
     @property
     def total_unread_bytes(self) -> int:

@@ -19,8 +19,10 @@ from penstock.client.connection_pool import ConnectionPool, Purpose
 from penstock.client.deadline import within
 from penstock.client.group_state import GroupState
 from penstock.client.reader_group_record import GroupRecord
+from penstock.client.reader_group_streams import is_match, known_segments
 from penstock.client.replies import expect
 from penstock.client.statistics import Answer, ClusterStatistics, GroupLag, merging, stream_of
+from penstock.client.stream_lives import recreated_streams
 from penstock.model.errors import (
     ConnectionLostError,
     InvalidArgumentError,
@@ -70,6 +72,8 @@ class StatisticsCalls:
         self._records: dict[str, GroupRecord] = {}
         #: Of segments that groups are behind in, or that got nothing lately; each for `statistics_extent_age_s`.
         self._extents: dict[str, _Extent] = {}
+        #: Group -> when its streams of which no known segment exists were checked, and which were recreated.
+        self._recreations: dict[str, tuple[float, Sequence[str]]] = {}
 
     async def ask(self, since: ClusterStatistics | None, groups: Groups) -> ClusterStatistics:
         """See `Client.statistics`."""
@@ -172,6 +176,7 @@ class StatisticsCalls:
         oldest_s = now_s - self._settings.statistics_extent_age_s
         self._extents = {name: extent for name, extent in self._extents.items() if extent.asked_s >= oldest_s}
         self._records = {name: record for name, record in self._records.items() if name in names}
+        self._recreations = {name: found for name, found in self._recreations.items() if name in names}
         lags: dict[str, GroupLag] = {}
 
         async def look(name: str) -> GroupLag:
@@ -209,14 +214,34 @@ class StatisticsCalls:
             for segment, offset in positions.items()
             if (load := statistics.segments.get(segment)) is None or load.length_bytes > offset
         ]
+        there = {stream_of(segment) for segment in positions.keys() - set(behind)}
         for segment, extent in (await self._extents_of(behind)).items():
             if not extent.is_there:
                 continue
+            there.add(extent.stream)
             load = statistics.segments.get(segment)
             length_bytes = extent.length_bytes if load is None else max(load.length_bytes, extent.length_bytes)
             length_bytes = min(length_bytes, state.ends.get(segment, length_bytes))
             unread[extent.stream] += max(length_bytes - max(positions[segment], extent.start_offset), 0)
-        return GroupLag(name, unread, len(state.readers), len(state.unassigned))
+        recreated = await self._recreated(name, state, [stream for stream in state.streams if stream not in there])
+        return GroupLag(
+            name, unread, len(state.readers), len(state.unassigned), None, state.is_finished, recreated
+        )
+
+    async def _recreated(self, name: str, state: GroupState, streams: Sequence[str]) -> Sequence[str]:
+        """Return those of `streams`, of which no known segment exists, that were deleted and created again."""
+        suspects = [stream for stream in streams if not is_match(stream, state.patterns)]
+        if not suspects:
+            return ()
+        now_s = asyncio.get_running_loop().time()
+        asked_s, found = self._recreations.get(name, (float("-inf"), ()))
+        if now_s - asked_s >= self._settings.statistics_extent_age_s:
+            registered = await self._cluster.controller.reader_group(*split_scoped_name(name))
+            if registered is None or registered.id != state.group_id:
+                raise NoSuchReaderGroupError(f"reader group {name} does not exist")
+            found = await recreated_streams(self._cluster, known_segments(registered, state, suspects))
+            self._recreations[name] = now_s, found
+        return [stream for stream in found if stream in suspects]
 
     async def _state(self, name: str) -> GroupState:
         record = self._records.get(name)

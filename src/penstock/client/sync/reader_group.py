@@ -170,6 +170,7 @@ class ReaderGroup(Handle[aio.ReaderGroup]):
         """Return how many bytes the group has still to read in the segments it knows, as of the stored positions.
 
         What follows a segment is known once a reader has asked for it at the segment's end, so 0 need not be the end.
+        Raises `NoSuchStreamError` when a stream of the group was deleted, and created again under the same name.
         """
         return self._portal.call(self._part.unread_bytes())
 
