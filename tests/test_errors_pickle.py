@@ -18,6 +18,7 @@ from penstock.model.errors import CorruptionError, PenstockError
 #: Arguments by the name of their annotation's type. Texts and numbers that differ show a swap.
 _ARGUMENTS: dict[str, object] = {
     "int": 7,
+    "int | None": 7,
     "float": 1.5,
     "str": "some text",
     "bytes": b"some bytes",
@@ -25,6 +26,7 @@ _ARGUMENTS: dict[str, object] = {
     "list[str]": ["a"],
     "Sequence[bytes]": [b"a"],
     "Sequence[StorageProblem]": (),
+    "OSError": OSError(28, "No space left on device"),
     "grpc.StatusCode": grpc.StatusCode.UNAVAILABLE,
     "CorruptionError": CorruptionError("chunk", 3, "why"),
 }

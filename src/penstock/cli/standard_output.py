@@ -20,6 +20,10 @@ class OutputError(Exception):
         super().__init__(error.strerror or str(error))
         self.error = error
 
+    def __reduce__(self) -> tuple[type[OutputError], tuple[OSError], dict[str, object]]:
+        """Survive pickling: `args` hold the message, the constructor takes the error."""
+        return type(self), (self.error,), vars(self)
+
     @property
     def is_reader_gone(self) -> bool:
         """Whether the program that read the output has ended, as `head` does when it has enough."""
