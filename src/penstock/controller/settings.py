@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.runtime.sockets import DeadPeerSettings
+
 
 @dataclass(frozen=True, slots=True)
 class AutoScalingSettings:
@@ -146,6 +148,8 @@ class ControllerSettings:
         rpc_waiting_max: places of the waiting room; a call that finds none is answered UNAVAILABLE.
         rpc_share_max: calls about one subject, and calls that wait for one container, in slots and waiting room
             together; further ones are answered UNAVAILABLE. Less than `rpc_concurrency_max`.
+        dead_peers: when connections are dropped whose clients are gone without a word; over gRPC an idle connection is
+            probed once, and the client has the rest of `dead_peers.timeout_s` to answer.
         message_bytes_max: largest gRPC message; a call with a longer reply is answered OUT_OF_RANGE. Java's client
             takes no more than 4 MiB.
         auto_scaling: how streams are scaled by their load.
@@ -200,6 +204,7 @@ class ControllerSettings:
     rpc_slot_s: float = 1.0
     rpc_waiting_max: int = 4096
     rpc_share_max: int = 1024
+    dead_peers: DeadPeerSettings = field(default_factory=DeadPeerSettings)
     message_bytes_max: int = 4 * 1024 * 1024
     auto_scaling: AutoScalingSettings = field(default_factory=AutoScalingSettings)
     watermarks: WatermarkSettings = field(default_factory=WatermarkSettings)

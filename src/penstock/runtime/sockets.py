@@ -5,6 +5,41 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class DeadPeerSettings:
+    """When a server drops a connection whose other end is gone without a word. See docs/dead-peers.md.
+
+    The kernel of the other end answers probes, whatever its program does: a connection that is only idle stays.
+
+    Attributes:
+        probe_after_s: a connection on which nothing came for so long is probed; whole seconds, at least 1 ...
+        probe_interval_s: ... again after each pause of so long; whole seconds, at least 1.
+        timeout_s: a connection is dropped when the other end has acknowledged nothing for so long, or has taken no byte
+            of its replies for so long; more than `probe_after_s`.
+    """
+
+    probe_after_s: float = 30.0
+    probe_interval_s: float = 10.0
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Check the times. Raises `InvalidArgumentError`."""
+        if self.probe_after_s < 1 or self.probe_interval_s < 1:
+            raise InvalidArgumentError(
+                f"dead_peers: probe_after_s is {self.probe_after_s:g} and probe_interval_s {self.probe_interval_s:g}: "
+                "set each to 1 s or more"
+            )
+        if self.timeout_s <= self.probe_after_s:
+            raise InvalidArgumentError(
+                f"dead_peers: timeout_s is {self.timeout_s:g}: set more than probe_after_s ({self.probe_after_s:g}), "
+                "or every idle connection is dropped before its first probe can be answered"
+            )
 
 
 def bound_receive_buffers(server: asyncio.Server, byte_count: int) -> None:
@@ -16,6 +51,34 @@ def bound_receive_buffers(server: asyncio.Server, byte_count: int) -> None:
     """
     for listener in server.sockets:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, byte_count)
+
+
+def detect_dead_peers(server: asyncio.Server, settings: DeadPeerSettings) -> None:
+    """Let the kernel probe idle connections of `server`, and drop those whose peers are dead.
+
+    For a server that does not serve yet: connections take the options from the listening socket. Nothing is sent that a
+    program at the other end could see.
+    """
+    for listener in server.sockets:
+        for level, option, value in _dead_peer_options(settings):
+            listener.setsockopt(level, option, value)
+
+
+def _dead_peer_options(settings: DeadPeerSettings) -> Iterator[tuple[int, int, int]]:
+    yield socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
+    silent_s = settings.timeout_s - settings.probe_after_s
+    probe_count = max(1, -int(-silent_s // settings.probe_interval_s))
+    # Some systems lack some of these options.
+    for name, value in (
+        ("TCP_KEEPIDLE", round(settings.probe_after_s)),
+        ("TCP_KEEPINTVL", round(settings.probe_interval_s)),
+        ("TCP_KEEPCNT", probe_count),
+        # Probes are sent only while nothing waits for an acknowledgement; this bounds the time in which something does.
+        # Linux then takes it for the bound of probes, too.
+        ("TCP_USER_TIMEOUT", round(1000 * settings.timeout_s)),
+    ):
+        if (option := getattr(socket, name, None)) is not None:
+            yield socket.IPPROTO_TCP, option, value
 
 
 def dual_stack_socket(host: str, port: int) -> socket.socket | None:

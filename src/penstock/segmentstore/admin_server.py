@@ -23,6 +23,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import ContainerId
 from penstock.model.routing import admin_container_of
+from penstock.runtime.sockets import detect_dead_peers
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.request_processor import UNSPECIFIED, error_reply
 from penstock.segmentstore.settings import AdminSettings
@@ -67,8 +68,10 @@ class AdminServer:
             return
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._new_protocol, settings.host, settings.port
+                self._new_protocol, settings.host, settings.port, start_serving=False
             )
+            detect_dead_peers(self._server, settings.dead_peers)
+            await self._server.start_serving()
         except OSError as error:
             raise InvalidArgumentError(
                 f"cannot listen for administrators on {settings.host}:{settings.port}: {error}; stop what uses the "

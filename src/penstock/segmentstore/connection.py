@@ -245,6 +245,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
+        if isinstance(exc, TimeoutError):
+            timeout_s = self._settings.dead_peers.timeout_s
+            logger.info("dropped the connection of %s: no sign of life for %g s", self._peer, timeout_s)
         self._is_closed = True
         self._forget_slow_replies()
         self._cancel_timer()

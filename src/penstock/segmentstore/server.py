@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine
 
-from penstock.runtime.sockets import bound_receive_buffers, dual_stack_socket
+from penstock.runtime.sockets import bound_receive_buffers, detect_dead_peers, dual_stack_socket
 from penstock.segmentstore.connection import Connection
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
@@ -95,6 +95,7 @@ class SegmentStoreServer:
                 lambda: Connection(self), sock=listener, backlog=backlog, start_serving=False
             )
         bound_receive_buffers(self._server, self.settings.receive_buffer_bytes)
+        detect_dead_peers(self._server, self.settings.dead_peers)
         await self._server.start_serving()
         self.port = int(self._server.sockets[0].getsockname()[1])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from penstock.runtime.descriptors import DescriptorBudget
+from penstock.runtime.sockets import DeadPeerSettings
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.container_settings import ContainerSettings
 
@@ -142,6 +143,7 @@ class ConnectionSettings:
             descriptors, see `DescriptorSettings`.
         accept_backlog: connections waiting to be accepted.
         drain_timeout_s: how long a stopping server waits for replies to leave.
+        dead_peers: when connections are dropped whose clients are gone without a word.
     """
 
     ingest_bytes_max: int = 128 * MIB
@@ -161,6 +163,7 @@ class ConnectionSettings:
     connections_max: int = 4096
     accept_backlog: int = 1024
     drain_timeout_s: float = 5.0
+    dead_peers: DeadPeerSettings = field(default_factory=DeadPeerSettings)
 
     def within(self, budget: DescriptorBudget) -> ConnectionSettings:
         """Return these settings with no more connections than there are descriptors for."""
@@ -182,6 +185,7 @@ class AdminSettings:
         handshake_timeout_s: time for the peer's Hello.
         frame_timeout_s: time for a begun request to arrive completely, and for an answer to be taken.
         frame_length_max: longest request in bytes.
+        dead_peers: when connections are dropped whose administrators are gone without a word.
     """
 
     is_enabled: bool = False
@@ -191,6 +195,7 @@ class AdminSettings:
     handshake_timeout_s: float = 30.0
     frame_timeout_s: float = 30.0
     frame_length_max: int = 64 * 1024
+    dead_peers: DeadPeerSettings = field(default_factory=DeadPeerSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,8 @@ class GrpcServer:
         bounds: list[tuple[str, int]] = []
         if self._connections_max is not None:
             bounds.append(("grpc.max_allowed_incoming_connections", self._connections_max))
+        probe_after_ms = round(1000 * self._settings.dead_peers.probe_after_s)
+        answer_ms = round(1000 * self._settings.dead_peers.timeout_s) - probe_after_ms
         # More than slots and waiting room hold: `CallSlots` refuses calls, and says why.
         calls_max = 2 * self._settings.rpc_concurrency_max + self._settings.rpc_waiting_max
         server = grpc.aio.server(
@@ -109,6 +111,12 @@ class GrpcServer:
                 # Clients ping during calls, to find connections that a firewall has dropped.
                 ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS_MIN),
                 ("grpc.http2.max_ping_strikes", 0),
+                # The server pings as well, also between calls: HTTP/2 obliges every client to answer.
+                ("grpc.keepalive_time_ms", probe_after_ms),
+                ("grpc.keepalive_timeout_ms", answer_ms),
+                ("grpc.keepalive_permit_without_calls", 1),
+                # A ping that measures the bandwidth holds back the one of keep-alive.
+                ("grpc.http2.ping_timeout_ms", answer_ms),
             ],
         )
         server.add_generic_rpc_handlers(self._handlers())
