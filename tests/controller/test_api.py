@@ -20,6 +20,7 @@ from penstock.model.errors import (
     TooManyActiveSegmentsError,
 )
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.rpc import STORAGE_FULL_KEY
 from penstock.rpc import controller_pb2 as pb
 from support.mark_segments import without_marks
 
@@ -42,11 +43,12 @@ def segment(number, stream="stream", scope="scope"):
 
 
 async def status_of(call):
-    """Return the gRPC status that a call fails with."""
+    """Return the gRPC status that a call fails with. A full disk, and nothing else, is marked as one."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call
     assert "Traceback" not in failure.value.details()
     assert 'File "' not in failure.value.details()
+    assert (STORAGE_FULL_KEY in failure.value.trailing_metadata()) is ("no room" in failure.value.details())
     return failure.value.code().name
 
 

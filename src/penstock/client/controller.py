@@ -27,6 +27,7 @@ from penstock.client.controller_messages import (
     range_from_message,
 )
 from penstock.client.deadline import Deadline, within
+from penstock.client.exhaustion import Exhaustion, cause_of, final_error, full_error
 from penstock.client.first_contact import describe_address
 from penstock.client.mark_calls import MarkCalls, MarkStub
 from penstock.client.reader_group_calls import ReaderGroupCalls, ReaderGroupStub
@@ -36,7 +37,7 @@ from penstock.client.stream_segments import SegmentRange, Successor
 from penstock.client.table_calls import TableCalls, TableStub
 from penstock.client.transaction_calls import TransactionCalls, TransactionStub
 from penstock.client.unary_call import Reply, Request, UnaryCall, answered, reason_of_refusal
-from penstock.client.waits import DISK_FULL, NO_ANSWER, UNREACHABLE, Wait, Waits
+from penstock.client.waits import DISK_FULL, NO_ANSWER, REFUSED, UNREACHABLE, Wait, Waits
 from penstock.model.errors import (
     ControllerUnavailableError,
     ForkedError,
@@ -50,13 +51,11 @@ from penstock.model.errors import (
     ReplyTooLongError,
     ScopeExistsError,
     ScopeNotEmptyError,
-    StorageFullError,
     StreamError,
     StreamExistsError,
     StreamNotSealedError,
     StreamSealedError,
     TransactionPreparedError,
-    UnacknowledgedStorageFullError,
     UnsupportedOperationError,
 )
 from penstock.model.names import SegmentId, parent_segment_name, parse_segment_name
@@ -83,8 +82,6 @@ _FINAL_CODES = frozenset(
 )
 #: A controller has no code of its own for a lease out of its bounds, or cuts in the wrong order: it says these words.
 _BAD_LEASE = "lease value too"
-#: gRPC has one code for want of room, which may pass, and for a message above the limit of one end, which does not.
-_TOO_LONG = "larger than max"
 #: Where UNKNOWN says that a question makes no sense: so many answers of it are believed.
 _UNKNOWN_COUNT_MAX = 2
 _RETRY_DELAY_INITIAL_S = 0.01
@@ -456,7 +453,8 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
             nullcontext() if self.waits is None else self.waits.during(what, deadline.at_s) as wait,
         ):
             delay_s = _RETRY_DELAY_INITIAL_S
-            is_unsure = is_full = False
+            is_unsure = False
+            exhausted: Exhaustion | None = None
             attempt = unknown_count = 0
             while True:
                 await self._connected(what, deadline, wait, is_unsure=is_unsure and is_change)
@@ -471,8 +469,9 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                     # Not chained: all that gRPC knows is in the text, and its own error is a page of channel state.
                     if code in _FINAL_CODES:
                         raise _final_error(code, details) from None
-                    if code == grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LONG in (error.details() or ""):
-                        raise ReplyTooLongError(f"{details} (controller_reply_bytes_max)") from None
+                    cause = cause_of(error)
+                    if (final := final_error(cause, details)) is not None:
+                        raise final from None
                     if code == grpc.StatusCode.UNKNOWN and _BAD_LEASE in (error.details() or ""):
                         raise InvalidArgumentError(f"{details} (in ms)") from None
                     if code == grpc.StatusCode.UNKNOWN and unknown_means is not None:
@@ -483,24 +482,26 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                     if code == grpc.StatusCode.INTERNAL and on_internal is not None:
                         look, on_internal = on_internal, None
                         await look()
-                    is_unsure = True
+                    if cause is not Exhaustion.TOO_MANY_CALLS:
+                        is_unsure = True
                     if code != grpc.StatusCode.DEADLINE_EXCEEDED:
                         # An attempt that is cut off by the deadline does not hide what the one before it was told.
-                        is_full = code == grpc.StatusCode.RESOURCE_EXHAUSTED
-                    if is_full and on_refused is not None:
+                        exhausted = cause
+                    if exhausted is Exhaustion.DISK_FULL and on_refused is not None:
                         on_refused(details)
                     if wait is not None:
-                        is_away = code == grpc.StatusCode.UNAVAILABLE
-                        wait.why = DISK_FULL if is_full else UNREACHABLE if is_away else NO_ANSWER
+                        wait.why = _reason_of_wait(code, exhausted)
                         wait.detail = f"{code.name}: {error.details()}"
                     if attempt == self._settings.controller_attempt_count_max or not deadline.left_s():
+                        if exhausted is Exhaustion.TOO_MANY_CALLS:
+                            details += "; it serves as many calls as it may (rpc_concurrency_max of the controller)"
                         details += (
                             f" ({attempt} attempts in {seconds_text(deadline.elapsed_s())}, {deadline.limit_name}: "
                             f"{deadline.limit_s:g} s)"
                         )
-                        if is_full:
-                            raise _full_error(details, is_change=is_change) from None
-                        if is_change:
+                        if exhausted is Exhaustion.DISK_FULL:
+                            raise full_error(details, is_change=is_change) from None
+                        if is_change and is_unsure:
                             raise OutcomeUnknownError(f"{details}; it may have been done") from None
                         raise ControllerUnavailableError(details) from None
                 await asyncio.sleep(deadline.bounded_s(delay_s * (0.5 + 0.5 * self._rng.random())))
@@ -556,14 +557,13 @@ def _name(info: pb.StreamInfo) -> str:
     return f"{info.scope}/{info.stream}"
 
 
-def _full_error(details: str, *, is_change: bool) -> StorageFullError:
-    """Return the error of a call that the controller could not carry out for want of space until its time was up."""
-    if not is_change:
-        return StorageFullError(f"disk full on the server: {details}")
-    return UnacknowledgedStorageFullError(
-        f"disk full on the server: {details}; what was begun is completed once there is space: truncate or delete "
-        "streams, or make room on the disk"
-    )
+def _reason_of_wait(code: grpc.StatusCode, exhausted: Exhaustion | None) -> str:
+    """Return why a failed attempt is repeated, in the words of `penstock.client.waits`."""
+    if exhausted is Exhaustion.DISK_FULL:
+        return DISK_FULL
+    if exhausted is not None:
+        return REFUSED
+    return UNREACHABLE if code == grpc.StatusCode.UNAVAILABLE else NO_ANSWER
 
 
 def _final_error(code: grpc.StatusCode, details: str) -> PenstockError:

@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.controller.grpc.call import Front, refusal_reason
 from penstock.controller.grpc.slots import CallSlots, subject_of
-from penstock.controller.grpc.status import status_of
+from penstock.controller.grpc.status import Metadata, metadata_of, status_of
 from penstock.controller.grpc.table import call_table, services
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
@@ -203,6 +203,7 @@ def _guarded(
 ) -> _Call:
     async def serve(request: bytes, context: _Context) -> bytes:
         note_client(context)
+        metadata: Metadata = ()
         try:
             message = kind.FromString(request)
             async with slots.hold(subject_of(message)):
@@ -222,12 +223,13 @@ def _guarded(
             code, text = grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.name}"
         except PenstockError as error:
             code, text = status_of(error)
+            metadata = metadata_of(error)
             _logger.debug("%s: %s (%s)", name, text, code.name)
         except Exception:
             # The last line of defence: the log is told all, the client only that there is something to tell.
             _logger.exception("%s failed in a way that it should not", name)
             code, text = grpc.StatusCode.INTERNAL, f"{name} failed; the controller's log says why"
-        await context.abort(code, text)
+        await context.abort(code, text, metadata)
         raise AssertionError("abort raises")
 
     return serve

@@ -26,6 +26,9 @@ from penstock.model.errors import (
     StreamNotSealedError,
     UnsupportedOperationError,
 )
+from penstock.rpc import STORAGE_FULL_KEY
+
+Metadata = tuple[tuple[str, str | bytes], ...]
 
 #: Characters of an error's text that go to the client.
 _MESSAGE_LENGTH_MAX = 1000
@@ -77,3 +80,8 @@ def status_of(error: PenstockError) -> tuple[grpc.StatusCode, str]:
     """Return the gRPC status of an error and the text that goes with it."""
     code = next(code for kind, code in _STATUS_BY_ERROR if isinstance(error, kind))
     return code, str(error)[:_MESSAGE_LENGTH_MAX]
+
+
+def metadata_of(error: PenstockError) -> Metadata:
+    """Return the trailing metadata of an error: gRPC answers RESOURCE_EXHAUSTED of its own, for other causes."""
+    return ((STORAGE_FULL_KEY, "1"),) if isinstance(error, StorageFullError) else ()

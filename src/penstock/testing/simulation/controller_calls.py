@@ -6,7 +6,7 @@ the status that the real server would send. The same table of calls answers here
 
 A frame is a uint32 length of what follows, a uint64 call number, and: from the client a byte with the length of the
 call's name, the name and the request (no name: cancel); from the server a byte with the gRPC status and the
-reply, or the text that goes with a status that is not 0.
+reply, or the text that goes with a status that is not 0 and, each after a zero byte, the keys of its metadata.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.client.controller import ControllerStub
 from penstock.controller.grpc.call import Front
-from penstock.controller.grpc.status import status_of
+from penstock.controller.grpc.status import metadata_of, status_of
 from penstock.controller.grpc.table import call_table, services
 from penstock.controller.service import ControllerService
 from penstock.model.errors import PenstockError, PicklableError
@@ -43,10 +43,11 @@ CONNECT_TIMEOUT_S = 5.0
 class SimulatedRpcError(PicklableError, grpc.RpcError):
     """What a call raises that has no reply."""
 
-    def __init__(self, status: grpc.StatusCode, text: str) -> None:
+    def __init__(self, status: grpc.StatusCode, text: str, metadata_keys: Sequence[str] = ()) -> None:
         super().__init__(f"{status.name}: {text}")
         self._status = status
         self._text = text
+        self._metadata_keys = tuple(metadata_keys)
 
     def code(self) -> grpc.StatusCode:
         """Return the gRPC status."""
@@ -55,6 +56,10 @@ class SimulatedRpcError(PicklableError, grpc.RpcError):
     def details(self) -> str:
         """Return the text that goes with it."""
         return self._text
+
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]  # pairs, as in grpc.aio
+        """Return what the server adds to it."""
+        return tuple((key, "1") for key in self._metadata_keys)
 
 
 class _Frames(asyncio.Protocol):
@@ -113,7 +118,7 @@ class _Served(_Frames):
             request = GetMessageClass(_METHODS[name].input_type).FromString(payload)
             self.send(number, 0, (await answer(request)).SerializeToString())
         except PenstockError as error:
-            self._refuse(number, *status_of(error))
+            self._refuse(number, *status_of(error), [key for key, _ in metadata_of(error)])
         except Exception:
             # As the real server does: the log is told all, the client only that there is something to tell.
             _logger.exception("%s failed in a way that it should not", name)
@@ -121,8 +126,9 @@ class _Served(_Frames):
         finally:
             del self._tasks[number]
 
-    def _refuse(self, number: int, status: grpc.StatusCode, text: str) -> None:
-        self.send(number, cast(tuple[int, str], status.value)[0], text.encode())
+    def _refuse(self, number: int, status: grpc.StatusCode, text: str, metadata_keys: Sequence[str] = ()) -> None:
+        body = "\0".join((text.replace("\0", " "), *metadata_keys))
+        self.send(number, cast(tuple[int, str], status.value)[0], body.encode())
 
 
 async def serve_controller(service: ControllerService, host: str, port: int) -> asyncio.AbstractServer:
@@ -146,7 +152,8 @@ class _Channel(_Frames):
         if future is None or future.done():
             return
         if byte:
-            future.set_exception(SimulatedRpcError(_STATUS[byte], body.decode()))
+            text, *metadata_keys = body.decode().split("\0")
+            future.set_exception(SimulatedRpcError(_STATUS[byte], text, metadata_keys))
         else:
             future.set_result(body)
 
