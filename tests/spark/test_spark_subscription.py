@@ -23,6 +23,10 @@ def group_of(query: Query) -> str:
     return f"{query.reader._options.subscriber}-{json.loads(query.at)['subscriber']}"
 
 
+def groups(client: Client) -> list[str]:
+    return [f"spark-tests/{name}" for name in client.reader_groups("spark-tests")]
+
+
 def acknowledged(client: Client, query: Query) -> dict[str, StreamCut]:
     with client.reader_group(group_of(query)) as group:
         return dict(group.describe().acknowledged or {})
@@ -38,9 +42,10 @@ def test_a_query_holds_what_it_has_not_committed(store, client, new_stream, writ
     write(stream, 10)
     begin = client.head(stream)
     query = Query(store, stream, subscriber="billing")
-    assert not [name for name in client.reader_groups("spark-tests") if name.startswith("billing")]
+    assert group_of(query) not in groups(client)
     query.step()
     first, at = client.tail(stream), query.at
+    assert group_of(query) in groups(client)
     write(stream, 10, first=10)
     query.step()
     assert acknowledged(client, query).get(stream, begin) == begin
