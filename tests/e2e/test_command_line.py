@@ -150,7 +150,7 @@ def test_an_output_that_is_full_is_told(penstock_server: MemoryServer, penstock_
     try:
         with command("read", penstock_stream, uri=penstock_server.uri, stdout=full) as read:
             _, errors = read.communicate(timeout=_TIMEOUT_S)
-            assert (read.returncode, errors) == (1, b"penstock: No space left on device\n")
+            assert (read.returncode, errors) == (1, b"penstock: standard output: No space left on device\n")
     finally:
         os.close(full)
 

@@ -198,7 +198,7 @@ def test_the_ready_lines_for_people_show_each_store(make_server: Make) -> None:
     assert lines[0].startswith("segment store 0: 127.0.0.1:")
     assert ", containers 0, 2 (pid " in lines[0]
     assert lines[1].startswith("segment store 1: 127.0.0.1:")
-    assert ", 2 segment stores, data in " in lines[2]
+    assert ", 2 segment stores, new store in " in lines[2]
     assert lines[2].startswith("penstock is ready: controller tcp://127.0.0.1:")
     assert server.terminate() == 0
 
@@ -262,7 +262,7 @@ def test_each_store_has_a_port_for_administrators_if_that_is_enabled(make_server
 )
 def test_numbers_that_make_no_sense_are_refused(options: tuple[str, ...], told: str, tmp_path: Path) -> None:
     refused = run_penstock("standalone", "--data-dir", str(tmp_path / "data"), *options)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert told in refused.stderr
     assert refused.stderr.startswith("penstock: ")
     assert not (tmp_path / "data").exists()

@@ -271,7 +271,7 @@ def test_settings_file_environment_and_flags_override_each_other(
     assert refused["kind"] == "SettingsError"
     assert "did you mean bytes_max?" in str(refused["message"])
     probe = run_penstock("standalone", "--memory", PENSTOCK_CONTAINERS="3")
-    assert probe.returncode == 1
+    assert probe.returncode == 2
     assert "PENSTOCK_CONTAINERS: there is no setting 'containers'" in probe.stderr
     settings.write_text('advertise = "from-file"\nhost = "127.0.0.1"\n')
     server = make_server("--config", str(settings), "--advertise", "localhost").start()

@@ -17,7 +17,9 @@ _BYTES = {
     "t": 1024**4, "tb": 1000**4, "tib": 1024**4,
 }  # fmt: skip
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
-_NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+")
+_NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE]\+?\d+)?")
+#: The longest duration of an option, in seconds: 100 years.
+_SECONDS_MAX = 100 * 365 * 86_400.0
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)")
 
 
@@ -42,6 +44,8 @@ def seconds_of(text: object) -> float:
         raise typer.BadParameter(str(error)) from None
     if seconds < 0.001:
         raise typer.BadParameter(f"{compact!r} is too short: at least 1ms")
+    if seconds > _SECONDS_MAX:
+        raise typer.BadParameter(f"{compact!r} is too long: at most 36500d")
     return seconds
 
 

@@ -17,6 +17,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
 from penstock.client.event import Event, EventBatch
 from penstock.client.life_cycle import LifeCycle
+from penstock.client.segment_extents import segment_infos
 from penstock.client.starts import Start, checked_start, end_cuts, start_cuts
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError, SegmentTruncatedError
 from penstock.model.events import EVENT_HEADER_LENGTH, EventAssembler, framed_length_at, offsets_of
@@ -224,7 +225,7 @@ async def _planned(cluster: Cluster, stream: str, start: Start, end: Start, rang
     ids = [each for each in ids if last.positions.get(each) != OFFSET_FUTURE]
     names = [segment_name(first.scope, first.stream, each) for each in ids]
     ranges: list[BatchRange] = []
-    for segment_id, name, info in zip(ids, names, await cluster.segments.segment_infos(names), strict=True):
+    for segment_id, name, info in zip(ids, names, await segment_infos(cluster, names), strict=True):
         begin = max(first.positions.get(segment_id, 0), 0)
         behind = last.positions.get(segment_id)
         if begin == behind:

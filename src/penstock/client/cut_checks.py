@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.client.cluster import Cluster
+from penstock.client.segment_extents import segment_infos
 from penstock.model.errors import CorruptionError, InvalidArgumentError, NoSuchSegmentError, PenstockError
 from penstock.model.events import EVENT_HEADER_LENGTH, EventAssembler
 from penstock.model.names import segment_name
@@ -28,7 +29,7 @@ async def check_between_events(cluster: Cluster, cut: StreamCut) -> None:
     """
     named = [(segment_name(cut.scope, cut.stream, segment), at) for segment, at in cut.positions.items()]
     offsets = {name: at for name, at in named if at > 0}
-    infos = await cluster.segments.segment_infos(list(offsets))
+    infos = await segment_infos(cluster, list(offsets))
     for (segment, offset), info in zip(offsets.items(), infos, strict=True):
         if isinstance(info, NoSuchSegmentError):
             continue  # Truncated as a whole, or none of the stream: the controller's answer is exact.

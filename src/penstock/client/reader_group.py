@@ -27,6 +27,7 @@ from penstock.client.reader import Positions, Reader
 from penstock.client.reader_group_calls import RegisteredGroup
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_streams import GroupStreams, Sources, ends_of, recreated_in
+from penstock.client.segment_extents import segment_infos
 from penstock.client.serializers import Serializer, Value
 from penstock.client.starts import Start, checked_cuts, checked_start, cuts_of, end_cuts, positions_in, start_cuts
 from penstock.client.stream_lives import recreated_error
@@ -499,7 +500,7 @@ class ReaderGroup(LifeCycle):
         unread = dict.fromkeys(state.streams, 0)
         there = set()
         positions = rgs.positions_of(state)
-        infos = await self._cluster.segments.segment_infos(list(positions))
+        infos = await segment_infos(self._cluster, list(positions))
         for (segment, offset), info in zip(positions.items(), infos, strict=True):
             if isinstance(info, NoSuchSegmentError):
                 continue  # Truncated away as a whole.

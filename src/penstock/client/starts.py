@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from penstock.client.cluster import Cluster
+from penstock.client.segment_extents import segment_infos
 from penstock.client.times import cut_at_time
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError
 from penstock.model.names import parse_segment_name, segment_name, split_scoped_name
@@ -142,7 +143,7 @@ async def _check_cut(cluster: Cluster, stream: str, cut: StreamCut) -> None:
             "one from head, tail or a reader group of this stream"
         )
     positions = positions_in({stream: cut})
-    infos = await cluster.segments.segment_infos(list(positions))
+    infos = await segment_infos(cluster, list(positions))
     for (segment, offset), info in zip(positions.items(), infos, strict=True):
         if isinstance(info, NoSuchSegmentError):
             continue  # Truncated away: reading goes on after it.

@@ -21,6 +21,7 @@ from penstock.client.group_state import GroupState
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_streams import is_match, known_segments
 from penstock.client.replies import expect
+from penstock.client.segment_extents import segment_infos
 from penstock.client.statistics import Answer, ClusterStatistics, GroupLag, merging, stream_of
 from penstock.client.stream_lives import recreated_streams
 from penstock.model.errors import (
@@ -262,7 +263,7 @@ class StatisticsCalls:
         known = {segment: self._extents[segment] for segment in segments if segment in self._extents}
         unknown = [segment for segment in segments if segment not in known]
         now_s = asyncio.get_running_loop().time()
-        for segment, info in zip(unknown, await self._cluster.segments.segment_infos(unknown), strict=True):
+        for segment, info in zip(unknown, await segment_infos(self._cluster, unknown), strict=True):
             stream = stream_of(segment)
             if isinstance(info, NoSuchSegmentError):
                 extent = _Extent(stream, 0, 0, False, now_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from penstock.client.cluster import Cluster
+from penstock.client.segment_extents import segment_infos
 from penstock.model.errors import NoSuchSegmentError, NoSuchStreamError, PenstockError
 from penstock.model.names import SegmentId, segment_name, segment_number, split_scoped_name
 from penstock.runtime.bulk import for_each
@@ -33,7 +34,7 @@ async def recreated_streams(cluster: Cluster, known: Mapping[str, Collection[int
     """
     streams = sorted(stream for stream, segments in known.items() if segments)
     newest = [segment_name(*split_scoped_name(stream), SegmentId(max(known[stream]))) for stream in streams]
-    infos = await cluster.segments.segment_infos(newest)
+    infos = await segment_infos(cluster, newest)
     # An error other than this one does not show that the segment is missing.
     missing = [
         stream for stream, info in zip(streams, infos, strict=True) if isinstance(info, NoSuchSegmentError)

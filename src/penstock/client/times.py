@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
+from penstock.client.segment_extents import segment_infos
 from penstock.client.stream_segments import Successor
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError, SegmentTruncatedError
 from penstock.model.names import index_segment_name, parse_segment_name, segment_name, split_scoped_name
@@ -45,7 +46,7 @@ async def cut_at_time(cluster: Cluster, stream: str, at_ms: int, *, is_end: bool
         passed: dict[int, tuple[int, Sequence[Successor]]] = {}
         frontier = dict((await cluster.head(stream)).positions)
         while frontier:
-            infos = await cluster.segments.segment_infos([segment_name(scope, name, each) for each in frontier])
+            infos = await segment_infos(cluster, [segment_name(scope, name, each) for each in frontier])
             over: dict[str, int] = {}
             for (segment, start), info in zip(frontier.items(), infos, strict=True):
                 if isinstance(info, NoSuchSegmentError):

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
+from penstock.client.segment_extents import segment_infos
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.names import segment_name, split_scoped_name
 from penstock.model.times import NotedTime, noted_time
@@ -38,7 +39,7 @@ class WriterTimes:
             known = {segment: offset for segment, offset in position.items() if offset is not None}
             unknown = [segment for segment, offset in position.items() if offset is None]
             names = [segment_name(self._scope, self._stream, segment) for segment in unknown]
-            for segment, info in zip(unknown, await self._cluster.segments.segment_infos(names), strict=True):
+            for segment, info in zip(unknown, await segment_infos(self._cluster, names), strict=True):
                 if isinstance(info, PenstockError):
                     raise info
                 known[segment] = info.length

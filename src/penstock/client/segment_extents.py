@@ -1,0 +1,39 @@
+"""Extents of many segments in bulk, with failed requests repeated.
+
+`Segments.segment_infos` sends each request once, so that the controller can decide itself what to repeat. In a client,
+one lost connection must not end a call that has time left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.client.cluster import Cluster
+from penstock.client.deadline import within
+from penstock.model.errors import NoSuchSegmentError, PenstockError
+from penstock.model.segments import SegmentInfo
+from penstock.runtime.bulk import for_each
+
+
+async def segment_infos(cluster: Cluster, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
+    """Return the info of each segment (full names), or its error, in order.
+
+    A request that failed is repeated for at most `retry_time_max_s`, all of them together. `NoSuchSegmentError` is an
+    answer and is not repeated.
+    """
+    infos = list(await cluster.segments.segment_infos(segments))
+    failed = [
+        at
+        for at, info in enumerate(infos)
+        if isinstance(info, PenstockError) and not isinstance(info, NoSuchSegmentError)
+    ]
+    if not failed:
+        return infos
+    settings = cluster.settings
+    with within(f"read the extents of {len(segments)} segments", settings.retry_time_max_s, "retry_time_max_s"):
+        answers = await for_each(
+            [segments[at] for at in failed], cluster.segments.segment_info, settings.bulk_request_count_max
+        )
+    for at, answer in zip(failed, answers, strict=True):
+        infos[at] = answer
+    return infos
