@@ -20,7 +20,6 @@ _ARGUMENTS: dict[str, object] = {
     "int": 7,
     "int | None": 7,
     "float": 1.5,
-    "OSError": OSError(28, "no space"),
     "str": "some text",
     "bytes": b"some bytes",
     "bool": True,
