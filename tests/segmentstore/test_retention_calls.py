@@ -40,7 +40,7 @@ async def test_a_truncation_survives_a_crash_right_behind_it(lives: Incarnations
     assert (await container.info(A)).start_offset == 400
     segment = container.segment(A)
     with pytest.raises(SegmentTruncatedError) as caught:
-        await container.reader.read(segment, 399, 10, wait=False)
+        await container.reader.read(segment, 399, 10)
     assert (caught.value.start_offset, caught.value.offset) == (400, 399)
     assert await read_all(container, A) == pattern(400, 1000)
 
@@ -64,10 +64,10 @@ async def test_a_sealed_segment_may_be_truncated_to_its_end(lives: Incarnations)
     await append(container, A, pattern(0, 1000))
     await container.seal(A)
     await container.truncate(A, 1000)
-    end = await container.reader.read(container.segment(A), 1000, 10, wait=True)
+    end = await container.reader.read(container.segment(A), 1000, 10)
     assert (end.joined(), end.is_end_of_segment) == (b"", True)
     with pytest.raises(SegmentTruncatedError):
-        await container.reader.read(container.segment(A), 999, 10, wait=True)
+        await container.reader.read(container.segment(A), 999, 10)
 
 
 async def test_a_reader_in_a_range_that_is_truncated_never_gets_other_bytes(lives: Incarnations) -> None:
@@ -83,7 +83,7 @@ async def test_a_reader_in_a_range_that_is_truncated_never_gets_other_bytes(live
     async def read(offset: int) -> None:
         nonlocal refused, served
         try:
-            data = (await container.reader.read(segment, offset, 2000, wait=False)).joined()
+            data = (await container.reader.read(segment, offset, 2000)).joined()
         except SegmentTruncatedError:
             refused += 1
         else:

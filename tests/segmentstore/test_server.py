@@ -367,12 +367,16 @@ async def test_parked_reads_do_not_keep_other_requests_out(serve: Callable[..., 
     assert sum(isinstance(reply, DataAppended) for reply in replies) == 1
 
 
-async def test_too_many_parked_reads_end_the_connection(serve: Callable[..., Awaitable[WireService]]) -> None:
-    """One more than `reads_max` closes it; the others never hear of data."""
+async def test_too_many_reads_of_storage_end_the_connection(serve: Callable[..., Awaitable[WireService]]) -> None:
+    """One more than `reads_max` closes it; others are served."""
     service = await serve(reads_max=3)
     wire = await service.connect()
+    await service.store.append(A, bytes(100))
+    await service.store.container(A).flush()
+    evict_all(service.store.container(A))
+    service.chunks.hold("read")
     for number in range(4):
-        wire.send(ReadSegment(A, 0, 100, "", number))
+        wire.send(ReadSegment(A, number, 100, "", number))
     assert await wire.receive() is None
     other = await service.connect()
     await set_up(other)
@@ -583,7 +587,8 @@ async def test_a_stopping_server_ends_parked_reads(serve: Callable[..., Awaitabl
     async with asyncio.timeout(20):
         await service.server.stop()
     assert await wire.receive() is None
-    assert not service.store.find(A)[1].waiters
+    assert service.store.find(A)[1].waits is None
+    assert not service.store.tail_reads.used_bytes
 
 
 async def test_a_failed_log_closes_the_connections_whose_appends_are_in_doubt(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from penstock.model.errors import StorageError
-from penstock.model.segments import Buffer
+from penstock.model.segments import Buffer, SegmentData
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.container.append_request import AppendRequest
@@ -225,11 +225,20 @@ async def read_all(container: SegmentContainer, segment: Segment | str) -> bytes
     parts = []
     offset = segment.durable_start_offset
     while offset < segment.durable_length:
-        data = (await container.reader.read(segment, offset, 1 << 20, wait=False)).joined()
+        data = (await container.reader.read(segment, offset, 1 << 20)).joined()
         assert data, f"nothing at {offset} of {segment.durable_length}"
         parts.append(data)
         offset += len(data)
     return b"".join(parts)
+
+
+async def read_waiting(container: SegmentContainer, segment: Segment, offset: int) -> SegmentData:
+    """Read from `offset`, and wait for bytes there or the end of the segment, which is to stay in memory meanwhile."""
+    data = await container.reader.read(segment, offset, 1 << 20)
+    while data.is_at_tail and not data.data:
+        await container.reader.wait(segment, offset)
+        data = await container.reader.read(segment, offset, 1 << 20)
+    return data
 
 
 def evict_all(container: SegmentContainer) -> None:

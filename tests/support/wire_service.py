@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, ConnectionSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
@@ -19,12 +20,17 @@ CONNECTION = ConnectionSettings(drain_timeout_s=0.2)
 class WireService:
     """A store behind a server."""
 
-    def __init__(self, connection: ConnectionSettings = CONNECTION, cache: CacheSettings = SMALL_CACHE) -> None:
+    def __init__(
+        self,
+        connection: ConnectionSettings = CONNECTION,
+        cache: CacheSettings = SMALL_CACHE,
+        container: ContainerSettings = QUIET,
+    ) -> None:
         self.runtime = memory_runtime()
         self.logs = MemoryLogFactory(self.runtime)
         self.chunks = FaultyChunks()
         self.settings = SegmentStoreSettings(
-            container_count=1, cache=cache, container=QUIET, connection=connection, restart_delay_s=0.01
+            container_count=1, cache=cache, container=container, connection=connection, restart_delay_s=0.01
         )
         self.store: SegmentStore = memory_store(self.logs, self.chunks, self.runtime, self.settings)
         self.server = SegmentStoreServer(self.store)

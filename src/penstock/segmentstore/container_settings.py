@@ -308,7 +308,6 @@ class ContainerSettings:
             not ask again. Longer reads may come short.
         storage_reads_max: reads from long-term storage under way at once, those ahead included.
         storage_read_timeout_s: time for one of them.
-        waiting_reads_max: tail reads parked at once on one segment.
         table_compact_bytes: a table's log is compacted when it is at least this long and mostly dead.
         table_compact_step_bytes: how much of the log one compaction step goes over.
         table_utilisation_percent: live bytes below this share of a table's log make it mostly dead.
@@ -387,7 +386,6 @@ class ContainerSettings:
     whole_read_bytes: int = 64 * 1024
     storage_reads_max: int = 8
     storage_read_timeout_s: float = 30.0
-    waiting_reads_max: int = 10_000
     table_compact_bytes: int = 1 * MIB
     table_compact_step_bytes: int = 1 * MIB
     table_utilisation_percent: int = 50

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from penstock.model.errors import (
@@ -27,8 +25,10 @@ from penstock.model.errors import (
 from penstock.model.segments import READ_LENGTH_MAX, Buffer, SegmentData
 from penstock.runtime.failure_levels import level_of
 from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.reads.tail_waits import ReadWaiter
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.request_processor import error_reply
+from penstock.segmentstore.segment_use import SegmentUse
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire.codec import encode, encode_parts
 from penstock.wire.commands import NoSuchSegment, ReadSegment, SegmentRead
@@ -70,22 +70,31 @@ class ReadReplies(Protocol):
         """Look at how a task of the connection has ended."""
 
 
-class _TailRead:
-    """A read that waits at a segment's end. See `ReadWaiter`.
+class _TailRead(ReadWaiter):
+    """A read that waits for bytes beyond the end of a segment.
 
-    The segment is kept in memory meanwhile. An object, not a task: a client parks one for each segment it follows.
+    An object of few fields, not a task: a client parks one for each segment that it follows.
     """
 
-    __slots__ = ("_processor", "command", "container", "length", "segment")
+    __slots__ = ("_processor", "container", "length", "name", "offset", "request_id", "segment_id")
 
     def __init__(
         self, processor: ReadProcessor, command: ReadSegment, length: int, container: SegmentContainer, segment: Segment
     ) -> None:
+        super().__init__()
         self._processor = processor
-        self.command: ReadSegment = command
+        self.offset: int = command.offset
+        self.request_id: int = command.request_id
         self.length: int = length
         self.container: SegmentContainer = container
-        self.segment: Segment = segment
+        # Not the segment: it may leave memory, and come back as another object.
+        self.name: str = segment.name
+        self.segment_id: int = segment.id
+
+    @property
+    def command(self) -> ReadSegment:
+        """What was asked."""
+        return ReadSegment(self.name, self.offset, self.length, "", self.request_id)
 
     def wake(self) -> None:
         """See `ReadWaiter.wake`."""
@@ -97,7 +106,7 @@ class _TailRead:
 
 
 class ReadProcessor:
-    """Answers the reads of one connection. `reads_max`: of those that wait for data or storage."""
+    """Answers the reads of one connection. `reads_max`: of those that wait for storage."""
 
     def __init__(
         self, store: SegmentStore, replies: ReadReplies, loop: asyncio.AbstractEventLoop, reads_max: int
@@ -131,37 +140,31 @@ class ReadProcessor:
                 container.ownership.check()
         except (SegmentInactiveError, NoSuchSegmentError):
             # Brought into memory; or said to be gone once that is durable.
-            if self._has_room():
-                self._begin(self._find_and_read(command, length))
+            self._begin(command, length, self._store.reading(command.segment))
             return
         except PenstockError as error:
             self._send_error(command, error)
             return
         if data is not None:
             self._send(command, data)
-        elif not self._has_room():
-            return
         elif command.offset >= segment.durable_length:
-            self._park(_TailRead(self, command, length, container, segment))
+            self._park(command, length, container, segment)
         else:
-            self._begin(self._read_later(command, length, container, segment))
-
-    def _has_room(self) -> bool:
-        if self.waiting_count < self._reads_max:
-            return True
-        self._replies.abort(f"more than {self._reads_max} reads wait on one connection")
-        return False
+            self._begin(command, length, self._store.reading_found(container, segment))
 
     # At the end of a segment.
 
-    def _park(self, read: _TailRead) -> None:
-        try:
-            read.container.reader.park(read.segment, read.command.offset, read)
-        except PenstockError as error:
-            self._send_error(read.command, error)
+    def _park(self, command: ReadSegment, length: int, container: SegmentContainer, segment: Segment) -> None:
+        if not self._store.tail_reads.take(len(self._parked), self._loop.time()):
+            self._send(command, SegmentData(command.offset, (), is_at_tail=True, is_end_of_segment=False))
             return
-        read.segment.use_count += 1
+        read = _TailRead(self, command, length, container, segment)
         self._parked[read] = None
+        try:
+            container.reader.park(segment, command.offset, read)
+        except PenstockError as error:
+            self._unpark(read)
+            self._send_error(command, error)
 
     def woken(self, read: _TailRead) -> None:
         """Answer a parked read at the end of the turn: more may become durable in this one."""
@@ -171,12 +174,13 @@ class ReadProcessor:
 
     def failed(self, read: _TailRead, error: PenstockError) -> None:
         """End a parked read: its container stops."""
-        self._unpark(read)
-        self._send_error(read.command, error)
+        if read in self._parked:
+            self._unpark(read)
+            self._send_error(read.command, error)
 
     def _unpark(self, read: _TailRead) -> None:
         del self._parked[read]
-        read.segment.use_count -= 1
+        self._store.tail_reads.give_back()
 
     def serve(self) -> None:
         """Answer the parked reads that were woken, as far as the peer takes the answers."""
@@ -191,25 +195,27 @@ class ReadProcessor:
             self._serve(read)
 
     def _serve(self, read: _TailRead) -> None:
-        command, container, segment = read.command, read.container, read.segment
-        offset = command.offset
+        command, container = read.command, read.container
+        segment = container.state.metadata.by_id.get(read.segment_id)
+        self._unpark(read)
+        if segment is None:
+            # It has left memory again.
+            self._begin(command, read.length, self._store.reading_again(read.name, read.segment_id), has_waited=True)
+            return
         try:
-            if segment.durable_sealed and offset >= segment.durable_length:
+            if segment.has_ended_before(command.offset):
                 raise SegmentSealedError(segment.name)
-            data = container.reader.read_cached(segment, offset, read.length)
+            data = container.reader.read_cached(segment, command.offset, read.length)
             container.ownership.check()
         except PenstockError as error:
             if container.pipeline.is_all_durable or isinstance(error, SegmentSealedError):
-                self._unpark(read)
                 self._send_error(command, self._checked(container, error))
                 return
             data = None  # Refused by somebody who can wait for what the refusal rests on.
         if data is not None:
-            self._unpark(read)
             self._send(command, data)
-            return
-        self._begin(self._read_later(command, read.length, container, segment))
-        self._unpark(read)
+        else:
+            self._begin(command, read.length, self._store.reading_found(container, segment), has_waited=True)
 
     def _checked(self, container: SegmentContainer, error: PenstockError) -> PenstockError:
         """Return a refusal that may be told, or why it may not: it may rest on what a successor has changed."""
@@ -221,8 +227,11 @@ class ReadProcessor:
 
     # In tasks.
 
-    def _begin(self, reading: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(reading)
+    def _begin(self, command: ReadSegment, length: int, found: SegmentUse, *, has_waited: bool = False) -> None:
+        if len(self._tasks) >= self._reads_max:
+            self._replies.abort(f"more than {self._reads_max} reads wait for storage on one connection")
+            return
+        task = self._loop.create_task(self._answer(command, length, found, has_waited=has_waited))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -230,34 +239,34 @@ class ReadProcessor:
         self._tasks.discard(task)
         self._replies.task_ended(task)
 
-    async def _find_and_read(self, command: ReadSegment, length: int) -> None:
-        await self._answer(command, length, self._store.reading(command.segment))
-
-    async def _read_later(
-        self, command: ReadSegment, length: int, container: SegmentContainer, segment: Segment
-    ) -> None:
-        await self._answer(command, length, self._store.reading_found(container, segment))
-
-    async def _answer(
-        self,
-        command: ReadSegment,
-        length: int,
-        found: AbstractAsyncContextManager[tuple[SegmentContainer, Segment]],
-    ) -> None:
+    async def _answer(self, command: ReadSegment, length: int, using: SegmentUse, *, has_waited: bool) -> None:
         try:
-            async with found as (container, segment):
-                data = await container.reader.read(segment, command.offset, length, wait=True)
-                while self._replies.is_write_blocked:
+            while True:
+                data = None
+                async with using as (container, segment):
+                    if has_waited and segment.has_ended_before(command.offset):
+                        raise SegmentSealedError(segment.name)
+                    if not segment.is_inactive:
+                        data = await container.reader.read(segment, command.offset, length)
+                if data is not None and not self._replies.is_write_blocked:
+                    break
+                using = self._store.reading_again(command.segment, segment.id)
+                if data is not None:
                     # Many reads may end at once: what a slow peer cannot take is read again when it can.
                     del data
-                    if self._writable is None:
-                        self._writable = self._loop.create_future()
-                    await asyncio.shield(self._writable)
-                    data = await container.reader.read(segment, command.offset, length, wait=True)
+                    await self._until_writable()
         except PenstockError as error:
             self._send_error(command, error)
+            return
+        if data.is_at_tail and not data.data:
+            self._park(command, length, container, segment)  # No task waits at a segment's end.
         else:
             self._send(command, data)
+
+    async def _until_writable(self) -> None:
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+        await asyncio.shield(self._writable)
 
     def resume(self) -> None:
         """Answer what waited for the peer to take its replies."""
@@ -307,7 +316,8 @@ class ReadProcessor:
         self._is_closed = True
         self._woken = []
         for read in list(self._parked):
-            read.segment.waiters.pop(read, None)
+            if read.waits is not None:
+                read.waits.remove(read)
             self._unpark(read)
         for task in self._tasks:
             task.cancel()

@@ -16,7 +16,6 @@ from penstock.model.errors import (
     OutcomeUnknownError,
     PenstockError,
     SegmentError,
-    SegmentSealedError,
     UnsupportedOperationError,
 )
 from penstock.model.names import SYSTEM_SCOPE, ContainerId, is_index_segment, is_written_for_readers
@@ -52,6 +51,7 @@ from penstock.segmentstore.segment_use import SegmentUse
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.storage_state import full_disk, storage_problem
+from penstock.segmentstore.tail_read_budget import TailReadBudget
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier2.chunk_name import check_segment_name
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
@@ -103,6 +103,10 @@ class SegmentStore:
         self._container_ids = range(settings.container_count) if container_ids is None else container_ids
         self._assignment = assignment
         self._monitor = ContainerMonitor(self._start_container, settings)
+        #: Counts the reads of connections that wait at the ends of segments.
+        self.tail_reads: TailReadBudget = TailReadBudget(
+            settings.connection.tail_reads_bytes_max, settings.connection.tail_read_bytes_max
+        )
         self._bulk = BulkRequests(self, settings.bulk_requests_max)
         self._containers = self._monitor.running
         #: Why a container is not running, for people and probes.
@@ -227,6 +231,18 @@ class SegmentStore:
     def reading_found(self, container: SegmentContainer, found: Segment) -> SegmentUse:
         """Do as `reading` does with a segment that was found before, even if its name is another one's by now."""
         return SegmentUse(found.name, lambda _: container, is_reading=True, found=found)
+
+    def reading_again(self, segment: str, segment_id: int) -> SegmentUse:
+        """Do as `reading` does for a read that has waited, while its segment may have left memory.
+
+        Raises `NoSuchSegmentError` when the name is another segment's by now.
+        """
+
+        def check(found: Segment) -> None:
+            if found.id != segment_id:
+                raise NoSuchSegmentError(segment)
+
+        return SegmentUse(segment, self.container, check=check, is_reading=True)
 
     def reading_stream(self, segment: str) -> SegmentUse:
         """Do as `reading` with a segment of a caller's bytes. Raises `UnsupportedOperationError` for a table."""
@@ -380,11 +396,16 @@ class SegmentStore:
 
     async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
         """See `Segments.read`."""
-        async with self.reading(segment) as (container, found):
-            try:
-                return await container.reader.read(found, offset, min(length, READ_LENGTH_MAX), wait=wait)
-            except SegmentSealedError:
-                return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=True)
+        using, has_waited = self.reading(segment), False
+        while True:
+            async with using as (container, found):
+                if has_waited and found.has_ended_before(offset):
+                    return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=True)
+                data = await container.reader.read(found, offset, min(length, READ_LENGTH_MAX))
+            if data.data or not data.is_at_tail or not wait:
+                return data
+            await container.reader.wait(found, offset)
+            using, has_waited = self.reading_again(segment, found.id), True
 
     async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
         """See `Segments.get_attribute`."""

@@ -157,11 +157,11 @@ def overlap(container: SegmentContainer, segment: Segment) -> None:
 
 
 def wait_in_vain(container: SegmentContainer, segment: Segment) -> None:
-    segment.waiters[_Wait(asyncio.get_running_loop().create_future())] = 5
+    container.reader.park(segment, 5, _Wait(asyncio.get_running_loop().create_future()))
 
 
 def wait_for_ever(container: SegmentContainer, segment: Segment) -> None:
-    segment.waiters[_Wait(asyncio.get_running_loop().create_future())] = segment.length
+    container.reader.park(segment, segment.length, _Wait(asyncio.get_running_loop().create_future()))
     segment.is_sealed = segment.durable_sealed = True
 
 

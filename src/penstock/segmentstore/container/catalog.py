@@ -296,9 +296,7 @@ class Catalog:
     async def _flush_some(self, count: int) -> None:
         """Flush segments so that they can be put away, those first that have waited longest."""
         candidates = [
-            segment
-            for segment in self._state.unflushed.values()
-            if not segment.is_system and not segment.waiters and not segment.use_count
+            segment for segment in self._state.unflushed.values() if not segment.is_system and not segment.use_count
         ]
         candidates += [
             segment for segment in self._state.attribute_work.values() if segment.id not in self._state.unflushed
@@ -379,7 +377,6 @@ class Catalog:
             or segment.length > max(segment.storage_length, segment.start_offset)
             or segment.start_offset != segment.durable_start_offset
             or segment.is_sealed != segment.durable_sealed
-            or segment.waiters
             or segment.use_count
             or segment.flush_lock.locked()
             # Dirty attributes, or too many for a record: they are about to be moved.

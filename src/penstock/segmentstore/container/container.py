@@ -155,7 +155,7 @@ class SegmentContainer(SegmentMerges):
         self.adoptions: Adoptions
         self.pipeline: OperationPipeline
         self.state.victims.damaged = self._fail
-        self.reader: SegmentReader = SegmentReader(container_id, settings, self._storage_read)
+        self.reader: SegmentReader = SegmentReader(container_id, settings, self._storage_read, self.state.waits)
         self.offset_indexes: OffsetIndexes = OffsetIndexes(
             self,
             find=self.find,
@@ -497,12 +497,13 @@ class SegmentContainer(SegmentMerges):
     def _drop_memory_in_steps(self) -> Iterator[None]:
         offline = ContainerOfflineError(self.id, "stopped")
         self.tables.close(offline)
+        for number, waiter in enumerate(self.state.waits.take_all()):
+            if number % _DROP_STEP == _DROP_STEP - 1:
+                yield
+            waiter.fail(offline)
         for number, segment in enumerate(list(self.state.metadata.by_id.values())):
             if number % _DROP_STEP == _DROP_STEP - 1:
                 yield
-            waiters, segment.waiters = segment.waiters, {}
-            for waiter in waiters:
-                waiter.fail(offline)
             segment.index.clear()
             segment.close_indexes()
         self.state.backlog.close()

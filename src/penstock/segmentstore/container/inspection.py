@@ -109,7 +109,7 @@ class ContainerInspection:
         self._state = ContainerState(container_id, cache, settings)
         self._state.victims.damaged = self._note_damage
         self._damage: BaseException | None = None
-        self._reader = SegmentReader(container_id, settings, self._read)
+        self._reader = SegmentReader(container_id, settings, self._read, self._state.waits)
         self._tables = self._new_tables(self._open_index)
         self._storage: ContainerStorage
 

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntFlag
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from penstock.model.errors import AttributesNotLoadedError, CorruptionError, PenstockError
+from penstock.model.errors import AttributesNotLoadedError, CorruptionError
 from penstock.model.names import is_index_segment
 from penstock.model.segments import NO_VALUE
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.segmentstore.container.btree.sorted_index import SortedIndex
     from penstock.segmentstore.container.pending import PendingQueue
     from penstock.segmentstore.container.reads.read_index import ReadIndex
+    from penstock.segmentstore.container.reads.tail_waits import SegmentWaits
     from penstock.segmentstore.container.tables.index import TableIndex
 
 
@@ -31,16 +32,6 @@ class SegmentFlags(IntFlag):
     TABLE = 1
     SYSTEM = 2
     TRANSIENT = 4
-
-
-class ReadWaiter(Protocol):
-    """A read that waits for bytes of a segment. It is called in the midst of a commit, and only takes note."""
-
-    def wake(self) -> None:
-        """Look again: there are bytes to read, or there will never be any. It waits no longer."""
-
-    def fail(self, error: PenstockError) -> None:
-        """Give up with `error`: the container stops. It waits no longer."""
 
 
 class Segment:
@@ -56,7 +47,7 @@ class Segment:
         damage: why some of its bytes are nowhere; its flush stops, and reads of them fail with it.
         has_record: the container's metadata table may have a record of it, perhaps an old one.
         is_inactive: it has left memory; this object is what somebody still holds of it. Find the segment again.
-        waiters: reads at its end, with the offset that each waits for.
+        waits: reads that wait for bytes beyond its end; None without any. They do not keep it in memory.
         use_count: calls that rely on this object across waits; while there are any it stays in memory.
         is_table: the bytes are table entries.
         is_system: it is one of the container's own segments.
@@ -108,7 +99,7 @@ class Segment:
         "table",
         "target_rate",
         "use_count",
-        "waiters",
+        "waits",
     )
 
     def __init__(self, segment_id: int, name: str, *, flags: SegmentFlags, key_length: int, created_ms: int) -> None:
@@ -157,7 +148,7 @@ class Segment:
         self.pending: PendingQueue[Segment]
         self.index: ReadIndex[Segment]
         self.table: TableIndex | None = None
-        self.waiters: dict[ReadWaiter, int] = {}
+        self.waits: SegmentWaits | None = None
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -180,6 +171,10 @@ class Segment:
             raise AttributesNotLoadedError(self.name, (attribute_id,))
         return NO_VALUE
 
+    def has_ended_before(self, offset: int) -> bool:
+        """Whether there will never be a byte at `offset`, because the segment is sealed."""
+        return self.durable_sealed and offset >= self.durable_length
+
     def close_indexes(self) -> None:
         """Give the memory of what is cached of the segment's indexes back."""
         if self.table is not None:
@@ -191,10 +186,6 @@ class Segment:
 
     def wake_readers(self) -> None:
         """End the waits for bytes that are durable now; all of them once the segment is sealed or gone."""
-        if not self.waiters:
-            return
-        is_over = self.durable_sealed or self.is_deleted or self.is_merged
-        for waiter, offset in list(self.waiters.items()):
-            if is_over or offset < self.durable_length:
-                del self.waiters[waiter]
-                waiter.wake()
+        if self.waits is not None:
+            is_over = self.durable_sealed or self.is_deleted or self.is_merged
+            self.waits.wake(None if is_over else self.durable_length)

@@ -42,6 +42,7 @@ from penstock.segmentstore.container.pending import (
 )
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.read_index import ReadIndex, Victims
+from penstock.segmentstore.container.reads.tail_waits import TailWaits
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.tables.index import TableIndex
 from penstock.segmentstore.container_settings import ContainerSettings
@@ -60,6 +61,7 @@ class ContainerState:
         backlog: how much that is.
         gone: deleted and merged segments that storage may still hold something of.
         attribute_work: segments with more attributes than may stay in memory, or with dirty ones.
+        waits: reads that wait for bytes beyond the ends of segments, in memory or not.
     """
 
     def __init__(self, container_id: int, cache: Cache, settings: ContainerSettings) -> None:
@@ -73,6 +75,7 @@ class ContainerState:
         self.gone: dict[int, Segment] = {}
         self._gone_ids: dict[str, dict[int, None]] = {}
         self.attribute_work: dict[int, Segment] = {}
+        self.waits: TailWaits = TailWaits()
         self._attributes_in_memory_max = settings.attributes_in_memory_max
         self._flush_piece_max = settings.flush_bytes
         #: What a checkpoint that is being written has still to encode: whatever is about to change is kept for it.
@@ -197,6 +200,7 @@ class ContainerState:
             # Looked at by whoever still holds the object: nothing can be appended to it any more.
             segment.is_sealed = True
             segment.attributes = {}
+            self.waits.deactivated(segment)
             segment.index.clear()
             segment.close_indexes()
             self.attribute_work.pop(segment.id, None)
@@ -204,6 +208,7 @@ class ContainerState:
     def accept_activate(self, operation: Activate) -> Segment:
         """Bring a segment back into memory. Raises `ValueError` when the record is not one."""
         segment = self.metadata.activate(operation.record)
+        self.waits.activated(segment)
         if segment.dirty_attributes:
             self.attribute_work[segment.id] = segment
         return segment
@@ -275,7 +280,7 @@ class ContainerState:
         if end > start and not segment.is_deleted:
             segment.pending.note_append(sequence_number, start, end, self._loop.time(), self._flush_piece_max)
             self.unflushed[segment.id] = segment
-        if segment.waiters:
+        if segment.waits is not None:
             segment.wake_readers()
 
     def durable_seal(self, segment: Segment, sequence_number: int) -> None:

@@ -317,7 +317,7 @@ def _check_segment(container: SegmentContainer, segment: Segment) -> Iterator[st
         yield f"G3: it is sealed durably at {segment.length}, but only {segment.durable_length} bytes are durable"
     yield from check_attributes(container, segment)
     yield from _check_index(segment.index)
-    for offset in segment.waiters.values():
+    for offset, _ in segment.waits or ():
         if offset < segment.durable_length:
             yield f"a read waits for byte {offset}, {segment.durable_length} are durable: its wake-up was lost"
         elif segment.durable_sealed:

@@ -412,7 +412,7 @@ async def test_a_merge_of_a_merge_is_read_through_both(lives: Incarnations) -> N
     expected = await merged_chain(container)
     segment = container.segment(A)
     for start in range(len(expected)):
-        data = await container.reader.read(segment, start, 100, wait=False)
+        data = await container.reader.read(segment, start, 100)
         assert data.joined() == expected[start:]
     container = await lives.restart(container)
     assert await read_all(container, A) == expected
@@ -461,7 +461,7 @@ async def test_a_failed_merge_whose_effect_landed_is_found_out(lives: Incarnatio
     source = next(iter(container.state.gone.values()))
     await container.writer.flush(source)
     await container.storage.of(container.segment(A)).concat(A, 4, B)
-    reading = asyncio.ensure_future(container.reader.read(container.segment(A), 4, 10, wait=False))
+    reading = asyncio.ensure_future(container.reader.read(container.segment(A), 4, 10))
     await asyncio.sleep(0.03)
     assert not reading.done()
     with pytest.raises(NoSuchSegmentError):
@@ -537,8 +537,8 @@ async def test_stopping_ends_every_wait(lives: Incarnations) -> None:
     lives.chunks.hold("read")
     segment = container.segment(A)
     waiting = [
-        asyncio.ensure_future(container.reader.read(segment, 1 << 40, 10, wait=True)),
-        *(asyncio.ensure_future(container.reader.read(container.segment(B), at, 10, wait=False)) for at in (3, 1, 0)),
+        asyncio.ensure_future(container.reader.wait(segment, 1 << 40)),
+        *(asyncio.ensure_future(container.reader.read(container.segment(B), at, 10)) for at in (3, 1, 0)),
     ]
     await turns(5)
     futures = [asyncio.get_running_loop().create_future() for _ in range(1000)]
@@ -550,7 +550,7 @@ async def test_stopping_ends_every_wait(lives: Incarnations) -> None:
     assert all(future.done() for future in futures)
     assert lives.cache.used_bytes == 0
     with pytest.raises(ContainerOfflineError):
-        await asyncio.wait_for(container.reader.read(segment, 1 << 40, 10, wait=True), 20)
+        await asyncio.wait_for(container.reader.wait(segment, 1 << 40), 20)
     lives.chunks.release("read")
     acked = sum(future.exception() is None for future in futures)
     container = await lives.start()
@@ -653,7 +653,7 @@ async def test_concurrent_reads_of_one_range_read_storage_once(lives: Incarnatio
     lives.chunks.fail("read")
     for attempt in range(2):
         before = lives.chunks.calls["read"]
-        reads = [container.reader.read(segment, 10 * number, 5000, wait=False) for number in range(50)]
+        reads = [container.reader.read(segment, 10 * number, 5000) for number in range(50)]
         for number, found in enumerate(await asyncio.gather(*reads, return_exceptions=True)):
             if attempt:
                 assert not isinstance(found, BaseException)

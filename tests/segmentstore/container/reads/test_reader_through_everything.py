@@ -89,7 +89,7 @@ class Play:
                 continue
             try:
                 length = self.rng.choice([1, 40, 200, 1000])
-                found = await container.reader.read(container.segment(A), position, length, wait=False)
+                found = await container.reader.read(container.segment(A), position, length)
             except SegmentTruncatedError as error:
                 self.skip(position, error.start_offset)
                 position = error.start_offset

@@ -17,7 +17,6 @@ from penstock.model.errors import (
     BadOffsetError,
     ContainerOfflineError,
     NoSuchSegmentError,
-    SegmentSealedError,
     SegmentTruncatedError,
     StorageError,
 )
@@ -27,7 +26,18 @@ from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.reads.reader import StorageReadTimeoutError
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.settings import CacheSettings, DiskCacheSettings
-from support.containers import QUIET, SMALL_CACHE, Incarnations, append, evict_all, pause_writer, read_all, turns, until
+from support.containers import (
+    QUIET,
+    SMALL_CACHE,
+    Incarnations,
+    append,
+    evict_all,
+    pause_writer,
+    read_all,
+    read_waiting,
+    turns,
+    until,
+)
 
 A = "s/t/0.#epoch.0"
 B = "s/t/1.#epoch.0"
@@ -69,11 +79,11 @@ def note_reads(container: SegmentContainer) -> list[tuple[int, int]]:
 
 
 async def read(container: SegmentContainer, segment: Segment, offset: int, length: int) -> bytes:
-    return (await container.reader.read(segment, offset, length, wait=False)).joined()
+    return (await container.reader.read(segment, offset, length)).joined()
 
 
 def tail_read(container: SegmentContainer, segment: Segment, offset: int) -> asyncio.Task[SegmentData]:
-    return asyncio.get_running_loop().create_task(container.reader.read(segment, offset, 1 << 20, wait=True))
+    return asyncio.get_running_loop().create_task(read_waiting(container, segment, offset))
 
 
 # Tail reads.
@@ -93,8 +103,7 @@ async def test_two_appends_and_a_seal_at_once_answer_a_waiting_read(lives: Incar
     await asyncio.gather(*calls, sealing)
     assert (await waiting[0]).joined() in (b"abc", b"abcdef")
     assert (await waiting[1]).joined() == b"f"
-    with pytest.raises(SegmentSealedError):
-        await waiting[2]
+    assert (await waiting[2]).is_end_of_segment
 
 
 async def test_bytes_that_are_not_durable_are_waited_for(lives: Incarnations) -> None:
@@ -140,7 +149,7 @@ async def test_a_sealed_segment_truncated_to_its_end_is_at_its_end(lives: Incarn
     segment = await stored(container, bytes(100))
     await container.seal(A)
     await container.truncate(A, 100)
-    data = await container.reader.read(segment, 100, 10, wait=True)
+    data = await container.reader.read(segment, 100, 10)
     assert data.is_end_of_segment
     assert data.joined() == b""
     with pytest.raises(SegmentTruncatedError):

@@ -111,7 +111,7 @@ async def test_a_container_serves_before_storage_has_answered(
         assert segment.storage_length == len(STORED)  # The log was cut behind these, so storage has them.
         await append(container, A, b"more")
         whole = STORED + MERGED + LOGGED + b"more"
-        tail = await container.reader.read(segment, len(STORED + MERGED), 1000, wait=False)
+        tail = await container.reader.read(segment, len(STORED + MERGED), 1000)
         assert tail.joined() == LOGGED + b"more"
         flush = asyncio.create_task(container.flush())
         asked = answers.count

@@ -280,7 +280,7 @@ async def test_bytes_that_are_nowhere_are_the_damage_of_their_segment_alone(live
         assert (container.status, lives.failures) == (ContainerStatus.RUNNING, [])
         assert list(container.storage.damages) == [A]
         with pytest.raises(CorruptionError, match="neither the log nor long-term storage has bytes 7 to 16") as raised:
-            await container.reader.read(container.segment(A), 7, 10, wait=False)
+            await container.reader.read(container.segment(A), 7, 10)
         assert (raised.value.path, raised.value.offset) == (A, 7)
         await append(container, A, b"more")
         await append(container, B, b".")
@@ -290,7 +290,7 @@ async def test_bytes_that_are_nowhere_are_the_damage_of_their_segment_alone(live
         assert container.segment(B).storage_length == container.segment(B).length
     evict_all(container)
     for name in (A, B):
-        found = await container.reader.read(container.segment(name), 0, 7, wait=False)
+        found = await container.reader.read(container.segment(name), 0, 7)
         assert found.joined() == b"flushed"
     # It can be got rid of.
     await container.delete(A)
@@ -378,12 +378,12 @@ async def test_a_chunk_that_was_cut_or_removed_stops_the_flush_and_the_reads_of_
     assert list(container.storage.damages) == [name]
     evict_all(container)
     with pytest.raises(CorruptionError) as raised:
-        await container.reader.read(container.segment(A), 0, 10, wait=False)
+        await container.reader.read(container.segment(A), 0, 10)
     assert (raised.value.path, raised.value.offset) == (name, 0 if is_gone else 600)
     assert bytes(stored_chunks(lives).get(name, b"")) == (b"" if is_gone else bytes(600))
     # The other segment is read from storage, and what was not flushed from memory.
-    assert (await container.reader.read(container.segment(B), 0, 10, wait=False)).joined() == b"other"
-    assert (await container.reader.read(container.segment(A), 1000, 10, wait=False)).joined() == b"more"
+    assert (await container.reader.read(container.segment(B), 0, 10)).joined() == b"other"
+    assert (await container.reader.read(container.segment(A), 1000, 10)).joined() == b"more"
     # Neither does a later life mind, and what was acknowledged is there when the chunk is.
     stored_chunks(lives)[name] = bytearray(whole)
     await until(lambda: container.segment(A).storage_length == 1004)

@@ -16,7 +16,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchSegmentError,
     PenstockError,
-    SegmentSealedError,
+    SegmentInactiveError,
     SegmentTruncatedError,
     StorageError,
 )
@@ -24,7 +24,8 @@ from penstock.model.segments import Buffer, SegmentData
 from penstock.segmentstore.container.reads.disk_cache import DiskCache, SegmentKey
 from penstock.segmentstore.container.reads.read_ahead import ReadAhead
 from penstock.segmentstore.container.reads.read_index import VIEW_SHARE_MAX, Found, Missing, Victims
-from penstock.segmentstore.container.segment import ReadWaiter, Segment
+from penstock.segmentstore.container.reads.tail_waits import ReadWaiter, TailWaits
+from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container_settings import ContainerSettings
 
 
@@ -35,24 +36,19 @@ class StorageRead(Protocol):
         """Return exactly `length` bytes; the range is known to be there."""
 
 
-class TooManyReadsError(PenstockError):
-    """Too many reads wait on one segment."""
-
-    is_retriable = True
-
-
 class StorageReadTimeoutError(StorageError):
     """Long-term storage did not answer a read in time."""
 
     is_retriable = True
 
 
-class _Wait:
-    """A task that waits for bytes of a segment. See `ReadWaiter`."""
+class _Wait(ReadWaiter):
+    """A task that waits for bytes of a segment."""
 
     __slots__ = ("future",)
 
     def __init__(self, future: asyncio.Future[None]) -> None:
+        super().__init__()
         self.future = future
 
     def wake(self) -> None:
@@ -69,8 +65,11 @@ class _Wait:
 class SegmentReader:
     """Reads of one container's segments."""
 
-    def __init__(self, container_id: int, settings: ContainerSettings, storage_read: StorageRead) -> None:
+    def __init__(
+        self, container_id: int, settings: ContainerSettings, storage_read: StorageRead, waits: TailWaits
+    ) -> None:
         self._container_id = container_id
+        self._waits = waits
         self._is_closed = False
         self._settings = settings
         self._storage_read = storage_read
@@ -137,22 +136,14 @@ class SegmentReader:
             is_end_of_segment=is_at_end and segment.durable_sealed,
         )
 
-    async def read(self, segment: Segment, offset: int, length: int, *, wait: bool) -> SegmentData:
-        """Read up to `length` durable bytes; see `Segments.read`.
-
-        With `wait`, raises `SegmentSealedError` when the segment is sealed while the read waits at its end.
-        """
+    async def read(self, segment: Segment, offset: int, length: int) -> SegmentData:
+        """Read up to `length` durable bytes, from wherever they are; none at the segment's end. See `Segments.read`."""
         while True:
             answer = self.read_cached(segment, offset, length)
             if answer is not None:
                 return answer
             if offset >= segment.durable_length:
-                if not wait:
-                    return SegmentData(offset, (), is_at_tail=True, is_end_of_segment=False)
-                await self._wait_for(segment, offset)
-                if segment.durable_sealed and offset >= segment.durable_length:
-                    raise SegmentSealedError(segment.name)
-                continue
+                return SegmentData(offset, (), is_at_tail=True, is_end_of_segment=False)
             wanted = min(length, segment.durable_length - offset)
             data = await self._fetch(segment, offset, wanted)
             if data is None:
@@ -187,22 +178,24 @@ class SegmentReader:
     def park(self, segment: Segment, offset: int, waiter: ReadWaiter) -> None:
         """Let `waiter` wait until there is a byte at `offset`, or never will be.
 
-        It is to see to it that the segment stays in memory, and to take itself out of `Segment.waiters` when it gives
-        up. Raises `TooManyReadsError`, `ContainerOfflineError`.
+        `read` has just found none. The segment may leave memory and come back meanwhile. The caller bounds how many
+        wait; who gives up calls `SegmentWaits.remove`. Raises `ContainerOfflineError`, `SegmentInactiveError`.
         """
         if self._is_closed:
             raise self._stopped()
-        if len(segment.waiters) >= self._settings.waiting_reads_max:
-            raise TooManyReadsError(f"{segment.name}: {len(segment.waiters)} reads wait already")
-        segment.waiters[waiter] = offset
+        if segment.is_inactive:
+            raise SegmentInactiveError(segment.name)
+        self._waits.add(segment, offset, waiter)
 
-    async def _wait_for(self, segment: Segment, offset: int) -> None:
+    async def wait(self, segment: Segment, offset: int) -> None:
+        """Return once there is a byte at `offset`, or never will be; see `park`. Find the segment again then."""
         wait = _Wait(self._loop.create_future())
         self.park(segment, offset, wait)
         try:
             await wait.future
         finally:
-            segment.waiters.pop(wait, None)
+            if wait.waits is not None:
+                wait.waits.remove(wait)
 
     async def _fetch(self, segment: Segment, offset: int, length: int) -> list[Buffer] | None:
         """Get bytes that are not in this segment's memory; None: look again, the place changed meanwhile."""
