@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from penstock.model.errors import PenstockError
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container.segment import Segment
 
 #: Ended waits that may stay in the heap of a segment, beside as many as there are waits.
 _ENDED_MAX = 16
@@ -41,6 +38,13 @@ class ReadWaiter:
         raise NotImplementedError
 
 
+class AwaitedSegment(Protocol):
+    """What waits know of a segment. See `Segment`."""
+
+    id: int
+    waits: SegmentWaits | None
+
+
 class SegmentWaits:
     """The waits of one segment. There is one of these exactly while there are waits.
 
@@ -51,10 +55,10 @@ class SegmentWaits:
 
     __slots__ = ("_by_offset", "_ended_count", "_home", "_offsets", "_segment_id", "count", "segment")
 
-    def __init__(self, home: dict[int, SegmentWaits], segment: Segment) -> None:
+    def __init__(self, home: dict[int, SegmentWaits], segment: AwaitedSegment) -> None:
         self._home = home
         self._segment_id = segment.id
-        self.segment: Segment | None = segment
+        self.segment: AwaitedSegment | None = segment
         self.count: int = 0
         #: Each offset once, the lowest first.
         self._offsets: list[int] = []
@@ -144,20 +148,20 @@ class TailWaits:
         """Yield the waits of each segment."""
         yield from self._by_segment.values()
 
-    def add(self, segment: Segment, offset: int, waiter: ReadWaiter) -> None:
+    def add(self, segment: AwaitedSegment, offset: int, waiter: ReadWaiter) -> None:
         """Let `waiter` wait until there is a byte at `offset` of the segment, or never will be."""
         waits = self._by_segment.get(segment.id)
         if waits is None:
             waits = self._by_segment[segment.id] = segment.waits = SegmentWaits(self._by_segment, segment)
         waits.add(offset, waiter)
 
-    def deactivated(self, segment: Segment) -> None:
+    def deactivated(self, segment: AwaitedSegment) -> None:
         """Keep the waits of a segment that leaves memory, without it."""
         if segment.waits is not None:
             segment.waits.segment = None
             segment.waits = None
 
-    def activated(self, segment: Segment) -> None:
+    def activated(self, segment: AwaitedSegment) -> None:
         """Give a segment that has come back into memory its waits."""
         waits = self._by_segment.get(segment.id)
         if waits is not None:
