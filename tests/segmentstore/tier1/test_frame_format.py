@@ -139,7 +139,7 @@ def test_any_changed_byte_of_a_file_header_is_named() -> None:
                 decode_file_header(bytes(changed), "file")
     with pytest.raises(CorruptionError, match="needs 4096 bytes"):
         decode_file_header(data[:-1], "file")
-    with pytest.raises(LaterVersionError, match="format 3, this version knows 2"):
+    with pytest.raises(LaterVersionError, match="format version 3, this version reads 1 to 2"):
         decode_file_header(header_block(data[:9] + b"\x03" + data[10 : HEADER_LENGTH - 4]), "file")
 
 

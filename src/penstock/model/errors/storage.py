@@ -121,19 +121,22 @@ class StaleLogError(LogRefusedError):
 
 
 class LaterVersionError(StorageError):
-    """Stored data (`path`) has a format that only a later version of Penstock knows. Nothing was changed.
+    """Stored data (`path`) has a format that only a later version of Penstock reads. It was not changed.
 
-    `found`: the format's version, or the kind of a record; `known`: the latest that this version reads.
+    `what` has number `found`, of a format version or a kind of record; this version reads `oldest` to `known`.
     """
 
-    def __init__(self, path: str, *, found: int, known: int, what: str = "format") -> None:
+    def __init__(self, path: str, *, found: int, known: int, what: str = "format version", oldest: int = 1) -> None:
+        reads = str(known) if oldest == known else f"{oldest} to {known}"
         super().__init__(
-            f"{path} was written by a later version of Penstock: {what} {found}, this version knows {known} at most. "
-            "Start the version that wrote it; nothing was changed"
+            f"{path} was written by a later version of Penstock: {what} {found}, this version reads {reads}. "
+            "It is intact and was not changed: start the version that wrote it, or a later one"
         )
         self.path = path
+        self.what = what
         self.found = found
         self.known = known
+        self.oldest = oldest
 
 
 class LogClosedError(StorageError):

@@ -35,6 +35,7 @@ from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.catalog import Catalog, metadata_segment
 from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
+from penstock.segmentstore.container.log.frames import check_later_formats
 from penstock.segmentstore.container.log.operations import (
     RareOperation,
 )
@@ -200,7 +201,7 @@ class SegmentContainer(SegmentMerges):
         self.status: ContainerStatus = ContainerStatus.STARTING
         try:
             try:
-                await self._log.open()
+                await self._log.open(check_later_formats)
                 opened_s = self._runtime.monotonic_s()
                 progress()
                 recovered = await recover(

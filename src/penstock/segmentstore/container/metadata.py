@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.model.errors import NoSuchSegmentError
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
+from penstock.segmentstore.later_format import LaterFormatError, check_version
 from penstock.segmentstore.tier2.chunked_storage import StoredSegment
 
 SNAPSHOT_VERSION = 2
@@ -67,6 +68,10 @@ class ContainerSnapshot(msgspec.Struct, frozen=True, array_like=True):
     pinned: dict[bytes, bytes]
 
 
+class _VersionedArray(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+
+
 #: Segments that are restored before others get a turn.
 _RESTORE_STEP = 256
 #: What a segment costs to encode, in attributes.
@@ -75,6 +80,19 @@ _SEGMENT_VALUES = 8
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ContainerSnapshot)
 _record_decoder = msgspec.msgpack.Decoder(SegmentRecord)
+
+#: The version alone, of a snapshot or a record whose other fields may be those of a later version.
+_version_decoder = msgspec.msgpack.Decoder(_VersionedArray)
+
+
+def _check_later(data: bytes, known: int, what: str) -> None:
+    """Raise `LaterFormatError` when `data` are an array that begins with a version above `known`."""
+    try:
+        version = _version_decoder.decode(data).version
+    except msgspec.DecodeError:
+        return
+    if version > known:
+        raise LaterFormatError(what, found=version, known=known)
 
 
 def encode_record(segment: Segment) -> bytes:
@@ -93,13 +111,16 @@ def encode_adopted(segment_id: int, stored: StoredSegment, now_ms: int) -> bytes
 
 
 def decode_record(record: bytes) -> SegmentSnapshot:
-    """Return what `encode_record` stored. Raises `ValueError` when the bytes are something else."""
+    """Return what `encode_record` stored.
+
+    Raises `ValueError` when the bytes are something else, `LaterFormatError` for a record of a later version.
+    """
     try:
         decoded = _record_decoder.decode(record)
     except msgspec.DecodeError as error:
+        _check_later(record, RECORD_VERSION, "segment record version")
         raise ValueError(f"not a segment record: {error}") from error
-    if decoded.version != RECORD_VERSION:
-        raise ValueError(f"segment record of version {decoded.version}, this program knows {RECORD_VERSION}")
+    check_version(decoded.version, (RECORD_VERSION,), "segment record version")
     return decoded.segment
 
 
@@ -301,12 +322,11 @@ class ContainerMetadata:
         try:
             decoded = _decoder.decode(snapshot)
         except msgspec.DecodeError as error:
+            _check_later(snapshot, SNAPSHOT_VERSION, "checkpoint version")
             raise ValueError(f"not a metadata snapshot: {error}") from error
-        if decoded.version not in _SNAPSHOT_VERSIONS or decoded.container_id != self.container_id:
-            raise ValueError(
-                f"snapshot of version {decoded.version}, container {decoded.container_id}; "
-                f"expected version {SNAPSHOT_VERSION}, container {self.container_id}"
-            )
+        check_version(decoded.version, _SNAPSHOT_VERSIONS, "checkpoint version")
+        if decoded.container_id != self.container_id:
+            raise ValueError(f"snapshot of container {decoded.container_id}, expected container {self.container_id}")
         return decoded
 
     def restore(self, *parts: bytes) -> Iterator[None]:

@@ -19,6 +19,10 @@ from penstock.runtime.disk import DiskSpace
 LogAddress = NewType("LogAddress", int)
 
 
+#: Checks a frame, as appended, of a log that is not claimed yet.
+InspectFrame = Callable[[bytes], None]
+
+
 # A struct, not a dataclass: a replay makes one for each frame.
 class LogFrame(msgspec.Struct, frozen=True, gc=False):
     """A frame read back: its address and its bytes, as appended."""
@@ -82,8 +86,11 @@ class DurableLog(Protocol):
         Raises `LogFencedError` when another incarnation has opened it, `LogClosedError`, `StorageError`.
         """
 
-    async def open(self) -> None:
+    async def open(self, inspect: InspectFrame | None = None) -> None:
         """Become the only writer: raise the epoch durably and fence every other holder.
+
+        `inspect` is called with each frame of the log's newest file before anything is changed. It runs in any thread,
+        and raises `LaterFormatError` for a frame that only a later version reads: then the log stays as it is.
 
         Raises `LogRefusedError` (missing, another cluster's, disabled), `LaterVersionError`, `CorruptionError` (with
         file and offset), `StorageFullError`.

@@ -26,6 +26,7 @@ import msgspec
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, LaterVersionError
 from penstock.model.segments import Buffer
+from penstock.segmentstore.later_format import LaterFormatError
 
 #: Files, and batches of frames within them, are laid out in blocks of this many bytes.
 BLOCK_LENGTH = 4096
@@ -50,6 +51,7 @@ LINK_LENGTH = _LINK.size
 _OPENS_INCARNATION = 1
 _LAST_OF_BATCH = 1
 _CLEAN_CLOSE = 2
+_FLAGS_KNOWN = _LAST_OF_BATCH | _CLEAN_CLOSE
 #: Payload parts that are shorter than this on average are joined.
 _JOIN_LENGTH_MAX = 16 * 1024
 _ZEROS = memoryview(bytes(BLOCK_LENGTH))
@@ -167,8 +169,8 @@ def decode_file_header(data: bytes, path: str) -> FileHeader:
         raise CorruptionError(path, 0, f"not a log file: it begins with {data[:8]!r}")
     version = int.from_bytes(data[8:10], "big")
     layout = _FILE_HEADERS.get(version)
-    if layout is None and not is_version_damaged(data, _FILE_HEADERS):
-        raise LaterVersionError(path, found=version, known=FORMAT_VERSION)
+    if layout is None and version > FORMAT_VERSION and not is_version_damaged(data, _FILE_HEADERS):
+        raise LaterVersionError(path, found=version, known=FORMAT_VERSION, oldest=min(_FILE_HEADERS))
     if layout is None or not has_checksum(data, layout):
         raise CorruptionError(path, 0, "checksum of the file header does not match")
     body = data[: layout.size]
@@ -230,7 +232,7 @@ def decode_frame_header(data: bytes, salt: int, offset: int) -> FrameHeader | No
     if magic != _FRAME_MAGIC or found_salt != salt or found_offset != offset or reserved:
         return None
     known_kind = _KINDS.get(kind)
-    if known_kind is None:
+    if known_kind is None or flags & ~_FLAGS_KNOWN:
         return None
     return FrameHeader(
         known_kind,
@@ -242,6 +244,30 @@ def decode_frame_header(data: bytes, salt: int, offset: int) -> FrameHeader | No
         sequence,
         synced,
     )
+
+
+def later_frame_length(data: bytes, salt: int, offset: int) -> int | None:
+    """Return the payload's length of a frame at `offset` that `decode_frame_header` does not know; None if none.
+
+    Whether it is one of a later version, and not damage, its checksum shows.
+    """
+    if len(data) < FRAME_HEADER_LENGTH:
+        return None
+    magic, found_salt, _, _, _, length, found_offset, *_ = _FRAME_HEADER.unpack_from(data)
+    if magic != _FRAME_MAGIC or found_salt != salt or found_offset != offset:
+        return None
+    return int(length)
+
+
+def check_frame_known(header: bytes) -> None:
+    """Raise `LaterFormatError` for the header of a frame, its checksum being good, that only a later version reads."""
+    _, _, kind, flags, reserved, *_ = _FRAME_HEADER.unpack_from(header)
+    if kind not in _KINDS:
+        raise LaterFormatError("frame kind", found=kind, known=max(_KINDS), oldest=min(_KINDS))
+    if flags & ~_FLAGS_KNOWN:
+        raise LaterFormatError("frame flags", found=flags, known=_FLAGS_KNOWN, oldest=0)
+    if reserved:
+        raise LaterFormatError("reserved field of a frame", found=reserved, known=0, oldest=0)
 
 
 def frame_matches(header: bytes, payload: bytes) -> bool:

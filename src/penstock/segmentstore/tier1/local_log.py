@@ -34,7 +34,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame, LogFrameRun
+from penstock.segmentstore.tier1.durable_log import InspectFrame, LogAddress, LogFrame, LogFrameRun
 from penstock.segmentstore.tier1.log_batch import (
     Append,
     BatchResult,
@@ -167,12 +167,12 @@ class LocalLog:
         """Payload bytes appended but not acknowledged yet; see `LocalLogSettings.outstanding_bytes_max`."""
         return self._outstanding_bytes
 
-    async def open(self) -> None:
+    async def open(self, inspect: InspectFrame | None = None) -> None:
         """See `DurableLog.open`. A log object opens once. Cancelled: the epoch may have been raised."""
         if self._state is not _State.NEW:
             raise LogClosedError(f"{self._describe()} is {self._state.value}: a log object opens only once")
         self._state = _State.OPENING
-        await self._work.shielded(self._open())
+        await self._work.shielded(self._open(inspect))
 
     async def frame_runs(self) -> AsyncGenerator[LogFrameRun, None]:
         """See `DurableLog.frame_runs`."""
@@ -250,9 +250,11 @@ class LocalLog:
 
     # Opening.
 
-    async def _open(self) -> None:
+    async def _open(self, inspect: InspectFrame | None) -> None:
         directory = self._directory
         try:
+            await self._work.run("inspect", directory.check_versions, inspect)
+            self._check_opening()
             await self._work.run_locked("open", directory.claim, self._check_opening)
             self._check_opening()
             recovered = await self._work.run("recover", directory.recover)

@@ -22,10 +22,12 @@ from penstock.model.errors import (
     InvalidArgumentError,
     LogDisabledError,
     LogFencedError,
+    LogIdentityError,
     LogMissingError,
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import Disk, DiskFile, DiskSpace, SharedByte
+from penstock.segmentstore.tier1.durable_log import InspectFrame
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
     LINK_LENGTH,
@@ -106,6 +108,24 @@ class LogDirectory:
     def is_claimed(self) -> bool:
         """Whether `claim` succeeded and `release` was not called yet. Says nothing of later claims by others."""
         return self._epoch_file is not None
+
+    def check_versions(self, inspect: InspectFrame | None) -> None:
+        """Raise `LaterVersionError` when a later version has written anything of the log. Changes nothing.
+
+        For before `claim`. It does not take the lock, so an owner that is at work may change files meanwhile. Whatever
+        is wrong with them besides, `claim` and `recover` find and report. `inspect`: see `DurableLog.open`.
+        """
+        try:
+            if self._made_logs is not None:
+                self._made_logs.contains(self.container_id)
+            if not self._disk.exists(self.path):
+                return
+            read_epoch(self._disk, self.path)
+            record = read_truncation(self._disk, self.path)
+            address = 0 if record is None else record.address
+            recover(self._disk, self.path, self.container_id, address, must_exist=False, inspect=inspect)
+        except (CorruptionError, LogIdentityError, FileNotFoundError):
+            return
 
     def claim(self, check_wanted: Callable[[], None]) -> None:
         """Raise the epoch durably: from now on every earlier owner finds itself fenced.

@@ -27,7 +27,10 @@ TEMPORARY_SUFFIX = ".tmp"
 #: Files of one block, kept to become one of the two records when there is no room for a new one.
 RESERVE_RECORD_PREFIX = "reserve-record-"
 
-_EPOCH_VERSION = 4
+#: Who claims a log writes this version, and a version that does not know it refuses the log before the claim. So it
+#: grows with every change that an earlier version cannot read, anywhere in the log: of this record, files and their
+#: frames, container frames, kinds of operations, checkpoints.
+EPOCH_VERSION = 4
 #: Before version 4 the record had neither the end of the log nor the id of the cluster.
 _EPOCH_VERSION_WITHOUT_CLUSTER = 3
 _TRUNCATION_VERSION = 1
@@ -91,7 +94,7 @@ def read_epoch(disk: Disk, directory: str) -> EpochRecord | None:
     the next owner has to wait, and nothing else is lost.
     """
     path = f"{directory}/{EPOCH_FILE}"
-    layouts = {_EPOCH_VERSION: _EPOCH, _EPOCH_VERSION_WITHOUT_CLUSTER: _EPOCH_WITHOUT_CLUSTER}
+    layouts = {EPOCH_VERSION: _EPOCH, _EPOCH_VERSION_WITHOUT_CLUSTER: _EPOCH_WITHOUT_CLUSTER}
     found = _read(disk, path, _EPOCH_MAGIC, layouts, length=_EPOCH_FILE_LENGTH)
     if found is None:
         return None
@@ -180,7 +183,7 @@ def _encode_epoch(record: EpochRecord) -> bytes:
     flags = _ENABLED * record.is_enabled | _SETTLED * record.is_settled | _RELEASED * record.is_released
     return _EPOCH.pack(
         _EPOCH_MAGIC,
-        _EPOCH_VERSION,
+        EPOCH_VERSION,
         flags,
         record.container_id,
         record.epoch,
@@ -235,8 +238,10 @@ def _read(
         raise CorruptionError(path, 0, f"it begins with {data[:8]!r} instead of {magic!r}")
     version = int.from_bytes(data[8:10], "big")
     layout = layouts.get(version)
-    if layout is None and version > max(layouts) and not is_version_damaged(data, layouts):
-        raise LaterVersionError(path, found=version, known=max(layouts))
+    if layout is None and not is_version_damaged(data, layouts):
+        if version > max(layouts):
+            raise LaterVersionError(path, found=version, known=max(layouts), oldest=min(layouts))
+        raise CorruptionError(path, 8, f"format version {version} is older than {min(layouts)}, the oldest one read")
     if layout is None or not has_checksum(data, layout):
         raise CorruptionError(path, 0, f"checksum does not match, or the file of {len(data)} bytes is too short")
     expected = max(layout.size + _CRC.size, length)

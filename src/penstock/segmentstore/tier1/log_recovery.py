@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from penstock.model.errors import CorruptionError, LogIdentityError
 from penstock.runtime.disk import Disk, DiskFile
 from penstock.segmentstore.columns import COLUMN_LENGTH_MIN, ColumnPace
-from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
+from penstock.segmentstore.later_format import LaterFormatError
+from penstock.segmentstore.tier1.durable_log import InspectFrame, LogAddress, LogFrameRun
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
     FRAME_HEADER_LENGTH,
@@ -21,11 +22,13 @@ from penstock.segmentstore.tier1.frame_format import (
     FrameHeader,
     FrameKind,
     Link,
+    check_frame_known,
     decode_file_header,
     decode_frame_header,
     decode_link,
     frame_matches,
     frame_pattern,
+    later_frame_length,
 )
 from penstock.segmentstore.tier1.log_records import EPOCH_FILE, EpochRecord
 from penstock.segmentstore.tier1.lone_frames import LoneFrames, lone_frames
@@ -102,11 +105,13 @@ class FrameScanner:
         """Return the frame at `offset` and go on to the one after; None if there is no good frame there.
 
         Trailers are returned too, but not passed: the next call returns the trailer again.
-        Raises `CorruptionError` for a frame with a good checksum in the wrong place of the sequence.
+        Raises `LaterVersionError` for an intact frame that only a later version reads, `CorruptionError` for a frame
+        with a good checksum in the wrong place of the sequence.
         """
         head = self._bytes(self.offset, FRAME_HEADER_LENGTH)
         frame = decode_frame_header(head, self._header.salt, self.offset)
         if frame is None:
+            self._check_later(head)
             return None
         payload = self._bytes(self.offset + FRAME_HEADER_LENGTH, frame.length)
         if len(payload) != frame.length or not frame_matches(head, payload):
@@ -122,6 +127,18 @@ class FrameScanner:
             self._sequence = frame.sequence + 1
             self.offset = frame.next_offset
         return frame, payload
+
+    def _check_later(self, head: bytes) -> None:
+        """Raise `LaterVersionError` when a frame lies at `offset` that is intact and that a later version has added."""
+        length = later_frame_length(head, self._header.salt, self.offset)
+        if length is None:
+            return
+        payload = self._bytes(self.offset + FRAME_HEADER_LENGTH, length)
+        if len(payload) == length and frame_matches(head, payload):
+            try:
+                check_frame_known(head)
+            except LaterFormatError as error:
+                raise error.at(f"{self._path}, frame at byte {self.offset},") from error
 
     def next_lone(self, end: int) -> LoneFrames | None:
         """Return the frames of the next blocks before `end`, if each has one, and go on to the block after them.
@@ -180,10 +197,12 @@ def recover(
     *,
     must_exist: bool,
     cluster_id: str = "",
+    inspect: InspectFrame | None = None,
 ) -> RecoveredLog:
     """Find the log's files and its end. Changes nothing. Raises as `read_file_header`.
 
-    `must_exist`: an empty directory is corrupt, because the log is known to have had a file.
+    `must_exist`: an empty directory is corrupt, because the log is known to have had a file. `inspect` is called with
+    each data frame of the last file, see `DurableLog.open`.
     """
     first_number = address_file_number(truncation_address)
     names = [name for name in disk.list_directory(directory) if _NAME.fullmatch(name)]
@@ -194,7 +213,7 @@ def recover(
         if unused is not None and name != _predecessor(unused[0]):
             break
         header = read_file_header(disk, directory, name, container_id, cluster_id)
-        tail = _scan_tail(disk, f"{directory}/{name}", name, header)
+        tail = _scan_tail(disk, f"{directory}/{name}", name, header, inspect)
         if tail is not None:
             if unused is not None and not tail.is_clean:
                 # After a clean close of the tail nothing can follow it. Otherwise: was it really never used?
@@ -344,7 +363,9 @@ def _predecessor(name: str) -> str:
     return log_file_name(int(name[4:20], 16), int(name[-8:], 16) - 1)
 
 
-def _scan_tail(disk: Disk, path: str, name: str, header: FileHeader) -> _Tail | None:
+def _scan_tail(
+    disk: Disk, path: str, name: str, header: FileHeader, inspect: InspectFrame | None = None
+) -> _Tail | None:
     """Walk a file to its end; None when it does not begin with a link, that is, was never used."""
     handle = disk.open(path, writable=False)
     try:
@@ -354,8 +375,12 @@ def _scan_tail(disk: Disk, path: str, name: str, header: FileHeader) -> _Tail | 
         synced = BLOCK_LENGTH
         is_clean = False
         while True:
+            at = scanner.offset
             lone = scanner.next_lone(_ANY_END)
             if lone is not None:
+                if inspect is not None:
+                    for number, data in enumerate(lone.payloads):
+                        _inspect(inspect, data, path, at + number * BLOCK_LENGTH)
                 synced = max(synced, lone.synced_offset)
                 next_sequence += len(lone.payloads)
                 continue
@@ -372,6 +397,8 @@ def _scan_tail(disk: Disk, path: str, name: str, header: FileHeader) -> _Tail | 
             if frame.kind is FrameKind.TRAILER:
                 is_clean = frame.is_clean_close
                 break
+            if inspect is not None and frame.kind is FrameKind.DATA:
+                _inspect(inspect, payload, path, at)
             next_sequence = frame.sequence + 1
     finally:
         handle.close()
@@ -380,6 +407,13 @@ def _scan_tail(disk: Disk, path: str, name: str, header: FileHeader) -> _Tail | 
     if not is_clean:
         _check_nothing_synced_after(disk, path, header, scanner.offset)
     return _Tail(ChainFile(name, header, first_sequence, scanner.offset), is_clean, link, next_sequence, synced)
+
+
+def _inspect(inspect: InspectFrame, data: bytes, path: str, offset: int) -> None:
+    try:
+        inspect(data)
+    except LaterFormatError as error:
+        raise error.at(f"{path}, frame at byte {offset},") from error
 
 
 def _check_nothing_synced_after(disk: Disk, path: str, header: FileHeader, bad_offset: int) -> None:

@@ -21,7 +21,8 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame, LogFrameRun
+from penstock.segmentstore.later_format import LaterFormatError
+from penstock.segmentstore.tier1.durable_log import InspectFrame, LogAddress, LogFrame, LogFrameRun
 
 #: As many frames are handed out together.
 _RUN_LENGTH = 256
@@ -117,7 +118,7 @@ class MemoryLog:
         self._check_owned()
         self._confirmed_s = self._now_s()
 
-    async def open(self) -> None:
+    async def open(self, inspect: InspectFrame | None = None) -> None:
         """See `DurableLog.open`. A log object opens once."""
         if self._state != "not open":
             raise LogClosedError(f"{self._describe()} is {self._state}: a log object opens only once")
@@ -126,6 +127,8 @@ class MemoryLog:
         if not self._stored.is_enabled:
             self._state = "failed"
             raise LogDisabledError(f"{self._describe()} is disabled: find out why, then enable it")
+        if inspect is not None:
+            self._inspect(inspect)
         if self._stored.is_lease_kept and (self._stored.holders or self._stored.unsettled_epoch):
             self._may_predecessor_answer = True
             self._stored.unsettled_epoch = self._stored.epoch + 1
@@ -135,6 +138,14 @@ class MemoryLog:
         self._stored.holders.append(self)
         self._confirmed_s = self._now_s()
         self._state = "open"
+
+    def _inspect(self, inspect: InspectFrame) -> None:
+        for frame in self._stored.frames:
+            try:
+                inspect(frame.data)
+            except LaterFormatError as error:
+                self._state = "failed"
+                raise error.at(f"{self._describe()}, frame {frame.address},") from error
 
     @property
     def is_truncated(self) -> bool:

@@ -11,9 +11,12 @@ import struct
 from collections.abc import Iterator
 
 from penstock.model.segments import Buffer
-from penstock.segmentstore.container.log.operations import FORMAT_VERSION
+from penstock.segmentstore.container.log.operations import FORMAT_VERSION, TYPE_MAX, check_kind
+from penstock.segmentstore.later_format import check_version
 
 ENTRY_HEADER = struct.Struct(">BI")
+#: An entry's header and, if a record begins with it, the record's type.
+_ENTRY_AND_KIND = struct.Struct(">BIB")
 FIRST = 1
 LAST = 2
 _VERSION = bytes((FORMAT_VERSION,))
@@ -148,6 +151,25 @@ class RecordReader:
 
 
 def check_frame_version(frame: bytes) -> None:
-    """Raise `ValueError` unless this program reads such frames."""
-    if not frame or frame[0] != FORMAT_VERSION:
-        raise ValueError(f"frame format version {frame[0] if frame else 'missing'}, expected {FORMAT_VERSION}")
+    """Raise `ValueError` unless this program reads such frames, `LaterFormatError` if a later version does."""
+    if not frame:
+        raise ValueError("a frame without a format version")
+    if frame[0] != FORMAT_VERSION:
+        check_version(frame[0], (FORMAT_VERSION,), "frame format version")
+
+
+def check_later_formats(frame: bytes) -> None:
+    """Raise `LaterFormatError` if a frame, or a record that begins in it, has a format of a later version.
+
+    It is for frames of a log that is not claimed yet. What is wrong with a frame besides, replay reports.
+    """
+    if not frame:
+        return
+    if frame[0] > FORMAT_VERSION:
+        check_frame_version(frame)
+    position, end = 1, len(frame)
+    while end - position >= _ENTRY_AND_KIND.size:
+        flags, length, kind = _ENTRY_AND_KIND.unpack_from(frame, position)
+        if kind > TYPE_MAX and flags & FIRST and length:
+            check_kind(kind)
+        position += ENTRY_HEADER.size + length

@@ -15,6 +15,7 @@ from typing import ClassVar, get_args
 import msgspec
 
 from penstock.model.segments import NO_VALUE, Buffer
+from penstock.segmentstore.later_format import LaterFormatError
 
 #: First byte of every frame's payload.
 FORMAT_VERSION = 1
@@ -228,6 +229,15 @@ _RARE: dict[int, type[RareOperation]] = {kind.TYPE: kind for kind in get_args(Ra
 _encode = msgspec.msgpack.Encoder().encode
 _decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in _RARE.items()}
 
+#: Kinds above are of a later version. A new kind needs a new `EPOCH_VERSION` (tier1/log_records.py).
+TYPE_MAX = max(APPEND_TYPE, *_RARE)
+
+
+def check_kind(kind: int) -> None:
+    """Raise `LaterFormatError` for a kind of record that a later version has added."""
+    if kind > TYPE_MAX:
+        raise LaterFormatError("operation type", found=kind, known=TYPE_MAX)
+
 
 def encode_append_header(
     sequence_number: int,
@@ -250,7 +260,9 @@ def encode_operation(sequence_number: int, operation: RareOperation) -> bytes:
 
 
 def decode_operation(record: Buffer) -> tuple[int, Operation]:
-    """Return a record's sequence number and operation. Raises `ValueError` when the bytes are not a record.
+    """Return a record's sequence number and operation.
+
+    Raises `ValueError` when the bytes are not a record, `LaterFormatError` for a kind that a later version has added.
 
     The data of an append are a view into `record`.
     """
@@ -266,7 +278,8 @@ def decode_operation(record: Buffer) -> tuple[int, Operation]:
             )
         decoder = _decoders.get(kind)
         if decoder is None:
-            raise ValueError(f"unknown operation type {kind}")
+            check_kind(kind)
+            raise ValueError(f"operation type {kind} is retired")
         return sequence_number, decoder.decode(body)
     except (struct.error, msgspec.DecodeError) as error:
         raise ValueError(f"not an operation record: {error}") from error
@@ -276,6 +289,7 @@ __all__ = [
     "FORMAT_VERSION",
     "NO_VALUE",
     "NO_WRITER",
+    "TYPE_MAX",
     "Activate",
     "Append",
     "CarriedBytes",
@@ -294,6 +308,7 @@ __all__ = [
     "UpdateAttributes",
     "UpdatePinned",
     "UpdatePolicy",
+    "check_kind",
     "decode_operation",
     "encode_append_header",
     "encode_operation",

@@ -24,6 +24,7 @@ from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, Reco
 from penstock.segmentstore.container.log.lone_appends import record_of
 from penstock.segmentstore.container.log.operations import RECORD_HEADER, Checkpoint, decode_operation
 from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -235,7 +236,8 @@ async def recover(
 
     At most `checkpoints_max` places are remembered where the log may still be cut.
 
-    Raises `CorruptionError` when the frames cannot be what was written; nothing may be served then.
+    Raises `CorruptionError` when the frames cannot be what was written, `LaterVersionError` when a later version has
+    written them; nothing may be served then.
     """
     reader = RecordReader()
     latest = RepeatedRecords()
@@ -347,6 +349,8 @@ async def recover(
                     appends.flush()
                     let_live()
                 progress()
+            except LaterFormatError as error:
+                raise error.at(f"{container}, frame {address},") from error
             except (KeyError, ValueError) as error:
                 raise CorruptionError(container, address, f"record cannot be replayed: {error!r}") from error
             if turn_bytes >= _TURN_BYTES:

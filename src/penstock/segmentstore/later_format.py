@@ -1,0 +1,39 @@
+"""`LaterFormatError`: how pure decoders report bytes that are intact and that only a later version reads.
+
+A decoder does not know the file or record that its bytes come from. Its caller does, and raises `LaterVersionError`.
+Rules of compatibility: docs/formats.md, "Compatibility".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from penstock.model.errors import LaterVersionError
+from penstock.model.errors.root import PicklableError
+
+
+class LaterFormatError(PicklableError, ValueError):
+    """Number `found` of `what`, a format version or a kind, is above `known`, the latest that this version reads."""
+
+    def __init__(self, what: str, *, found: int, known: int, oldest: int = 1) -> None:
+        super().__init__(f"{what} {found} is of a later version, this one reads {oldest} to {known}")
+        self.what = what
+        self.found = found
+        self.known = known
+        self.oldest = oldest
+
+    def at(self, path: str) -> LaterVersionError:
+        """Return the error for users: `path` is the file or record."""
+        return LaterVersionError(path, found=self.found, known=self.known, what=self.what, oldest=self.oldest)
+
+
+def check_version(found: int, known: Collection[int], what: str = "format version") -> None:
+    """Raise `LaterFormatError` for a version above all of `known`, `ValueError` for any other that is none of them.
+
+    The bytes are intact: the caller has compared their checksum, or there is one in what they lie in.
+    """
+    if found in known:
+        return
+    if found > max(known):
+        raise LaterFormatError(what, found=found, known=max(known), oldest=min(known))
+    raise ValueError(f"{what} {found} is not read by this version, which reads {min(known)} to {max(known)}")
