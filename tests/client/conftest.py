@@ -108,8 +108,9 @@ class FakeConnection(asyncio.BufferedProtocol):
         except SegmentSealedError:
             offset = getattr(command, "offset", getattr(command, "last_event_number", -1))
             self.send(wire.SegmentIsSealed(command.request_id, name, "", offset))
-        except NoSuchSegmentError:
-            self.send(wire.NoSuchSegment(command.request_id, name, "", -1))
+        except NoSuchSegmentError as error:
+            # Of a merge it may be the source.
+            self.send(wire.NoSuchSegment(command.request_id, error.segment, "", -1))
         except SegmentExistsError:
             self.send(wire.SegmentAlreadyExists(command.request_id, name, ""))
         except SegmentTruncatedError as error:
@@ -132,14 +133,24 @@ class FakeConnection(asyncio.BufferedProtocol):
                 self.acknowledged[command.writer_id] = last
                 self.send(wire.AppendSetup(command.request_id, name, command.writer_id, last))
             case wire.AppendBlockEnd() | wire.ConditionalBlockEnd():
+                if "#transient." in name and self.store.take("lose_before_piece"):
+                    await segments.delete_segment(name)
+                    await segments.segment_info(name)
                 await self.append(command, name, segments)
             case wire.CreateTransientSegment():
+                if self.store.take("busy"):
+                    busy = f"{wire.BUSY}{name}: as the test says"
+                    self.send(wire.WrongHost(command.request_id, command.parent_segment, "", busy))
+                    return
                 name = f"{command.parent_segment}#transient.{command.writer_id.hex()}.{len(self.store.received):032x}"
                 await segments.create_segment(name)
                 self.send(wire.SegmentCreated(command.request_id, name))
             case wire.MergeSegments() if command.attribute_updates and self.store.merges_plainly:
                 self.send(wire.OperationUnsupported(command.request_id, "MergeSegments", ""))
             case wire.MergeSegments():
+                if self.store.take("lose_before_merge"):
+                    await segments.delete_segment(command.source)
+                await segments.segment_info(command.source)
                 for update in command.attribute_updates:
                     matched = await segments.update_attribute(
                         command.target, update.attribute_id, value=update.new_value, expected=update.old_value

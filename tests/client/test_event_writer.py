@@ -260,6 +260,21 @@ async def test_large_event_is_stored_once_when_the_reply_of_the_merge_is_lost(cl
     assert (await stored(cluster))[0] == [b"before", large, b"after"]
 
 
+@pytest.mark.parametrize("fault", ["busy", "lose_before_piece", "lose_before_merge"])
+async def test_large_event_is_written_anew_when_there_is_no_room_or_its_transient_segment_is_gone(cluster, fault):
+    """The store has as many as it may have, or deleted this one as idle. The stream itself is as it was."""
+    large = b"x" * (9 * 1024 * 1024)
+    cluster.store.faults[fault] = 2
+    async with cluster.client() as client:
+        await client.create_stream("retail/orders")
+        async with client.event_writer("retail/orders") as writer:
+            await writer.write(b"before")
+            await writer.write(large)
+            await writer.write(b"after")
+    assert not cluster.store.faults[fault]
+    assert (await stored(cluster))[0] == [b"before", large, b"after"]
+
+
 async def test_large_event_works_on_a_server_that_merges_without_attributes(cluster):
     large = b"x" * (9 * 1024 * 1024)
     cluster.store.merges_plainly = True

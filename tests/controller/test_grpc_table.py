@@ -156,6 +156,7 @@ STATUS = {
     "StorageNotRespondingError": ("INTERNAL", False),
     "ContainerOfflineError": ("INTERNAL", False),
     "ContainerNotFoundError": ("INTERNAL", False),
+    "SegmentStoreBusyError": ("INTERNAL", False),
     "TooManyActiveSegmentsError": ("INTERNAL", False),
 }
 

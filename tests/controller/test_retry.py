@@ -21,6 +21,8 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     OutcomeUnknownError,
     PenstockError,
+    SegmentStoreBusyError,
+    StorageFullError,
 )
 
 
@@ -59,6 +61,8 @@ class Call:
         (lambda: OutcomeUnknownError("time is up"), False, True),
         (lambda: ConnectionLostError("the reply is lost"), False, True),
         (lambda: NoSuchSegmentError("s"), False, False),
+        (lambda: StorageFullError("no room"), False, False),
+        (lambda: SegmentStoreBusyError("s", "too many segments"), False, False),
         (lambda: InvalidArgumentError("never"), False, False),
         (lambda: CorruptionError("a table", 0, "damaged"), False, False),
     ],

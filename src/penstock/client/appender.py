@@ -31,6 +31,7 @@ from penstock.model.errors import (
     PenstockError,
     ProtocolError,
     SegmentSealedError,
+    SegmentStoreBusyError,
     StorageFullError,
     UnacknowledgedStorageFullError,
 )
@@ -47,6 +48,7 @@ from penstock.wire.commands import (
     CreateTransientSegment,
     DataAppended,
     MergeSegments,
+    NoSuchSegment,
     OperationUnsupported,
     SegmentAttributeUpdated,
     SegmentCreated,
@@ -64,6 +66,7 @@ _PASSING_ERRORS = (
     ContainerNotFoundError,
     BadEventNumberError,
     ControllerUnavailableError,
+    SegmentStoreBusyError,
     StorageFullError,
 )
 
@@ -364,6 +367,9 @@ class SegmentAppender:
 
         The merge moves this writer's event number along with the data, on the condition that it is still the one
         before. So when the reply is lost, the next SetupAppend tells whether the event is stored.
+
+        A transient segment that is gone (its container has restarted, or deleted it as idle) says nothing about the
+        target: the event is written anew.
         """
         try:
             name, request_id = await self._fill_transient(connection, block.framed())
@@ -375,8 +381,14 @@ class SegmentAppender:
             if isinstance(reply, OperationUnsupported):
                 await self._merge_plainly(connection, request_id, name, block)
                 return
+            if isinstance(reply, NoSuchSegment) and reply.segment == name:
+                raise NoSuchSegmentError(name)
             if not isinstance(reply, SegmentAttributeUpdated):
                 expect(reply, SegmentsMerged, self.segment)
+        except NoSuchSegmentError as error:
+            is_transient = error.segment != self.segment
+            self._end_session(ConnectionLostError(f"{self.segment}: {error}") if is_transient else error)
+            return
         except PenstockError as error:
             self._end_session(error)
             return
@@ -393,6 +405,8 @@ class SegmentAppender:
             self._has_failed = True
             self._fail(error)
             raise
+        if isinstance(reply, NoSuchSegment) and reply.segment == name:
+            raise NoSuchSegmentError(name)
         expect(reply, SegmentsMerged, self.segment)
         with self._lock:
             self.window.settle_unnumbered(block)

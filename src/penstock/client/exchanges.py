@@ -17,6 +17,7 @@ from penstock.model.errors import (
     ControllerUnavailableError,
     OutcomeUnknownError,
     PenstockError,
+    SegmentStoreBusyError,
     StorageFullError,
 )
 from penstock.wire.commands import WireCommand, WrongHost
@@ -30,8 +31,8 @@ class Exchanges:
     """See the module. Use within one event loop.
 
     Args:
-        waits_for_space: whether requests that a full disk refuses are repeated; else `StorageFullError` is raised at
-            once, for a caller with retries of its own.
+        waits_for_space: whether requests are repeated that a full disk or a limit refuses; else `StorageFullError` or
+            `SegmentStoreBusyError` is raised at once, for a caller with retries of its own.
     """
 
     def __init__(self, pool: ConnectionPool, settings: ClientSettings, rng: Random, *, waits_for_space: bool) -> None:
@@ -106,7 +107,7 @@ class Exchanges:
             if not isinstance(reply, WrongHost):
                 return reply
             refusal = error_of(reply, segment) or unexpected(reply, segment)
-            if not self._waits_for_space and isinstance(refusal, StorageFullError):
+            if not self._waits_for_space and isinstance(refusal, (StorageFullError, SegmentStoreBusyError)):
                 raise refusal
             self._pool.forget(segment)
             await pause(refusal)

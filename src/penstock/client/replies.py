@@ -13,6 +13,7 @@ from penstock.model.errors import (
     ProtocolError,
     SegmentExistsError,
     SegmentSealedError,
+    SegmentStoreBusyError,
     SegmentTruncatedError,
     StorageFullError,
     TableKeyMissingError,
@@ -24,6 +25,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import NO_VALUE
 from penstock.wire.commands import (
+    BUSY,
     NO_ROOM,
     READ_TOO_LONG,
     TOO_MANY_LEASES,
@@ -49,6 +51,8 @@ def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
     match reply:
         case WrongHost() if reply.stack.startswith(NO_ROOM):
             return StorageFullError(f"the segment store answered: {reply.stack.removeprefix(NO_ROOM)}")
+        case WrongHost() if reply.stack.startswith(BUSY):
+            return SegmentStoreBusyError(segment, f"the segment store answered: {reply.stack.removeprefix(BUSY)}")
         case WrongHost():
             return ContainerNotFoundError(None, f"segment {segment} is not served by the host asked")
         case SegmentIsSealed():

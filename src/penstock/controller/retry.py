@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import OutcomeUnknownError, PenstockError, StorageFullError
+from penstock.model.errors import OutcomeUnknownError, PenstockError, SegmentStoreBusyError, StorageFullError
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ def conflict_delay_s(settings: ControllerSettings, attempt: int, rng: random.Ran
 def may_repeat(error: PenstockError, *, is_idempotent: bool) -> bool:
     """Say whether a request that failed may be sent again at once: its error may pass, or its reply was lost.
 
-    Not after a full disk, which may stay full for hours: the client gets the reason, and has retries of its own. What
-    was begun is completed in the background.
+    Not after a full disk or a limit that is reached, which may last for hours: the client gets the reason, and has
+    retries of its own. What was begun is completed in the background.
     """
-    if isinstance(error, StorageFullError):
+    if isinstance(error, (StorageFullError, SegmentStoreBusyError)):
         return False
     return error.is_retriable or (is_idempotent and isinstance(error, OutcomeUnknownError))
 

@@ -28,12 +28,14 @@ from penstock.model.errors import (
     SegmentInactiveError,
     SegmentMergedError,
     SegmentSealedError,
+    SegmentStoreBusyError,
 )
 from penstock.model.names import is_written_for_readers
 from penstock.model.segments import Buffer
 from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES, HeldOperation, Lanes
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.request_processor import error_reply
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.writer_state import WriterState
 from penstock.wire.append_runs import AppendRun, assemble, may_be_kept, may_hold_append, scan_appends
@@ -213,6 +215,9 @@ class AppendProcessor:
             return
         except SegmentInactiveError:
             lanes.hold_for(writer_id, partial(container.find, command.segment), operation)
+            return
+        except SegmentStoreBusyError as error:
+            replies.send(encode(error_reply(error, command.request_id, command.segment, "SetupAppend")))
             return
         except PenstockError as error:
             replies.abort(f"writer of {command.segment} could not be set up: {error}")

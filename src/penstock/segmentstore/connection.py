@@ -103,7 +103,9 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = server.loop
         self._receiver = FrameReceiver(buffer_length=server.receive_length)
         self._appends = AppendProcessor(server.store, self, server.settings.writers_max)
-        self._requests = RequestProcessor(server.store)
+        self._requests = RequestProcessor(
+            server.store, transient_segments_max=server.settings.transient_segments_max
+        )
         self._reads = ReadProcessor(server.store, self, server.loop, server.settings.reads_max)
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport
@@ -261,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reads.close()
         for task in self._tasks:
             task.cancel()
-        if self._requests.transient_segments:
+        if self._requests.has_transients:
             self._server.spawn(self._requests.close())
 
     # Requests.

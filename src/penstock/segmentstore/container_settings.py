@@ -251,6 +251,36 @@ class JoinSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TransientSettings:
+    """How many transient segments there may be, each a large event that a client is writing. See docs/segments.md.
+
+    Attributes:
+        share_percent_max: all transient segments of a container take at most this share of `active_segments_max`; the
+            rest is reserved for other segments, ...
+        parent_max: ... and those of one parent segment are at most so many. More are refused: the client tries again.
+        idle_s: one that has taken no bytes for so long is deleted. Time in which the container takes nothing from
+            anybody does not count.
+        sweep_interval_s: how often idle ones are looked for.
+    """
+
+    share_percent_max: int = 20
+    parent_max: int = 1000
+    idle_s: float = 300.0
+    sweep_interval_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Check what no type says. Raises `InvalidArgumentError`."""
+        if not 1 <= self.share_percent_max <= 90 or self.parent_max < 1 or self.sweep_interval_s <= 0:
+            raise InvalidArgumentError(
+                "transients: share_percent_max is 1 to 90, parent_max at least 1, sweep_interval_s above 0"
+            )
+
+    def count_max(self, active_segments_max: int) -> int:
+        """Return how many transient segments a container may have."""
+        return max(1, active_segments_max * self.share_percent_max // 100)
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerSettings:
     """How one segment container works.
 
@@ -344,6 +374,7 @@ class ContainerSettings:
         garbage: how chunks are deleted that were unlinked.
         joins: how small chunks become longer ones.
         layout: what is done about segments that an older Pravega left.
+        transients: how many transient segments there may be, and for how long.
     """
 
     checkpoint_log_bytes: int = 64 * MIB
@@ -420,3 +451,4 @@ class ContainerSettings:
     garbage: GarbageSettings = field(default_factory=GarbageSettings)
     joins: JoinSettings = field(default_factory=JoinSettings)
     layout: LayoutSettings = field(default_factory=LayoutSettings)
+    transients: TransientSettings = field(default_factory=TransientSettings)

@@ -6,6 +6,7 @@ Source: wire protocol specification, sections 2, 4 and 6.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import TypeVar, cast
 
 from penstock.model.errors import (
@@ -22,6 +23,7 @@ from penstock.model.errors import (
     SegmentExistsError,
     SegmentMergedError,
     SegmentSealedError,
+    SegmentStoreBusyError,
     SegmentTruncatedError,
     StorageFullError,
     StorageUnavailableError,
@@ -32,10 +34,11 @@ from penstock.model.errors import (
     TooManyLeasesError,
     UnsupportedOperationError,
 )
-from penstock.model.names import transient_segment_name
+from penstock.model.names import is_transient_segment, transient_segment_name
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.chunk_layouts import ChunkLayouts
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, UpdateKind
+from penstock.segmentstore.own_transients import OwnTransients
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.statistics_report import store_report, with_advice, with_tables
 from penstock.segmentstore.store import SegmentStore
@@ -43,7 +46,7 @@ from penstock.segmentstore.table_names import tables_page
 from penstock.wire import commands as wire
 from penstock.wire.chunk_layouts import decode_layout_question, encode_layout
 from penstock.wire.codec import FRAME_LENGTH_MAX
-from penstock.wire.commands import NO_ROOM, READ_TOO_LONG, TOO_MANY_LEASES, WireCommand
+from penstock.wire.commands import BUSY, NO_ROOM, READ_TOO_LONG, TOO_MANY_LEASES, WireCommand
 from penstock.wire.statistics import decode_question, encode_message
 
 _C = TypeVar("_C", bound=WireCommand)
@@ -61,11 +64,11 @@ _READ_TABLE_BYTES_MAX = FRAME_LENGTH_MAX - 128 * 1024
 class RequestProcessor:
     """Answers requests of one connection. Transient segments made here are gone when it is closed."""
 
-    def __init__(self, store: SegmentStore) -> None:
+    def __init__(self, store: SegmentStore, *, transient_segments_max: int) -> None:
         self._store = store
+        self._transients = OwnTransients(store, transient_segments_max)
         self._advisor = StoreScaleAdvisor(store)
         self._layouts = ChunkLayouts(store)
-        self.transient_segments: dict[str, None] = {}
         self._handlers: dict[type[WireCommand], _Handler] = {}
         self._on(wire.GetStreamSegmentInfo, self._segment_info)
         self._on(wire.GetSegmentAttribute, self._get_attribute)
@@ -110,14 +113,14 @@ class RequestProcessor:
         except PenstockError as error:
             return error_reply(error, request_id, segment, type(command).__name__)
 
+    @property
+    def has_transients(self) -> bool:
+        """Whether there may be transient segments that were made here."""
+        return self._transients.count > 0
+
     async def close(self) -> None:
         """Delete the transient segments that were never merged."""
-        segments, self.transient_segments = self.transient_segments, {}
-        for segment in segments:
-            try:
-                await self._store.delete_segment(segment)
-            except (NoSuchSegmentError, ContainerNotFoundError, ContainerOfflineError, OutcomeUnknownError):
-                continue  # Merged, or its container restarts: recovery deletes it.
+        await self._transients.delete_all()
 
     # Segments.
 
@@ -145,21 +148,22 @@ class RequestProcessor:
         return wire.SegmentAttributeUpdated(command.request_id, matched)
 
     async def _create_segment(self, command: wire.CreateSegment) -> WireCommand:
-        await self._store.create_segment(
-            command.segment,
-            scale_type=command.scale_type,
-            target_rate=command.target_rate,
-            rollover_bytes=command.rollover_size_bytes,
-        )
+        with self._transients.making(command.segment) if is_transient_segment(command.segment) else nullcontext():
+            await self._store.create_segment(
+                command.segment,
+                scale_type=command.scale_type,
+                target_rate=command.target_rate,
+                rollover_bytes=command.rollover_size_bytes,
+            )
         return wire.SegmentCreated(command.request_id, command.segment)
 
     async def _create_transient_segment(self, command: wire.CreateTransientSegment) -> WireCommand:
         parent = command.parent_segment
-        async with self._store.using(parent):
-            pass
         name = transient_segment_name(parent, command.writer_id, self._store.runtime.random_id())
-        self.transient_segments[name] = None  # Before it exists: the connection may be lost meanwhile.
-        await self._store.create_segment(name)
+        with self._transients.making(name):
+            async with self._store.using(parent):
+                pass
+            await self._store.create_segment(name)
         return wire.SegmentCreated(command.request_id, name)
 
     async def _seal_segment(self, command: wire.SealSegment) -> WireCommand:
@@ -168,6 +172,7 @@ class RequestProcessor:
 
     async def _delete_segment(self, command: wire.DeleteSegment) -> WireCommand:
         await self._store.delete_segment(command.segment)
+        self._transients.forget(command.segment)
         return wire.SegmentDeleted(command.request_id, command.segment)
 
     async def _update_policy(self, command: wire.UpdateSegmentPolicy) -> WireCommand:
@@ -204,11 +209,13 @@ class RequestProcessor:
         except SegmentSealedError:
             # As Pravega's server has it, this reply names the source although the target is the sealed one.
             return wire.SegmentIsSealed(command.request_id, command.source, "")
-        self.transient_segments.pop(command.source, None)
+        self._transients.forget(command.source)
         return wire.SegmentsMerged(command.request_id, command.target, command.source, length)
 
     async def _merge_segments_batch(self, command: wire.MergeSegmentsBatch) -> WireCommand:
         lengths = await self._store.merge_segments(command.target, command.sources)
+        for source in command.sources:
+            self._transients.forget(source)
         merged = [wire.MergedSegment(*pair) for pair in zip(command.sources, lengths, strict=True)]
         return wire.SegmentsBatchMerged(command.request_id, command.target, merged)
 
@@ -340,6 +347,9 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
         case StorageFullError():
             # The one reply that says to every client: not done, ask again later.
             return wire.WrongHost(request_id, segment, "", f"{NO_ROOM}{_ascii(str(error))}")
+        case SegmentStoreBusyError():
+            # The same: the connection, which others share, stays as it is.
+            return wire.WrongHost(request_id, segment, "", f"{BUSY}{_ascii(str(error))}")
         case UnsupportedOperationError():
             return wire.OperationUnsupported(request_id, operation)
         case OutcomeUnknownError():

@@ -142,6 +142,8 @@ class ConnectionSettings:
             bytes each; further ones are answered at once, without bytes ...
         tail_reads_bytes_max: ... and of those on all connections together; each holds no more than is free.
         writers_max: writers set up on one connection.
+        transient_segments_max: large events that one connection may write at the same time; for more it is told to try
+            again later.
         connections_max: connections served at once; more are refused. Fewer when the process may not have so many
             descriptors, see `DescriptorSettings`.
         accept_backlog: connections waiting to be accepted.
@@ -165,6 +167,7 @@ class ConnectionSettings:
     tail_read_bytes_max: int = 16 * MIB
     tail_reads_bytes_max: int = 64 * MIB
     writers_max: int = 8192
+    transient_segments_max: int = 256
     connections_max: int = 4096
     accept_backlog: int = 1024
     drain_timeout_s: float = 5.0

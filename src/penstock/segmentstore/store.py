@@ -18,7 +18,13 @@ from penstock.model.errors import (
     SegmentError,
     UnsupportedOperationError,
 )
-from penstock.model.names import SYSTEM_SCOPE, ContainerId, is_index_segment, is_written_for_readers
+from penstock.model.names import (
+    SYSTEM_SCOPE,
+    ContainerId,
+    is_index_segment,
+    is_transient_segment,
+    is_written_for_readers,
+)
 from penstock.model.routing import container_of
 from penstock.model.segments import (
     READ_LENGTH_MAX,
@@ -432,6 +438,8 @@ class SegmentStore:
         self._check_new_name(segment)
         if not 0 <= key_length <= 256:
             raise InvalidArgumentError(f"{segment}: keys of {key_length} bytes; fixed keys have 1 to 256")
+        if is_transient_segment(segment):
+            raise InvalidArgumentError(f"{segment}: this name is one of a transient segment, which cannot be a table")
         self.container(segment).space.check(segment)
         await self.container(segment).create(
             segment, flags=SegmentFlags.TABLE, key_length=key_length, rollover_bytes=rollover_bytes

@@ -14,7 +14,9 @@
     │   ├── SegmentExistsError
     │   ├── SegmentInactiveError        not in its container's memory (inside a segment store only)
     │   ├── AttributesNotLoadedError    likewise, of attribute values
-    │   ├── TooManyActiveSegmentsError  no room in the container's memory; a retry is safe
+    │   ├── SegmentStoreBusyError       no room for this at the moment; nothing was done, a retry is safe
+    │   │   ├── TooManyActiveSegmentsError      ... in the container's memory
+    │   │   └── TooManyTransientSegmentsError   ... for another large event of a connection, segment or container
     │   ├── SegmentBackloggedError      long-term storage does not take it; a retry is safe
     │   ├── SegmentSealedError
     │   ├── SegmentTruncatedError       fields `start_offset`, `offset`
@@ -121,12 +123,14 @@ from penstock.model.errors.segments import (
     SegmentInactiveError,
     SegmentMergedError,
     SegmentSealedError,
+    SegmentStoreBusyError,
     SegmentTruncatedError,
     TableConditionError,
     TableKeyMissingError,
     TableKeyVersionError,
     TableNotEmptyError,
     TooManyActiveSegmentsError,
+    TooManyTransientSegmentsError,
 )
 from penstock.model.errors.storage import (
     AdoptionError,
@@ -268,6 +272,7 @@ __all__ = [
     "SegmentInactiveError",
     "SegmentMergedError",
     "SegmentSealedError",
+    "SegmentStoreBusyError",
     "SegmentTruncatedError",
     "SerializationError",
     "StaleLogError",
@@ -298,6 +303,7 @@ __all__ = [
     "TableReadTooLongError",
     "TooManyActiveSegmentsError",
     "TooManyLeasesError",
+    "TooManyTransientSegmentsError",
     "TransactionAbortedError",
     "TransactionCommittedError",
     "TransactionError",

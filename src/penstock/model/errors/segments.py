@@ -67,10 +67,30 @@ class SegmentBackloggedError(SegmentError):
         self.bytes_max = bytes_max
 
 
-class TooManyActiveSegmentsError(SegmentError):
-    """The container has no room for another active segment, and none could be put away. Nothing was done."""
+class SegmentStoreBusyError(SegmentError):
+    """The segment store has no room for what was asked at the moment. Nothing was done; try again later."""
 
     is_retriable = True
+
+
+class TooManyTransientSegmentsError(SegmentStoreBusyError):
+    """`whose` has as many transient segments as it may have: large events that are being written. Nothing was done.
+
+    `setting`: the name of the limit, `count_max`: its value.
+    """
+
+    def __init__(self, segment: str, *, whose: str, count_max: int, setting: str) -> None:
+        super().__init__(
+            segment,
+            f"{whose} has {count_max} transient segments (large events that are being written), which is the limit "
+            f"({setting}); try again when one is merged or deleted",
+        )
+        self.count_max = count_max
+        self.setting = setting
+
+
+class TooManyActiveSegmentsError(SegmentStoreBusyError):
+    """The container has no room for another active segment, and none could be put away. Nothing was done."""
 
     def __init__(self, segment: str, *, active_count: int, active_max: int, reason: str) -> None:
         super().__init__(

@@ -65,6 +65,7 @@ from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.container.throttle import Bounds, Throttle, hold_bytes
+from penstock.segmentstore.container.transients import TransientSegments
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.settings import ThrottleSettings
@@ -175,6 +176,13 @@ class SegmentContainer(SegmentMerges):
             barrier=self._barrier_future,
             spawn=self._spawn_table_job,
             open_index=self._open_table_index,
+        )
+        self.transients: TransientSegments = TransientSegments(
+            self.state.metadata,
+            settings.transients,
+            count_max=settings.transients.count_max(settings.active_segments_max),
+            delete=self.delete,
+            takes_bytes=lambda: not self.throttle.must_wait(),
         )
         self.writer: StorageWriter
         self.checkpoints: Checkpoints
@@ -308,8 +316,9 @@ class SegmentContainer(SegmentMerges):
             await self.space.look_at_log()
             await self.ownership.wait_out_predecessor(opened_s, self._settings.ownership_drift_percent)
             self.status = ContainerStatus.RUNNING
-            await self._drop_transient_segments()
+            await self.transients.drop_all()
             self.writer.start()
+            self.spawn(self.transients.run())
             self.spawn(self._put_idle_segments_away())
             self.spawn(self.activity_watch.run())
             self.spawn(self.ownership.keep())
@@ -432,12 +441,6 @@ class SegmentContainer(SegmentMerges):
         return BTreeIndex(
             storage, name=name, value_length=value_length, cache=self.state.cache, settings=self._settings.index
         )
-
-    async def _drop_transient_segments(self) -> None:
-        """Delete what connections of an earlier life left behind: their large events can never be finished."""
-        segments = self.state.metadata.by_name.values()
-        names = [segment.name for segment in segments if segment.flags & SegmentFlags.TRANSIENT]
-        await asyncio.gather(*map(self.delete, names))
 
     async def stop(self) -> None:
         """Finish what was accepted, then stop. Every pending call ends, at the latest with `ContainerOfflineError`."""

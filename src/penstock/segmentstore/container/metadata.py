@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from penstock.model.errors import NoSuchSegmentError
+from penstock.model.names import parent_segment_name
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.later_format import LaterFormatError, check_version
 from penstock.segmentstore.tier2.chunked_storage import StoredSegment
@@ -254,6 +255,9 @@ class ContainerMetadata:
         #: Storage records of system segments.
         self.pinned: dict[bytes, bytes] = {}
         self.system_count: int = 0
+        #: Transient segments that are neither deleted nor merged, by the name of their parent and their id.
+        self.transients: dict[str, dict[int, Segment]] = {}
+        self.transient_count: int = 0
         self._make_segment = make_segment
 
     @property
@@ -275,6 +279,9 @@ class ContainerMetadata:
         if not (segment.is_deleted or segment.is_merged):
             self.by_name[segment.name] = segment
             self.system_count += segment.is_system
+            if segment.is_transient:
+                self.transients.setdefault(parent_segment_name(segment.name), {})[segment.id] = segment
+                self.transient_count += 1
         self.next_segment_id = max(self.next_segment_id, segment.id + 1)
 
     def unname(self, segment: Segment) -> None:
@@ -282,6 +289,12 @@ class ContainerMetadata:
         if self.by_name.get(segment.name) is segment:
             del self.by_name[segment.name]
             self.system_count -= segment.is_system
+            if segment.is_transient:
+                parent = parent_segment_name(segment.name)
+                del self.transients[parent][segment.id]
+                if not self.transients[parent]:
+                    del self.transients[parent]
+                self.transient_count -= 1
 
     def activate(self, record: bytes) -> Segment:
         """Bring an inactive segment back. Raises `ValueError` when `record` is not one."""
@@ -340,7 +353,8 @@ class ContainerMetadata:
         self.next_segment_id = decoded.next_segment_id
         self.pinned = dict(decoded.pinned)
         self.merges = {source: (target, offset) for target, source, offset in decoded.merges}
-        self.system_count = 0
+        self.system_count = self.transient_count = 0
+        self.transients.clear()
         for part in parts:
             for number, stored in enumerate(self._decode(part).segments):
                 self.add(_segment_of(stored))

@@ -48,6 +48,7 @@ from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeli
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables.tables import Tables
+from penstock.segmentstore.container.transients import TransientSegments
 
 #: Attributes of a transient segment, see the segment store specification, rule R5.5.
 TRANSIENT_ATTRIBUTES_MAX = 16
@@ -89,6 +90,7 @@ class SegmentOperations:
     catalog: Catalog
     attributes: Attributes
     tables: Tables
+    transients: TransientSegments
 
     def __init__(self, container_id: int, runtime: Runtime) -> None:
         self.id = container_id
@@ -152,8 +154,11 @@ class SegmentOperations:
         target_rate: int = 0,
         rollover_bytes: int = 0,
     ) -> Segment:
-        """Create a segment. Raises `SegmentExistsError` once the existing one is durable."""
+        """Create a segment. Raises `SegmentExistsError` once the existing one is durable, `SegmentStoreBusyError`."""
         self._check_running()
+        is_transient = is_transient_segment(name)
+        if is_transient:
+            self.transients.check(name)
         is_first = True
         while is_first or self.catalog.is_full:  # Others may have taken the room while it was looked for the name.
             is_first = False
@@ -162,6 +167,8 @@ class SegmentOperations:
             if await self.catalog.exists(name):
                 await self.pipeline.barrier()
                 raise SegmentExistsError(name)
+        if is_transient:
+            self.transients.check(name)  # Others may have come meanwhile. It is accepted in this turn of the loop.
         return await self._create(
             name,
             flags=flags,

@@ -28,6 +28,7 @@ from penstock.wire.commands.base import (
     WireCommand,
 )
 from penstock.wire.commands.failures import (
+    BUSY,
     NO_ROOM,
     READ_TOO_LONG,
     TOO_MANY_LEASES,
@@ -200,6 +201,7 @@ OWN_COMMANDS: tuple[type[WireCommand], ...] = (
 )
 
 __all__ = [
+    "BUSY",
     "COMMANDS",
     "NO_ROOM",
     "OWN_COMMANDS",

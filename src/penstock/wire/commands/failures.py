@@ -15,6 +15,8 @@ from penstock.wire.fields import I32, I64, Text, Uuid
 
 #: Begins the text of a `WrongHost` that is about a full disk.
 NO_ROOM = "StorageFullError: "
+#: Begins the text of a `WrongHost` that is about a limit which is reached at the moment.
+BUSY = "SegmentStoreBusyError: "
 #: Begins the text of an `ErrorMessage` about a read of a table whose reply would not fit into a frame.
 READ_TOO_LONG = "TableReadTooLongError: "
 #: Begins the text of an `ErrorMessage` that refuses a layout of chunks: so many are leased already. Nothing was done.
@@ -25,8 +27,8 @@ TOO_MANY_LEASES = "TooManyLeasesError: "
 class WrongHost(Reply):
     """Say that the segment's container is not here. `correct_host` is empty when unknown.
 
-    With a `stack` that begins with `NO_ROOM` it is here, and has no room for what was asked: nothing was done, and
-    the same may be asked again. Clients that know nothing of this ask again all the same.
+    With a `stack` that begins with `NO_ROOM` or `BUSY` it is here, and has no room for what was asked: nothing was
+    done, and the same may be asked again. Clients that know nothing of this ask again all the same.
     """
 
     TYPE: ClassVar[int] = 50
