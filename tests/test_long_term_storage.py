@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,8 @@ async def test_a_directory_or_a_bucket_is_opened_as_the_settings_say(tmp_path: P
 
 def test_a_flush_to_a_bucket_is_one_long_object() -> None:
     directory = segment_store_settings(StandaloneSettings()).container
-    assert directory == StandaloneSettings().segment_store.container
+    given = StandaloneSettings().segment_store.container
+    assert replace(directory, images=given.images) == given
     settings = load_settings(
         StandaloneSettings, flags={"tier2": "s3://bucket", "object_storage.flush_bytes": 32 << 20}
     ).checked()
@@ -46,15 +48,19 @@ def test_a_flush_to_a_bucket_is_one_long_object() -> None:
 
 @pytest.mark.parametrize(
     ("tier2", "interval_s"),
-    [("", None), ("/mnt/elsewhere", None), ("s3://bucket", 300), ("gs://bucket/x", 300), ("hdfs://node:8020/x", 300)],
+    [("", 300), ("/mnt/elsewhere", 300), ("s3://bucket", 300), ("gs://bucket/x", 300), ("hdfs://node:8020/x", 300)],
 )
-def test_containers_write_images_where_storage_outlives_the_machine(tier2: str, interval_s: float | None) -> None:
+def test_containers_write_images_wherever_long_term_storage_is(tier2: str, interval_s: float) -> None:
     """Unless it is set, either way."""
     path = "segment_store.container.images.interval_s"
     for given, expected in ((None, interval_s), (0, 0), (7, 7)):
         flags: dict[str, object] = {"tier2": tier2} if given is None else {"tier2": tier2, path: given}
         settings = load_settings(StandaloneSettings, flags=flags).checked()
         assert segment_store_settings(settings).container.images.interval_s == expected
+
+
+def test_a_store_in_memory_writes_no_images() -> None:
+    assert segment_store_settings(StandaloneSettings(is_memory=True)).container.images.interval_s is None
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.model.errors import CorruptionError, LaterVersionError, LogIdentityError, LogMissingError
+from penstock.model.errors import (
+    CorruptionError,
+    LaterVersionError,
+    LogDamagedError,
+    LogIdentityError,
+    LogMissingError,
+)
 from penstock.runtime.disk import Disk
-from penstock.segmentstore.tier1.log_directory import LogDirectory, log_container_ids
+from penstock.segmentstore.tier1.disabled_reason import read_reason
+from penstock.segmentstore.tier1.log_directory import LogDirectory, describe_disabled, log_container_ids
 from penstock.segmentstore.tier1.log_records import read_epoch
 from penstock.segmentstore.tier1.log_recovery import check_log
 from penstock.segmentstore.tier1.made_logs import MadeLogs
+from penstock.segmentstore.tier1.read_only_log import check_frames
 
 
 class LogState(StrEnum):
@@ -93,12 +101,26 @@ class LogAdministration:
         else:
             if record is not None:
                 state = LogState.ENABLED if record.is_enabled else LogState.DISABLED
-                problem = ""
+                problem = "" if record.is_enabled else self._why_disabled(container_id, record.epoch)
         return LogReport(container_id, state, epoch, len(names), length_bytes, path, problem)
 
+    def _why_disabled(self, container_id: int, epoch: int) -> str:
+        return describe_disabled(read_reason(self._disk, self._path(container_id), epoch), container_id)
+
     def enable(self, container_id: int) -> None:
-        """Let a disabled log be opened again. Raises `InvalidArgumentError` if it is not disabled, or not there."""
-        LogDirectory(self._disk, self._path(container_id), container_id).enable()
+        """Let a disabled log be opened again. Its frames are read first: a damaged log stays disabled.
+
+        Raises:
+            InvalidArgumentError: it is not disabled, or not there.
+            LogDamagedError: it is damaged. Nothing was changed.
+        """
+        path = self._path(container_id)
+        if self._disk.exists(path):
+            try:
+                check_frames(self._disk, path, container_id, self._cluster_id)
+            except CorruptionError as error:
+                raise LogDamagedError(container_id, error) from error
+        LogDirectory(self._disk, path, container_id).enable()
 
     def disable(self, container_id: int) -> None:
         """Let a log not be opened any more. Raises `InvalidArgumentError` if it is disabled already, or not there."""

@@ -16,7 +16,7 @@ from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.settings import StandaloneSettings
 
-#: How often containers write images where nothing else is set, and long-term storage is elsewhere.
+#: How often containers write images where nothing else is set, and long-term storage outlives the process.
 _IMAGES_INTERVAL_S = 300.0
 
 
@@ -43,13 +43,10 @@ def open_long_term_storage(settings: StandaloneSettings, directory: DataDirector
 def segment_store_settings(settings: StandaloneSettings) -> SegmentStoreSettings:
     """Return the settings of a segment store, with flushes, reads ahead and images that suit its long-term storage."""
     store, objects = settings.segment_store, settings.object_storage
-    if not (settings.is_object_storage or settings.is_hdfs_storage):
-        return store
     container = store.container
-    if container.images.interval_s is None:
-        # It outlives this machine, as a rule; a directory seldom does.
+    if container.images.interval_s is None and not settings.is_memory:
         container = replace(container, images=replace(container.images, interval_s=_IMAGES_INTERVAL_S))
-    if settings.is_hdfs_storage:
+    if not settings.is_object_storage:
         return replace(store, container=container)
     container = replace(
         container,

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from penstock.admin_client import AdminClient
 from penstock.data_directory import DataDirectory, Identity
 from penstock.model.checksum import crc32c
-from penstock.model.errors import CorruptionError, StorageError
+from penstock.model.errors import CorruptionError, LogDamagedError, StorageError
 from penstock.runtime.disk import Disk
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.image import ContainerImage, ImageName
@@ -113,7 +113,8 @@ async def back_up_stopped(settings: StandaloneSettings, directory: str, runtime:
         DataDirectoryInUseError: a server runs on the data directory.
         DataDirectoryError: it is none.
         BackupError: `directory` holds something, or cannot be written.
-        CorruptionError: a log is damaged.
+        LogDamagedError: a log is damaged. A log that is disabled and intact is backed up like any other.
+        CorruptionError: the identity of the directory is damaged.
     """
     data = DataDirectory(settings.data_dir, runtime)
     identity = await runtime.work.run(data.open_existing)
@@ -231,12 +232,15 @@ class _Stopped:
                 cluster_id=self._identity.cluster_id,
             )
             held.callback(log.close)
-            await log.open()
             frames: list[bytes] = []
-            async for frame in log.frames():
-                frames.append(bytes(frame.data))
-                note(len(frames[-1]))
-                await asyncio.sleep(0)
+            try:
+                await log.open()
+                async for frame in log.frames():
+                    frames.append(bytes(frame.data))
+                    note(len(frames[-1]))
+                    await asyncio.sleep(0)
+            except CorruptionError as error:
+                raise LogDamagedError(container_id, error) from error
             count = self._identity.container_count
             name = ImageName(container_id, log.epoch, 0)
             image = ContainerImage(name, count, self._runtime.wall_clock_ms(), frames)

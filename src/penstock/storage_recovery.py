@@ -124,7 +124,7 @@ async def _check_complete(chunks: ChunkStorage, names: dict[int, list[ImageName]
     if not names:
         raise NotRecoverableError(
             f"there is no image of a container in {chunks.place}: none were written, the setting "
-            "segment_store.container.images.interval_s was 0, or not given for a directory"
+            "segment_store.container.images.interval_s was 0, or its server was an earlier version"
         )
     counts: dict[int, int] = {}
     for container_id in sorted(names):

@@ -98,6 +98,50 @@ def test_a_damaged_log_is_disabled_by_the_start_and_listed_as_such(stopped: Stan
     assert found[1]["state"] == "enabled"
 
 
+def damage_a_frame(log_directory: Path) -> Path:
+    """Flip a bit in the middle of the newest file of a log; return the file."""
+    path = max(log_directory.glob("log-*-*"))
+    content = bytearray(path.read_bytes())
+    content[len(content.rstrip(b"\0")) // 2 & ~4095 | 60] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_a_log_with_a_damaged_frame_is_disabled_and_says_why_until_it_is_put_right(
+    stopped: StandaloneProcess, tmp_path: Path
+) -> None:
+    """The first start disables it, durably, with the reason; nothing enables it while it is damaged."""
+    path = max((stopped.data_dir / "tier1" / "2").glob("log-*-*"))
+    intact = path.read_bytes()
+    assert damage_a_frame(stopped.data_dir / "tier1" / "2") == path
+    where = ("--data-dir", str(stopped.data_dir))
+    refused = stopped.launch()
+    assert str(path) in str(refused)
+    stopped.kill9()
+
+    report = logs_of(stopped)[2]
+    assert report["state"] == "disabled"
+    assert str(path) in str(report["problem"])
+    assert "penstock log salvage 2" in str(report["problem"])
+    assert str(path) in run_penstock("log", "list", *where).stdout
+    enabled = run_penstock("log", "enable", "2", *where)
+    assert enabled.returncode == 1
+    assert "run `penstock log salvage 2`" in enabled.stderr
+    assert logs_of(stopped)[2]["state"] == "disabled"
+    backup = run_penstock("storage", "backup", str(tmp_path / "backup"), *where)
+    assert backup.returncode == 1
+    assert "the log of container 2 is damaged" in backup.stderr
+
+    path.write_bytes(intact)
+    assert run_penstock("storage", "backup", str(tmp_path / "of-disabled"), *where).returncode == 0
+    assert run_penstock("log", "enable", "2", *where).returncode == 0
+    assert logs_of(stopped)[2] | {"length_bytes": 0} == report | {
+        "state": "enabled", "problem": "", "length_bytes": 0,
+    }  # fmt: skip
+    stopped.start()
+    assert stopped.ready["failures"] == {}
+
+
 def test_a_log_that_is_missing_is_listed_and_not_backed_up(stopped: StandaloneProcess, tmp_path: Path) -> None:
     (stopped.data_dir / "tier1" / "2").rename(tmp_path / "gone")
     found = logs_of(stopped)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import (
+    CorruptionError,
     InvalidArgumentError,
     LogClosedError,
     LogDisabledError,
@@ -366,6 +367,20 @@ async def test_disable_fails_appends_in_flight_and_later_opens_until_enabled(fac
     assert found[1:] == [b"in flight"] * (len(found) - 1)
     await append(log, b"on we go")
     await log.close()
+
+
+async def test_later_opens_of_a_disabled_log_say_why_it_was_disabled(factory: DurableLogFactory) -> None:
+    log = await opened(factory)
+    await log.disable(CorruptionError("a/file", 77, 'a "frame" is damaged'))
+    for _ in range(2):
+        with pytest.raises(LogDisabledError, match='a/file at byte 77: a "frame" is damaged'):
+            await factory.create(0).open()
+    await factory.enable(0)
+    log = await opened(factory)
+    await log.disable()
+    with pytest.raises(LogDisabledError) as refused:
+        await factory.create(0).open()
+    assert "damaged" not in str(refused.value)
 
 
 async def test_enabling_an_enabled_or_disabling_a_disabled_log_is_an_error(factory: DurableLogFactory) -> None:

@@ -131,7 +131,7 @@ class ImageSettings:
 
     Attributes:
         interval_s: a container that has changed writes one so long after the last; 0: it never writes any. Not given:
-            300 where long-term storage is a bucket or in HDFS, 0 where it is a directory.
+            300 where there is long-term storage, 0 where everything is in memory.
         deletions_delay_s: while chunks wait for one to be deleted, so long after the last, if what waits for long-term
             storage need not be flushed for it.
         retry_s: pause after one that could not be written.

@@ -48,6 +48,7 @@
     │   ├── LogFencedError              another incarnation owns the log now
     │   ├── LogRefusedError             the log is not opened until an administrator acts
     │   │   ├── LogDisabledError        ... it was disabled, usually after corruption
+    │   │   ├── LogDamagedError         ... it is damaged, so it is not enabled or backed up: salvage it
     │   │   ├── LogMissingError         ... it was created once and is not there: is tier 1 mounted?
     │   │   ├── LogIdentityError        ... it is another cluster's
     │   │   └── StaleLogError           ... it is older than what long-term storage holds of its container
@@ -142,6 +143,7 @@ from penstock.model.errors.storage import (
     InconsistentStateError,
     LaterVersionError,
     LogClosedError,
+    LogDamagedError,
     LogDisabledError,
     LogFencedError,
     LogIdentityError,
@@ -232,6 +234,7 @@ __all__ = [
     "InvalidNameError",
     "LaterVersionError",
     "LogClosedError",
+    "LogDamagedError",
     "LogDisabledError",
     "LogFencedError",
     "LogIdentityError",

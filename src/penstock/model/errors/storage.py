@@ -80,6 +80,18 @@ class LogDisabledError(LogRefusedError):
     """The log was disabled, usually after corruption; an administrator must enable it."""
 
 
+class LogDamagedError(LogRefusedError):
+    """The log of a container (`container_id`) is damaged, so it was not enabled or not backed up."""
+
+    def __init__(self, container_id: int, damage: CorruptionError) -> None:
+        super().__init__(
+            f"the log of container {container_id} is damaged, and was left as it was: {damage}. Stop the server and "
+            f"run `penstock log salvage {container_id}`, which copies what is intact and reports what is lost"
+        )
+        self.container_id = container_id
+        self.damage = damage
+
+
 class LogMissingError(LogRefusedError):
     """The container's log (`path`) was created once and is not there. Tier 1 may not be mounted."""
 

@@ -19,7 +19,6 @@ from penstock.model.errors import (
     ContainerOfflineError,
     CorruptionError,
     InconsistentStateError,
-    LogClosedError,
     LogFencedError,
     PenstockError,
     StaleLogError,
@@ -215,8 +214,8 @@ class SegmentContainer(SegmentMerges):
                 recovered = await recover(
                     self._log, self.state, progress, checkpoints_max=self._settings.checkpoints_max
                 )
-            except CorruptionError:
-                await self._disable_log()
+            except CorruptionError as error:
+                await self._disable_log(error)
                 raise
             self.recovered = recovered
             if self._disk_cache is not None:
@@ -360,12 +359,13 @@ class SegmentContainer(SegmentMerges):
         await self.stale_log.until_done()
         self._start_deleting()
 
-    async def _disable_log(self) -> None:
-        """Keep the evidence, and do not let the next incarnation loop over it."""
+    async def _disable_log(self, cause: PenstockError) -> None:
+        """Keep the evidence, and do not let the next incarnation loop over it. The caller raises `cause`."""
         try:
-            await self._log.disable()
-        except LogClosedError as error:
-            # It was never claimed: what is damaged refuses the next claim, too.
+            await self._log.disable(cause)
+        except (PenstockError, OSError) as error:
+            # Either it was never claimed: what is damaged refuses the next claim, too. Or its disk fails, or another
+            # incarnation owns it: the next open finds the same damage, and disables it then.
             logger.warning("container %d: its log could not be disabled: %s", self.id, error)
 
     async def _own_table(self, name: str) -> Segment:
@@ -466,7 +466,7 @@ class SegmentContainer(SegmentMerges):
             self._log_operation(note, lambda: self.state.accept_pinned(note.values))
         try:
             if isinstance(self.failure, StaleLogError):
-                await self._disable_log()
+                await self._disable_log(self.failure)
             if hasattr(self, "pipeline"):
                 await self._close_in_time("what it accepted", self.pipeline.close())
             # Its own time: a pipeline that hangs must not leave the log open.

@@ -12,6 +12,7 @@ from typing import NewType, Protocol
 
 import msgspec
 
+from penstock.model.errors import PenstockError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 
@@ -120,8 +121,11 @@ class DurableLog(Protocol):
     async def space(self) -> DiskSpace | None:
         """Return how much room there is where the log lies; None when nobody can say. Raises `StorageError`."""
 
-    async def disable(self) -> None:
-        """Close the log and refuse every later `open` until an administrator enables it. Durable."""
+    async def disable(self, cause: PenstockError | None = None) -> None:
+        """Close the log and refuse every later `open` until an administrator enables it. Durable.
+
+        `cause`: what the errors of later opens say; None: an administrator wanted it.
+        """
 
     async def close(self) -> None:
         """Finish the appends under way, then release everything. Idempotent."""

@@ -221,7 +221,7 @@ class LocalLog:
             return None
         return await self._work.run("look for room for", self._directory.space)
 
-    async def disable(self) -> None:
+    async def disable(self, cause: PenstockError | None = None) -> None:
         """See `DurableLog.disable`. Appends under way fail. Also possible after a failed `open` or append.
 
         Raises `LogFencedError` if another incarnation owns the log: then that one decides.
@@ -230,7 +230,7 @@ class LocalLog:
             raise LogClosedError(f"{self._describe()} is {self._state.value}: only its owner can disable it")
         self._fail(LogDisabledError(f"{self._describe()} was disabled"))
         try:
-            await self._work.shielded(self._disable())
+            await self._work.shielded(self._disable(cause))
         finally:
             await self.close()
 
@@ -491,9 +491,9 @@ class LocalLog:
         # It has looked whose the log is.
         self._confirmed_s = max(self._confirmed_s, began_s)
 
-    async def _disable(self) -> None:
+    async def _disable(self, cause: PenstockError | None) -> None:
         async with self._metadata_lock:
-            await self._work.run_locked("disable", self._directory.disable)
+            await self._work.run_locked("disable", self._directory.disable, cause)
 
     async def _close(self) -> None:
         if self._writer is not None:

@@ -13,6 +13,7 @@ Rules that keep a fenced owner (one that still runs and does not know yet) harml
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,9 +25,12 @@ from penstock.model.errors import (
     LogFencedError,
     LogIdentityError,
     LogMissingError,
+    PenstockError,
+    StorageFullError,
 )
 from penstock.model.segments import Buffer
-from penstock.runtime.disk import Disk, DiskFile, DiskSpace, SharedByte
+from penstock.runtime.disk import Disk, DiskFile, DiskSpace, SharedByte, is_full_error
+from penstock.segmentstore.tier1.disabled_reason import DisabledReason, read_reason, remove_reason, write_reason
 from penstock.segmentstore.tier1.durable_log import InspectFrame
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
@@ -57,6 +61,8 @@ from penstock.segmentstore.tier1.log_records import (
 )
 from penstock.segmentstore.tier1.log_recovery import RecoveredLog, check_end, check_log, log_file_name, recover
 from penstock.segmentstore.tier1.made_logs import MadeLogs
+
+_log = logging.getLogger(__name__)
 
 _SPARE_PREFIX = "spare-"
 _LOG_PREFIX = "log-"
@@ -149,7 +155,7 @@ class LogDirectory:
             if not record.is_enabled:
                 raise LogDisabledError(
                     f"the log of container {self.container_id} in {self.path} is disabled: "
-                    "find out why (usually corruption), then enable it"
+                    + describe_disabled(read_reason(self._disk, self.path, record.epoch), self.container_id)
                 )
             assert self._owner is not None
             self.may_predecessor_answer = not record.is_settled or not (
@@ -301,9 +307,7 @@ class LogDirectory:
                     return self._disk.open(f"{self.path}/{spare_name}")
         return None
 
-    def publish(
-        self, file: DiskFile, spare_name: str, header: FileHeader, link: Link | None, sequence: int
-    ) -> str:
+    def publish(self, file: DiskFile, spare_name: str, header: FileHeader, link: Link | None, sequence: int) -> str:
         """Make a spare the log file that `header` says, durably; return its name. Raises `LogFencedError`.
 
         With `link` (by `open`) the file joins the log at once, as the one after the file that `link` names.
@@ -356,12 +360,27 @@ class LogDirectory:
                 if self._disk.exists(f"{self.path}/{name}"):
                     self._disk.rename(f"{self.path}/{name}", f"{self.path}/{spare}")
 
-    def disable(self) -> None:
-        """Make every later claim fail, and this incarnation too. Raises `LogFencedError`, `DataDirectoryInUseError`."""
+    def disable(self, cause: PenstockError | None = None) -> None:
+        """Make every later claim fail, and this incarnation too. `cause` is recorded durably before.
+
+        Raises `LogFencedError`, `DataDirectoryInUseError`.
+        """
         with self._locked():
             self.check_owned()
             assert self._record is not None
+            self._record_reason(self._record.epoch, cause)
             write_epoch(self._disk, self.path, replace(self._record, is_enabled=False)).close()
+
+    def _record_reason(self, epoch: int, cause: PenstockError | None) -> None:
+        text = "an administrator disabled it" if cause is None else str(cause)
+        reason = DisabledReason(self.container_id, epoch, isinstance(cause, CorruptionError), text)
+        try:
+            write_reason(self._disk, self.path, reason)
+        except (StorageFullError, OSError) as error:
+            if not is_full_error(error):
+                raise
+            # The log is disabled all the same: `write_epoch` has blocks in reserve.
+            _log.warning("there is no room to record why the log in %s is disabled: %s", self.path, text)
 
     def enable(self) -> None:
         """Take back `disable`. Raises `InvalidArgumentError` if the log is not disabled or does not exist."""
@@ -384,7 +403,11 @@ class LogDirectory:
             if record is None or record.is_enabled is is_enabled:
                 raise InvalidArgumentError(refusal)
             self._check_container(record)
+            if not is_enabled:
+                self._record_reason(record.epoch, None)
             write_epoch(self._disk, self.path, replace(record, is_enabled=is_enabled)).close()
+            if is_enabled:
+                remove_reason(self._disk, self.path)
 
     def release(self) -> None:
         """Close the epoch file. The log stays claimed on disk until the next claim."""
@@ -444,6 +467,16 @@ class LogDirectory:
             lock.release()
 
 
+def describe_disabled(reason: DisabledReason | None, container_id: int) -> str:
+    """Return why a log is disabled and what to do, for messages."""
+    if reason is not None:
+        return f"{reason.text}. {reason.advice}"
+    return (
+        "the cause was not recorded, usually it is corruption. Find out why from the server's log, then stop the "
+        f"server and run `penstock log enable {container_id}`"
+    )
+
+
 def spare_name(epoch: int, ordinal: int) -> str:
     """Return the name of an incarnation's spare file."""
     return f"{_SPARE_PREFIX}{epoch:016x}-{ordinal:08x}"
@@ -476,9 +509,7 @@ def encode_link_frame(
     encode_frame(header.salt, frame, [encode_link(link)], out)
 
 
-def encode_trailer(
-    header: FileHeader, sequence: int, offset: int, *, is_clean_close: bool, out: list[Buffer]
-) -> None:
+def encode_trailer(header: FileHeader, sequence: int, offset: int, *, is_clean_close: bool, out: list[Buffer]) -> None:
     """Append the buffers of a trailer at `offset` to `out`: it says that the file is synced up to there."""
     frame = FrameHeader(
         kind=FrameKind.TRAILER,

@@ -420,7 +420,7 @@ def _check_nothing_synced_after(disk: Disk, path: str, header: FileHeader, bad_o
     """Raise `CorruptionError` if a good frame after `bad_offset` says that the file had been synced beyond it."""
     file = disk.open(path, writable=False)
     try:
-        found = _find_synced_after(file, header, bad_offset)
+        found = find_synced_after(file, header, bad_offset)
     finally:
         file.close()
     if found is not None:
@@ -432,7 +432,8 @@ def _check_nothing_synced_after(disk: Disk, path: str, header: FileHeader, bad_o
         )
 
 
-def _find_synced_after(file: DiskFile, header: FileHeader, bad_offset: int) -> FrameHeader | None:
+def find_synced_after(file: DiskFile, header: FileHeader, bad_offset: int) -> FrameHeader | None:
+    """Return the first intact frame after `bad_offset` that says that the file had been synced beyond it, if any."""
     pattern = frame_pattern(header.salt)
     length = file.length()
     for start in range(bad_offset, length, _READ_LENGTH):

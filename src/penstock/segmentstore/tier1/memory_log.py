@@ -42,6 +42,7 @@ class _StoredLog:
     frames: list[LogFrame] = field(default_factory=list)
     epoch: int = 0
     is_enabled: bool = True
+    cause: str = ""
     last_address: int = 0
     truncation_address: int = 0
     fault: _AppendFault | None = None
@@ -126,7 +127,7 @@ class MemoryLog:
         await asyncio.sleep(0)
         if not self._stored.is_enabled:
             self._state = "failed"
-            raise LogDisabledError(f"{self._describe()} is disabled: find out why, then enable it")
+            raise LogDisabledError(f"{self._describe()} is disabled: find out why, then enable it{self._stored.cause}")
         if inspect is not None:
             self._inspect(inspect)
         if self._stored.is_lease_kept and (self._stored.holders or self._stored.unsettled_epoch):
@@ -193,12 +194,13 @@ class MemoryLog:
         """See `DurableLog.space`. Nobody can say."""
         return None
 
-    async def disable(self) -> None:
+    async def disable(self, cause: PenstockError | None = None) -> None:
         """See `DurableLog.disable`. Appends under way fail."""
         if self._epoch == 0 or self._state == "closed":
             raise LogClosedError(f"{self._describe()} is {self._state}: only its owner can disable it")
         self._check_owned()
         self._stored.is_enabled = False
+        self._stored.cause = "" if cause is None else f" ({cause})"
         self._fail(LogDisabledError(f"{self._describe()} was disabled"))
         await self.close()
 

@@ -10,14 +10,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 from penstock.model.errors import CorruptionError, LogMissingError
+from penstock.runtime.disk import Disk
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.durable_log import LogFrame, LogFrameRun
+from penstock.segmentstore.tier1.frame_format import BLOCK_LENGTH
 from penstock.segmentstore.tier1.log_directory import has_log
 from penstock.segmentstore.tier1.log_records import EPOCH_FILE, read_epoch, read_truncation
-from penstock.segmentstore.tier1.log_recovery import ChainFile, check_end, check_log, recover
+from penstock.segmentstore.tier1.log_recovery import (
+    ChainFile,
+    RecoveredLog,
+    check_end,
+    check_log,
+    read_frames,
+    recover,
+)
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.log_work import LogWork
-from penstock.segmentstore.tier1.recovered_frames import one_by_one, recovered_frames
+from penstock.segmentstore.tier1.recovered_frames import READ_BATCH_LENGTH, one_by_one, recovered_frames
 
 
 class ReadOnlyLog:
@@ -50,29 +59,9 @@ class ReadOnlyLog:
         await self._work.run("inspect", self._open)
 
     def _open(self) -> None:
-        if not self._disk.exists(self.path) or not has_log(self._disk, self.path):
-            raise LogMissingError(self.container_id, self.path, record="this data directory")
-        epoch = read_epoch(self._disk, self.path)
-        if epoch is None:
-            raise CorruptionError(f"{self.path}/{EPOCH_FILE}", 0, "the file is missing, although there are log files")
-        truncation = read_truncation(self._disk, self.path)
-        for record in (epoch, truncation):
-            if record is not None and record.container_id != self.container_id:
-                raise CorruptionError(
-                    self.path, 0, f"it is the log of container {record.container_id}, not of {self.container_id}"
-                )
-        check_log(self._disk, self.path, epoch, self._cluster_id)
-        self.epoch = epoch.epoch
-        self._truncation_address = 0 if truncation is None else truncation.address
-        found = recover(
-            self._disk,
-            self.path,
-            self.container_id,
-            self._truncation_address,
-            must_exist=truncation is not None,
-            cluster_id=self._cluster_id,
+        self.epoch, self._truncation_address, found = inspect_log(
+            self._disk, self.path, self.container_id, self._cluster_id
         )
-        check_end(self.path, found, epoch.closed_address)
         self._files = found.files
 
     async def frame_runs(self) -> AsyncGenerator[LogFrameRun, None]:
@@ -93,3 +82,42 @@ class ReadOnlyLog:
     def close(self) -> None:
         """Read no more."""
         self._work.close()
+
+
+def inspect_log(disk: Disk, directory: str, container_id: int, cluster_id: str = "") -> tuple[int, int, RecoveredLog]:
+    """Return a log's epoch, its truncation address, and its files with its end. Blocks and changes nothing.
+
+    `cluster_id`: a log of another cluster is refused; empty: any is read. Raises as `ReadOnlyLog.open`.
+    """
+    if not disk.exists(directory) or not has_log(disk, directory):
+        raise LogMissingError(container_id, directory, record="this data directory")
+    epoch = read_epoch(disk, directory)
+    if epoch is None:
+        raise CorruptionError(f"{directory}/{EPOCH_FILE}", 0, "the file is missing, although there are log files")
+    truncation = read_truncation(disk, directory)
+    for record in (epoch, truncation):
+        if record is not None and record.container_id != container_id:
+            raise CorruptionError(
+                directory, 0, f"it is the log of container {record.container_id}, not of {container_id}"
+            )
+    check_log(disk, directory, epoch, cluster_id)
+    address = 0 if truncation is None else truncation.address
+    found = recover(disk, directory, container_id, address, must_exist=truncation is not None, cluster_id=cluster_id)
+    check_end(directory, found, epoch.closed_address)
+    return epoch.epoch, address, found
+
+
+def check_frames(disk: Disk, directory: str, container_id: int, cluster_id: str = "") -> None:
+    """Read every frame of a log that nobody runs. Raises `CorruptionError`, and as `inspect_log`. Blocks."""
+    _, _, found = inspect_log(disk, directory, container_id, cluster_id)
+    sequence: int | None = None
+    for file in found.files:
+        if sequence not in (None, file.first_sequence):
+            raise CorruptionError(
+                f"{directory}/{file.name}",
+                BLOCK_LENGTH,
+                f"expected frame {sequence}, found frame {file.first_sequence}",
+            )
+        offset, sequence = BLOCK_LENGTH, file.first_sequence
+        while offset < file.end:
+            _, offset, sequence = read_frames(disk, directory, file, offset, sequence, READ_BATCH_LENGTH)

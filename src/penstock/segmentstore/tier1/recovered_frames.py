@@ -15,7 +15,7 @@ from penstock.segmentstore.tier1.frame_format import BLOCK_LENGTH
 from penstock.segmentstore.tier1.log_recovery import ChainFile, read_frames
 from penstock.segmentstore.tier1.log_work import LogWork
 
-_READ_BATCH_LENGTH = 8 * 1024 * 1024
+READ_BATCH_LENGTH = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ async def _read_batch(
         )
     sequence = file.first_sequence if position.offset == BLOCK_LENGTH else position.sequence
     runs, offset, sequence = await work.run(
-        "read", read_frames, disk, directory, file, position.offset, sequence, _READ_BATCH_LENGTH
+        "read", read_frames, disk, directory, file, position.offset, sequence, READ_BATCH_LENGTH
     )
     if offset < file.end:
         return runs, _ReadPosition(position.file_index, offset, sequence)
