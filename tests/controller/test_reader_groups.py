@@ -533,7 +533,7 @@ async def test_a_group_does_not_adopt_a_stream_that_was_not_made_for_it(stub, wi
 
 async def test_stuck_group_is_reported_and_finished(connect):
     """A group whose stream cannot be made in time: DEADLINE_EXCEEDED, and it is there later all the same."""
-    wire = await connect(ControllerSettings(workflow_timeout_s=0.05))
+    wire = await connect(ControllerSettings(workflow_timeout_s=0.5))
     await wire.service.create_scope("scope")
     gate = asyncio.Event()
     create = wire.cluster.store.create_segment

@@ -734,7 +734,7 @@ async def test_streams_of_an_offline_container_delay_no_other_stream(cluster, is
         await service.create_stream("scope", name, StreamConfig(Scaling.fixed(2), retention=by_size(20)))
     one = House(cluster, service)
     cycle = service._retention._cycle
-    cycle._pace = replace(cycle._pace, place_s=0.02)
+    cycle._pace = replace(cycle._pace, place_s=0.2)
     if is_hanging:
         blocked.is_blocked = True
     else:
@@ -745,7 +745,7 @@ async def test_streams_of_an_offline_container_delay_no_other_stream(cluster, is
 
         scripted.rule = rule
     length, heads = 0, set()
-    deadline_s = asyncio.get_running_loop().time() + 20
+    deadline_s = asyncio.get_running_loop().time() + 120
     while len(heads) < 6:
         assert asyncio.get_running_loop().time() < deadline_s, f"the heads were {heads}"
         length += 10
