@@ -325,3 +325,9 @@ def test_a_watch_behind_a_post_that_had_no_effect_is_not_looked_at_for_ever() ->
         mutation.profile for mutation in MUTATIONS if mutation.name == "write a state on condition of what is there"
     )
     assert run(675441, profile).violations == ()
+
+
+def test_merged_segments_are_read_before_storage_reported_their_lengths() -> None:
+    """A start trusted the log for named segments only, so the bytes of a merged source seemed lost until its lookup."""
+    profile = next(mutation.profile for mutation in MUTATIONS if mutation.name == "join what has changed meanwhile")
+    assert run(327121, profile).violations == ()

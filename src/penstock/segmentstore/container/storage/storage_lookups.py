@@ -91,6 +91,9 @@ class StorageLookups:
             )  # fmt: skip
             for segment in segments:
                 self._trust_log(segment)
+            # Sources have lost their names to the merge, so they are not among the segments.
+            for _, source, _ in self._merges:
+                self._trust_log(source)
         else:
             self._end()
 
