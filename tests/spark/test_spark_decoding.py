@@ -253,8 +253,9 @@ def test_a_session_reads_json_and_avro_as_columns(spark, store, client: Client, 
     with pytest.raises(Exception, match=r"the event at byte 34 is no json record"):
         frame.schema("value struct<id: bigint>, offset bigint").load().collect()
     end = json.dumps({"positions": {"0": 34}, "scope": stream.split("/")[0], "stream": stream.split("/")[1], "v": 1})
-    (row,) = frame.schema("value struct<id: bigint>, offset bigint").option("until", end).load().collect()
-    assert (row.value.id, row.offset) == (1, 0)
+    schema = "VALUE struct<id: bigint not null> not null, offset bigint"
+    (row,) = frame.schema(schema).option("until", end).load().collect()
+    assert (row.VALUE.id, row.offset) == (1, 0)
     start = end.replace("34", "44")
     frame = read(spark, store, stream, decode="avro", decodeSchema=json.dumps(avro), start=start)
     (row,) = frame.selectExpr("value.*", "unix_micros(value.at) as micros").collect()

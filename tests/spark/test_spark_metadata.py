@@ -6,8 +6,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
-from penstock.spark.metadata_tables import metadata_table
-from penstock.spark.options import parse_metadata_options
+from penstock.model.errors import InvalidArgumentError
+from penstock.spark.metadata_tables import MetadataReader, MetadataTable, metadata_table
+from penstock.spark.options import Column, parse_metadata_options
 from support.spark_queries import read, scale
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -27,6 +28,25 @@ def test_streams_of_a_scope(spark, store, client, new_stream) -> None:
     assert len(rows) == len(set(rows))
     assert name in {row.stream_name for row in rows}
     assert set(table(spark, store, "streams", stream=stream)) == set(rows)
+
+
+def test_a_schema_narrows_orders_and_renames_the_columns_of_a_table(spark, store, new_stream) -> None:
+    stream = new_stream(1)
+    scope, _, name = stream.partition("/")
+    source = spark.read.format("penstock").options(uri=store.uri, metadata="Streams", scope=scope)
+    frame = source.schema("Stream_Name string not null, scope_name string").load()
+    assert (name, scope) in {(row.Stream_Name, row.scope_name) for row in frame.collect()}
+    assert {row.stream_name for row in source.schema("stream_name string").load().collect()} >= {name}
+    with pytest.raises(Exception, match="the schema has column 'stream_name int'"):
+        source.schema("stream_name int").load().collect()
+
+
+def test_a_table_with_null_in_a_column_that_is_not_null_is_refused() -> None:
+    table = MetadataTable("T", {"a": "int"}, lambda client, options: iter([(1,), (None,)]))
+    options = parse_metadata_options({"stream": "a/b", "uri": "tcp://127.0.0.1:1"}, needs_stream=True)
+    assert MetadataReader(table, options, [Column("a", "int")]).partitions()[0].rows == [(1,), (None,)]
+    with pytest.raises(InvalidArgumentError, match="'A' as not null, but table T has null there"):
+        MetadataReader(table, options, [Column("A", "int", is_nullable=False)]).partitions()
 
 
 def test_where_a_stream_begins_and_ends_in_texts_that_reads_take(spark, store, client, new_stream, write) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from penstock.model.errors import InvalidArgumentError, InvalidNameError
 from penstock.spark.options import (
     COLUMN_TYPES,
+    Column,
     SourceOptions,
     StoreSettings,
     metadata_name,
@@ -158,11 +161,12 @@ def test_a_micro_batch_has_a_most_and_a_least() -> None:
 
 def test_a_schema_narrows_the_columns_to_what_there_is() -> None:
     options = parse_source_options({"stream": "a/b"})
-    assert narrowed(options, [("offset", "bigint"), ("event", "binary")]).columns == ("offset", "event")
-    for columns in ([("event", "string")], [("value", "binary")]):
+    plain = narrowed(options, [Column("offset", "bigint"), Column("event", "binary")])
+    assert (plain.columns, plain.declared) == (("offset", "event"), ())
+    for columns in ([Column("event", "string")], [Column("value", "binary")]):
         with pytest.raises(InvalidArgumentError, match=r"the penstock source has event binary, scope string"):
             narrowed(options, columns)
-    for columns in ([], [("event", "binary"), ("event", "binary")]):
+    for columns in ([], [Column("event", "binary"), Column("EVENT", "binary")]):
         with pytest.raises(InvalidArgumentError, match="name at least one, each once"):
             narrowed(options, columns)
 
@@ -269,23 +273,41 @@ def test_a_sink_writes_to_one_stream() -> None:
 
 
 @pytest.mark.parametrize("path", ["a/x,a/y", "a/x , a/y", "a/x,b/*"])
-def test_load_takes_a_list_of_streams(path: str) -> None:
+def test_load_takes_streams_in_a_text_or_a_list(path: str) -> None:
+    """Spark hands a list on as JSON."""
     streams = tuple(part.strip() for part in path.split(","))
     assert parse_source_options({"path": path}).streams == streams
+    assert parse_source_options({"paths": json.dumps(path.split(","))}).streams == streams
+    assert parse_source_options({"paths": json.dumps([path]), "stream": ",".join(streams)}).streams == streams
 
 
-def test_a_schema_in_capital_letters_is_refused_when_the_query_is_planned() -> None:
+@pytest.mark.parametrize(
+    ("paths", "complaint"),
+    [
+        ('["a/x", "orders"]', "load.. was given 'orders' in a list: name each stream as 'scope/stream'"),
+        ('["a/x", "/data/orders"]', "load.. was given '/data/orders' in a list"),
+        ("[]", "name at least one stream"),
+        ("a/x", "not a JSON list"),
+        ('["a/x", "a/z"]', "'stream' is 'a/y', but load.. was given 'a/x,a/z'"),
+    ],
+)
+def test_a_list_that_does_not_name_the_streams_is_refused(paths: str, complaint: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=complaint):
+        parse_source_options({"paths": paths} | ({"stream": "a/y"} if "a/z" in paths else {}))
+
+
+def test_columns_of_a_schema_have_their_own_letters_and_nullability() -> None:
     options = parse_source_options({"stream": "a/x"})
-    with pytest.raises(InvalidArgumentError, match="column 'EVENT': the penstock source calls it 'event'"):
-        narrowed(options, [("EVENT", "binary")])
+    for columns in ([Column("EVENT", "binary")], [Column("event", "binary", is_nullable=False)]):
+        found = narrowed(options, columns)
+        assert (found.columns, found.declared) == (("event",), tuple(columns))
 
 
-def test_a_schema_that_is_not_null_is_refused_when_the_query_is_planned() -> None:
-    pytest.importorskip("pyspark", reason="needs pyspark: the extra 'spark'")
-    from pyspark.sql.types import BinaryType, StructField, StructType
-
-    from penstock.spark.datasource import PenstockDataSource
-
-    schema = StructType([StructField("event", BinaryType(), nullable=False)])
-    with pytest.raises(InvalidArgumentError, match="leave 'not null' out"):
-        PenstockDataSource({"stream": "a/x"}).reader(schema)
+@pytest.mark.parametrize("column", [Column("Value", "struct<id:bigint>", False), Column("malformed", "binary", False)])
+def test_columns_that_may_hold_null_cannot_be_declared_not_null(column: Column) -> None:
+    given = {"stream": "a/x", "decode": "json", "decodeSchema": "id long"}
+    lenient = parse_source_options(given | {"malformed": "null"})
+    with pytest.raises(InvalidArgumentError, match=f"{column.name}' as not null, but option 'malformed' is 'null'"):
+        narrowed(lenient, [column])
+    if column.name == "Value":
+        assert narrowed(parse_source_options(given), [column]).declared == (column,)

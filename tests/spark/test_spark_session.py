@@ -75,6 +75,26 @@ def test_a_schema_of_the_users_narrows_the_columns_too(spark, store, new_stream,
     assert [(row.offset, row.event) for row in frame.collect()] == [(28 * at, each) for at, each in enumerate(events)]
     with pytest.raises(Exception, match="the schema has column 'event string'"):
         source.schema("event string").load().collect()
+    # In letters of its own, and not null: rows have what the schema declares, in streaming queries too.
+    schema = "OFFSET bigint not null, Event binary not null, stream string"
+    frame = source.schema(schema).load([stream])
+    assert [(field.name, field.nullable) for field in frame.schema] == [
+        ("OFFSET", False), ("Event", False), ("stream", True),
+    ]  # fmt: skip
+    name = stream.partition("/")[2]
+    wanted = [(28 * at, each, name) for at, each in enumerate(events)]
+    assert [(row.OFFSET, row.Event, row.stream) for row in frame.collect()] == wanted
+    follower = spark.readStream.format("penstock").options(uri=store.uri, start="earliest").schema(schema)
+    found: list[object] = []
+    following = follower.load(stream).writeStream.foreachBatch(lambda rows, number: found.extend(rows.collect()))
+    following.trigger(availableNow=True).start().awaitTermination()
+    assert [tuple(row) for row in found] == wanted
+
+
+def test_load_takes_a_list_of_streams(spark, store, new_stream, write) -> None:
+    one, other = new_stream(1), new_stream(1)
+    events = write(one, 5) + write(other, 5, first=5)
+    assert events_of(spark.read.format("penstock").option("uri", store.uri).load([one, other])) == Counter(events)
 
 
 def test_an_empty_stream_and_an_empty_range_give_no_rows(spark, store, client, new_stream, write) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.events import EVENT_HEADER_LENGTH, framed_length_at
 from penstock.model.segments import Buffer
+from penstock.spark.options import Column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,6 +107,18 @@ def _joined(parts: Sequence[Buffer], segment_name: str, base_offset: int) -> tup
     return b"", b"".join(parts)
 
 
+def as_declared(batches: Iterable[pa.RecordBatch], declared: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    """Yield batches under the names, and as nullable as, a schema declares their columns, which copies no bytes."""
+    import pyarrow as pa
+
+    for batch in batches:
+        fields = [
+            pa.field(column.name, array.type, nullable=column.is_nullable)
+            for column, array in zip(declared, batch.columns, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+
+
 class _Shape:
     """Puts events into record batches of one fixed schema: Spark checks the first batch and trusts the others."""
 
@@ -144,5 +157,3 @@ class _Shape:
                 else:
                     arrays.append(pa.repeat(self._constants[name], count))
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource
 from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
 from penstock.spark.decode_options import MALFORMED, VALUE
 from penstock.spark.options import (
+    Column,
     SinkOptions,
     SourceOptions,
     metadata_name,
@@ -58,12 +59,13 @@ class PenstockDataSource(DataSource):
             from penstock.spark.metadata_tables import MetadataReader, metadata_table
 
             table = metadata_table(name)
-            return MetadataReader(table, parse_metadata_options(self.options, needs_stream=table.needs_stream))
+            options = parse_metadata_options(self.options, needs_stream=table.needs_stream)
+            return MetadataReader(table, options, _columns_of(schema))
         from penstock.spark.source import PenstockBatchReader, check_batch_start
 
-        options = self._source_options(schema)
-        check_batch_start(options)
-        return PenstockBatchReader(options)
+        source_options = self._source_options(schema)
+        check_batch_start(source_options)
+        return PenstockBatchReader(source_options)
 
     def streamReader(self, schema: StructType) -> PenstockStreamReader:
         """Return a reader that follows the stream."""
@@ -88,14 +90,7 @@ class PenstockDataSource(DataSource):
         return PenstockStreamWriter(self._sink_options(schema, overwrite))
 
     def _source_options(self, schema: StructType) -> SourceOptions:
-        required = [field.name for field in schema.fields if not field.nullable]
-        if required:
-            raise InvalidArgumentError(
-                f"the schema has column {required[0]!r} as not null: columns of the penstock source are nullable; "
-                "leave 'not null' out"
-            )
-        columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        options = narrowed(parse_source_options(self.options), columns)
+        options = narrowed(parse_source_options(self.options), _columns_of(schema))
         if options.decoding is None or not {VALUE, MALFORMED}.intersection(options.columns):
             return options
         if VALUE not in options.columns:
@@ -121,3 +116,7 @@ class PenstockDataSource(DataSource):
             )
         prepare_target(options)
         return options
+
+
+def _columns_of(schema: StructType) -> list[Column]:
+    return [Column(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields]

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.model.errors import InvalidArgumentError, NoSuchTableError
 from penstock.model.names import segment_epoch
-from penstock.spark.options import MetadataOptions
+from penstock.spark.options import Column, MetadataOptions, matched
 
 if TYPE_CHECKING:
     from penstock import Client
@@ -165,17 +165,31 @@ class RowsPartition(InputPartition):
 
 
 class MetadataReader(DataSourceReader):
-    """Reads one table."""
+    """Reads one table, as `columns` of it."""
 
-    def __init__(self, table: MetadataTable, options: MetadataOptions) -> None:
+    def __init__(self, table: MetadataTable, options: MetadataOptions, columns: Sequence[Column]) -> None:
+        """Raises `InvalidArgumentError`: the table does not have the columns of a schema given to the reader."""
         self._table = table
         self._options = options
+        self._columns = tuple(columns)
+        known = list(table.columns)
+        self._indexes = [known.index(name) for name in matched(columns, table.columns)]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Read the table."""
+        """Read the table. Raises `InvalidArgumentError`: a column that is to be not null has a null."""
         from penstock.spark.store import client_of
 
-        return [RowsPartition(list(self._table.rows(client_of(self._options.store), self._options)))]
+        rows = [
+            tuple(row[index] for index in self._indexes)
+            for row in self._table.rows(client_of(self._options.store), self._options)
+        ]
+        for at, column in enumerate(self._columns):
+            if not column.is_nullable and any(row[at] is None for row in rows):
+                raise InvalidArgumentError(
+                    f"the schema has column {column.name!r} as not null, but table {self._table.name} has null there: "
+                    "leave 'not null' out"
+                )
+        return [RowsPartition(rows)]
 
     def read(self, partition: InputPartition) -> Iterator[Row]:
         """Yield the rows."""

@@ -9,14 +9,15 @@ plans, so none of them may hold a secret.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import check_scope_name, check_stream_name, split_scoped_name
-from penstock.spark.decode_options import VALUE, Decoding, parse_decoding
+from penstock.spark.decode_options import MALFORMED, VALUE, Decoding, parse_decoding
 from penstock.spark.option_values import byte_count, count, duration_s, flag
 
 if TYPE_CHECKING:
@@ -145,6 +146,14 @@ class StoreSettings:
     outage_s_max: float = 120.0
 
 
+class Column(NamedTuple):
+    """A column of a schema: its name in the schema's letters, its Spark type, and whether it may be null."""
+
+    name: str
+    kind: str
+    is_nullable: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Settings of one read.
@@ -160,6 +169,7 @@ class SourceOptions:
         partition_bytes_max: a segment's range above this is split among tasks; None means never.
         partition_count_min: split until there are about so many tasks; 0 means one task per segment.
         columns: names out of `COLUMN_TYPES` and those of `decoding`, in the order wanted.
+        declared: `columns` as the schema given to the reader has them; empty: under their own names, nullable.
         fails_on_loss: what was truncated before it was read is an error; else it is passed, and said.
         direct_reads: `DIRECT_AUTO`, `DIRECT_NEVER` or `DIRECT_ALWAYS`.
         storage_place: where long-term storage is as tasks see it, if not where the store says.
@@ -182,6 +192,7 @@ class SourceOptions:
     partition_bytes_max: int | None = None
     partition_count_min: int = 0
     columns: tuple[str, ...] = tuple(COLUMN_TYPES)
+    declared: tuple[Column, ...] = ()
     fails_on_loss: bool = True
     direct_reads: str = DIRECT_AUTO
     storage_place: str = ""
@@ -268,10 +279,32 @@ def _canonical(options: Mapping[str, str], known: Mapping[str, tuple[str, ...]],
             )
         found[name] = value
         spelt[name] = spelling
-    path = next((value.strip() for key, value in options.items() if key.lower() == "path"), "")
+    loaded = {key.lower(): value.strip() for key, value in options.items()}
+    path = loaded.get("path", "")
+    if "paths" in loaded and known is _READ:
+        path = _listed_streams(loaded["paths"])
+        stream = found.get("stream", "").strip()
+        if stream and "".join(stream.split()) != path:
+            raise InvalidArgumentError(
+                f"option 'stream' is {stream!r}, but load() was given {path!r}: give one of them"
+            )
     if not found.get("stream", "").strip() and _STREAM_PATH.match(path):
         found["stream"] = path
     return found
+
+
+def _listed_streams(text: str) -> str:
+    """Return the list that `load` was given, which Spark hands on as JSON, as option `stream` has it."""
+    try:
+        paths = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidArgumentError(f"option 'paths' is {text!r}, which is not a JSON list: use 'stream'") from error
+    if not isinstance(paths, list) or not paths:
+        raise InvalidArgumentError(f"load() was given {text}: name at least one stream, as 'scope/stream'")
+    for path in paths:
+        if not isinstance(path, str) or not _STREAM_PATH.match(path.strip()):
+            raise InvalidArgumentError(f"load() was given {path!r} in a list: name each stream as 'scope/stream'")
+    return ",".join("".join(path.split()) for path in paths)
 
 
 def _unknown(key: str, by_spelling: Mapping[str, tuple[str, str]], role: str) -> str:
@@ -417,24 +450,47 @@ def _subscriber(found: Mapping[str, str], streams: Sequence[str]) -> str | None:
     return "/".join(split_scoped_name(name if "/" in name else f"{streams[0].partition('/')[0]}/{name}"))
 
 
-def narrowed(options: SourceOptions, columns: Sequence[tuple[str, str]]) -> SourceOptions:
-    """Return `options` with the columns of a schema, each with its Spark type: `spark.read.schema(...)` narrows them.
+def matched(columns: Sequence[Column], types: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names in `types` of the columns of a schema. Names have no case, as in Spark.
+
+    Of type ``struct<...>`` in `types`, or of none yet, is what events are decoded into: any struct fits.
 
     Raises:
-        InvalidArgumentError: the source has no such column, or of another type, or one is named twice.
+        InvalidArgumentError: there is no such column, or of another type, or one is named twice, or none at all.
     """
-    names, types = tuple(name for name, _ in columns), _column_types(options.decoding)
-    for name in names:
-        if name not in types and name.lower() in types:
-            raise InvalidArgumentError(f"the schema has column {name!r}: the penstock source calls it {name.lower()!r}")
-    for name, (_, kind) in zip(names, columns, strict=True):
-        # What is decoded may have any columns.
-        if types.get(name) != kind and not (name == VALUE and name in types and kind.startswith("struct<")):
-            known = ", ".join(f"{column} {its_kind}" for column, its_kind in types.items())
-            raise InvalidArgumentError(f"the schema has column '{name} {kind}'; the penstock source has {known}")
+    names = tuple(column.name.lower() for column in columns)
+    for name, column in zip(names, columns, strict=True):
+        is_decoded = name == VALUE and name in types and column.kind.startswith("struct<")
+        if types.get(name) != column.kind and not is_decoded:
+            known = ", ".join(f"{each} {its_kind}" for each, its_kind in types.items())
+            raise InvalidArgumentError(
+                f"the schema has column '{column.name} {column.kind}'; the penstock source has {known}"
+            )
     if not names or len(set(names)) != len(names):
-        raise InvalidArgumentError(f"the schema has the columns {names}: name at least one, each once")
-    return replace(options, columns=names)
+        listing = ", ".join(column.name for column in columns) or "none"
+        raise InvalidArgumentError(f"the schema has the columns {listing}: name at least one, each once")
+    return names
+
+
+def narrowed(options: SourceOptions, columns: Sequence[Column]) -> SourceOptions:
+    """Return `options` with the columns of a schema: `spark.read.schema(...)` narrows, orders and renames them.
+
+    Raises:
+        InvalidArgumentError: as `matched`, or a column is to be not null of which some rows are null.
+    """
+    names = matched(columns, _column_types(options.decoding))
+    for name, column in zip(names, columns, strict=True):
+        if column.is_nullable or options.decoding is None or not options.decoding.is_lenient:
+            continue
+        if name in (VALUE, MALFORMED):
+            raise InvalidArgumentError(
+                f"the schema has column {column.name!r} as not null, but option 'malformed' is 'null': each row has "
+                f"null in '{VALUE}' or in '{MALFORMED}'; leave 'not null' out, or set malformed to fail"
+            )
+    is_plain = all(
+        name == column.name and column.is_nullable for name, column in zip(names, columns, strict=True)
+    )
+    return replace(options, columns=names, declared=() if is_plain else tuple(columns))
 
 
 def metadata_name(options: Mapping[str, str]) -> str | None:

@@ -204,7 +204,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     if not isinstance(partition, SegmentRangePartition):
         return
     from penstock.spark.batches import Place as Progress
-    from penstock.spark.batches import record_batches
+    from penstock.spark.batches import as_declared, record_batches
     from penstock.spark.decoding import EventDecoder, raw_columns
     from penstock.spark.store import StoredStream
 
@@ -227,7 +227,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
             )
             if decoder is not None:
                 batches = decoder.decoded(batches, options.columns, stream.segment_name(wanted.segment))
-            yield from batches
+            yield from as_declared(batches, options.declared) if options.declared else batches
             break
         except (SegmentTruncatedError, NoSuchSegmentError):
             if options.fails_on_loss:
