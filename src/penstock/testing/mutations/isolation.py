@@ -10,7 +10,9 @@ from penstock.model.errors import CorruptionError
 from penstock.runtime.disk import Disk
 from penstock.runtime.work import PoolSettings, WorkPools, WorkQueue
 from penstock.segmentstore.connection import Connection
+from penstock.segmentstore.container.transients import TransientSegments
 from penstock.segmentstore.ingest_budget import IngestBudget
+from penstock.segmentstore.own_transients import OwnTransients
 from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.log_recovery import ChainFile
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
@@ -70,6 +72,22 @@ def _read_late_writes() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _let_transients_take_all_slots() -> Iterator[None]:
+    def check(self: TransientSegments | OwnTransients, name: str) -> None:
+        """There is room for one more."""
+
+    with patched(TransientSegments, "check", check), patched(OwnTransients, "_check", check):
+        yield
+
+
+def _leave_transients_behind() -> AbstractContextManager[None]:
+    async def delete_all(self: OwnTransients) -> None:
+        self._made = {}
+
+    return patched(OwnTransients, "delete_all", delete_all)
+
+
 _HANGING = short_profile("long-term storage hangs", "bytes", "tables", "crowd", "attributes", kinds=("DiskStall",))
 #: Long enough for all threads to get stuck, and for a log to be missed.
 _HANGS = replace(
@@ -96,6 +114,14 @@ ISOLATION_MUTATIONS: tuple[Mutation, ...] = (
         "give each connection a budget of its own", "memory is bounded over connections",
         short_profile("a crowd of connections to a stalled log", "connections", kinds=("DiskStall",)),
         _give_each_connection_a_budget,
+    ),
+    Mutation(
+        "let transient segments take all slots", "one client's large events stop no creation of others",
+        short_profile("transient segments without end", "transients"), _let_transients_take_all_slots,
+    ),
+    Mutation(
+        "leave transient segments behind", "transient segments go with their connection",
+        short_profile("transient segments whose clients go", "transients"), _leave_transients_behind,
     ),
     Mutation(
         "read what a predecessor wrote late", "an old owner can do no harm",

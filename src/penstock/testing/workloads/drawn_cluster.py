@@ -18,6 +18,7 @@ from penstock.segmentstore.container_settings import (
     JoinSettings,
     OrphanSettings,
     SpaceSettings,
+    TransientSettings,
 )
 from penstock.segmentstore.settings import CacheSettings, DiskCacheSettings, SegmentStoreSettings
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
@@ -55,6 +56,7 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_controllers(cluster, own("controllers"), profile)
     cluster = _with_writes_ahead(cluster, own("writes ahead"))
     cluster = _with_read_ranges(cluster, own("read ranges"))
+    cluster = _with_transients(cluster, own("transients"))
     if profile.rescue_gap_s:
         cluster = _with_images(cluster, own("images"))
     if profile.storage == "bucket" or profile.has_joins:
@@ -287,6 +289,21 @@ def _with_read_ranges(cluster: ClusterSettings, rng: random.Random) -> ClusterSe
     lone_bytes = container.read_ahead_bytes
     container = replace(container, read_ahead_range_bytes=rng.choice((0, lone_bytes + 700, 4 * lone_bytes)))
     return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
+
+
+def _with_transients(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
+    """Return a cluster with few large events at a time, of a connection, a segment or a container."""
+    container = replace(
+        cluster.segment_store.container,
+        transients=TransientSettings(
+            share_percent_max=rng.choice((10, 20, 30)),
+            parent_max=rng.choice((2, 1000)),
+            idle_s=rng.choice((2.0, 300.0)),
+            sweep_interval_s=0.5,
+        ),
+    )
+    connection = replace(cluster.segment_store.connection, transient_segments_max=rng.choice((1, 4, 256)))
+    return replace(cluster, segment_store=replace(cluster.segment_store, container=container, connection=connection))
 
 
 def _with_images(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:

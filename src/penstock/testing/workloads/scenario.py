@@ -30,6 +30,7 @@ from penstock.testing.workloads.stream_lives import StreamLives
 from penstock.testing.workloads.subscribers import Subscribers
 from penstock.testing.workloads.tables import CounterClient, TableClient
 from penstock.testing.workloads.transactions import TransactionWriter, WholeReader
+from penstock.testing.workloads.transient_flood import TransientFlood
 from penstock.testing.workloads.user_calls import UserCalls
 from penstock.testing.workloads.user_groups import UserGroups
 from penstock.testing.workloads.user_tables import UserStates, UserTables
@@ -43,9 +44,11 @@ TRIMMED_STREAM = f"{SCOPE}/trimmed"
 USER_STREAM = f"{SCOPE}/user-events"
 
 #: They cost much: where not every workload takes part anyway they do less often than others.
-_RARE = ("names", "mortals", "user writers", "group changes")
+_RARE = ("names", "mortals", "user writers", "group changes", "transients")
 #: They came later.
-_LATER = ("streams", "user writers", "users", "user tables", "user states", "group changes", "connections")
+_LATER = (
+    "streams", "user writers", "users", "user tables", "user states", "group changes", "connections", "transients",
+)  # fmt: skip
 #: So many have transactions open on one stream at a time that several are committed together.
 TRANSACTION_CROWD_SIZE = 5
 _RARE_SHARE = 0.4
@@ -234,6 +237,8 @@ class Scenario:
         for name, kind in _OF_USERS.items():
             if name in self.workloads:
                 made.append(kind(*place(name.replace(" ", "-")), habits=self.profile.habits))
+        if "transients" in self.workloads:
+            made.append(TransientFlood(*place("transients"), parent=f"{SCOPE}/flooded/0.#epoch.0"))
         return made
 
     def _add_users(self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]) -> None:
