@@ -23,6 +23,7 @@ from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, DataDirectoryInUseError, InvalidArgumentError
 from penstock.runtime.disk import DiskLock, LocalLock
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.log_owner import LogOwner
 
@@ -57,16 +58,13 @@ class Identity:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Identity:
-        """Read what `encode` made. Raises `CorruptionError`, `DataDirectoryError` for another format version."""
+        """Read what `encode` made. Raises `CorruptionError`, `LaterVersionError`."""
         body, mark, checksum = data.rpartition(b"crc32c = ")
         if not mark or checksum.strip() != b'"%08x"' % crc32c(body, 0):
             raise CorruptionError(path, len(body), "the checksum does not match: it was edited or damaged")
         fields = tomllib.loads(body.decode())
         if fields["format_version"] != FORMAT_VERSION:
-            raise DataDirectoryError(
-                f"{path} has format version {fields['format_version']}, this program knows {FORMAT_VERSION}: "
-                "start the version of Penstock that wrote it"
-            )
+            raise version_error(path, fields["format_version"], (FORMAT_VERSION,))
         return cls(str(fields["cluster_id"]), int(fields["container_count"]))
 
 
@@ -118,6 +116,7 @@ class DataDirectory:
             DataDirectoryInUseError: another process runs on it.
             DataDirectoryError: it belongs to something else, or has another number of containers.
             CorruptionError: its identity is damaged.
+            LaterVersionError: a later version has made it.
         """
         try:
             self._disk.make_directory(self.root)

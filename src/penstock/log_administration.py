@@ -33,12 +33,14 @@ class LogState(StrEnum):
         DISABLED: no; it was switched off, because it was found damaged or by hand.
         DAMAGED: no; the file that says so is damaged itself, is an old copy, or the log is another cluster's.
         MISSING: no; the log was created once, and is not there.
+        LATER_VERSION: not by this version; a later one has written it.
     """
 
     ENABLED = "enabled"
     DISABLED = "disabled"
     DAMAGED = "damaged"
     MISSING = "missing"
+    LATER_VERSION = "later version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,9 @@ class LogAdministration:
             if record is not None:
                 epoch = record.epoch
                 check_log(self._disk, path, record, self._cluster_id)
-        except (CorruptionError, LogIdentityError, LaterVersionError) as error:
+        except LaterVersionError as error:
+            state, problem = LogState.LATER_VERSION, str(error)
+        except (CorruptionError, LogIdentityError) as error:
             problem = str(error)
         else:
             if record is not None:

@@ -16,6 +16,7 @@ from penstock.model.errors import (
     StorageError,
     StorageIdentityError,
     StorageUnavailableError,
+    UnreadableDataError,
 )
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.inspection import ContainerInspection
@@ -83,7 +84,7 @@ async def check_opened(
     async with AsyncExitStack() as held:
         containers: list[CheckedContainer] = []
         failures: dict[int, StorageError] = {}
-        index_problems: dict[int, CorruptionError] = {}
+        index_problems: dict[int, UnreadableDataError] = {}
         cache = Cache(settings.segment_store.cache)
         for container_id in await _container_ids(directory, identity, runtime, failures):
             path = f"{directory.tier1}/{container_id}"

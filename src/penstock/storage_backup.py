@@ -23,6 +23,7 @@ from penstock.model.errors import CorruptionError, LogDamagedError, StorageError
 from penstock.runtime.disk import Disk
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.image import ContainerImage, ImageName
+from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier1.read_only_log import ReadOnlyLog
 from penstock.settings import StandaloneSettings
 from penstock.storage_administration import CheckProgress
@@ -70,14 +71,14 @@ class Backup:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Backup:
-        """Read what `encode` made. Raises `CorruptionError`, `BackupError` for another format version."""
+        """Read what `encode` made. Raises `CorruptionError`, `LaterVersionError`."""
         try:
             content: dict[str, Any] = json.loads(data)
             fields = content["backup"]
             if content["crc32c"] != _checksum(_json(fields)):
                 raise CorruptionError(path, 0, "the checksum does not match: it was edited or damaged")
             if (version := fields.pop("format_version")) != BACKUP_FORMAT_VERSION:
-                raise BackupError(f"{path} has format version {version}, this program knows {BACKUP_FORMAT_VERSION}")
+                raise version_error(path, version, (BACKUP_FORMAT_VERSION,))
             containers = tuple(BackedUpContainer(**each) for each in fields.pop("containers"))
             return cls(**fields, containers=containers)
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.data_directory import DataDirectory, DataDirectoryError, Identity
-from penstock.model.errors import CorruptionError, DataDirectoryInUseError, InvalidArgumentError
+from penstock.model.errors import CorruptionError, DataDirectoryInUseError, InvalidArgumentError, LaterVersionError
 from penstock.runtime.runtime import Runtime, real_runtime
 
 
@@ -92,7 +92,7 @@ def test_an_identity_survives_its_encoding_and_a_later_format_is_refused() -> No
     from penstock.model.checksum import crc32c
     body = identity.encode().rpartition(b"crc32c")[0].replace(b"format_version = 1", b"format_version = 2")
     later = body + b'crc32c = "%08x"\n' % crc32c(body, 0)
-    with pytest.raises(DataDirectoryError, match="format version 2"):
+    with pytest.raises(LaterVersionError, match="format version 2, this version reads 1"):
         Identity.decode(later, "p")
 
 

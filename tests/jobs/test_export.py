@@ -619,7 +619,7 @@ def test_a_manifest_that_is_none_is_reported(tmp_path: Path) -> None:
     newest = max((tmp_path / "_penstock").glob("*.json"))
     whole = newest.read_bytes()
     assert Manifest.decode(whole, "here").encode() == whole
-    for damaged in (b"", b"{}", whole[:-1], whole.replace(b'"v":1', b'"v":2'), whole.replace(b"positions", b"x")):
+    for damaged in (b"", b"{}", whole[:-1], whole.replace(b'"v":1', b'"v":0'), whole.replace(b"positions", b"x")):
         newest.write_bytes(damaged)
         with pytest.raises(CorruptionError, match=newest.name):
             place.open()

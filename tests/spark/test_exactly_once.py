@@ -14,7 +14,7 @@ import penstock.aio
 from penstock.client.client import Client
 from penstock.client.tables import Table
 from penstock.client.transaction_endings import TransactionInfo
-from penstock.model.errors import CorruptionError, MetadataConflictError, PenstockError
+from penstock.model.errors import CorruptionError, LaterVersionError, MetadataConflictError, PenstockError
 from penstock.spark.errors import BatchOvertakenError, LostBatchError, OtherQueryError
 from penstock.spark.exactly_once import BatchIdentity, Decisions, SinkBatch, SinkLimits, SinkTask, by_stream
 from penstock.spark.ledger import (
@@ -388,7 +388,7 @@ def test_a_row_that_is_none_is_reported() -> None:
     for damaged in (b"", b"{}", row.encode()[:-1], row.encode().replace(b"intent", b"indent")):
         with pytest.raises(CorruptionError, match="here"):
             LedgerRow.decode(damaged, "here")
-    with pytest.raises(CorruptionError, match="version 3 is unknown"):
+    with pytest.raises(LaterVersionError, match="version 3, this version reads 1 to 2"):
         LedgerRow.decode(row.encode().replace(b'"v":1', b'"v":3'), "here")
     assert ledger_table("s/t") == "s/spark-ledger"
 

@@ -54,7 +54,7 @@ def test_the_text_of_a_stream_cut_is_accepted_too_without_its_future_segments() 
     ("offset", "complaint"),
     [
         ([], "is not a JSON object"),
-        ({"cut": {"0": 1}, "v": 2}, "version 2"),
+        ({"cut": {"0": 1}, "v": 0}, "version 0"),
         ({"cut": {"0": 1}, "scope": "x"}, "belongs to stream x/t"),
         ({"cut": {"0": 1}, "stream": "x"}, "belongs to stream s/x"),
         ({}, "has no 'positions'"),
@@ -113,7 +113,7 @@ def test_an_offset_of_one_stream_keeps_its_form_and_a_query_of_several_goes_on_t
         (SEVERAL.to_offset(None), "s/t", "belongs to a query of the streams s/a, s/t"),
         (Place({}).to_offset(None), "s/t", "of a pattern"),
         ({"positions": {"0": 3}}, None, "does not name its stream"),
-        ({"streams": {}, "v": 3}, None, "version 3"),
+        ({"streams": {}, "v": 1}, None, "version 1"),
         ({"streams": [], "v": 2}, None, "no object for each"),
         ({"streams": {"s/t": {}}, "v": 2}, None, "'positions'"),
         ({"streams": {"s/t": {"positions": {"0": 1}, "since": {}}}, "v": 2}, None, "'positions'"),

@@ -12,11 +12,13 @@ import struct
 import zlib
 from collections.abc import Sequence
 
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, LaterVersionError
 from penstock.model.segments import TABLE_VALUE_LENGTH_MAX
 
 _HEADER = struct.Struct(">BBIQ")
 _FORMAT = 1
+#: First bytes that later versions may use. JSON begins with none of them.
+_LATER_FORMATS = range(_FORMAT + 1, 9)
 #: Records up to this size are stored as they are, so that clients of earlier releases can read them.
 _PLAIN_BYTES_MAX = 128 * 1024
 _PART_BYTES_MAX = TABLE_VALUE_LENGTH_MAX - _HEADER.size
@@ -41,7 +43,12 @@ def pack_record(record: bytes) -> list[bytes]:
 
 
 def part_count(first: bytes) -> int:
-    """Return how many values the record has whose first one this is. Raises `InvalidArgumentError`."""
+    """Return how many values the record has whose first one this is.
+
+    Raises `LaterVersionError`, `InvalidArgumentError` for a damaged one.
+    """
+    if first and first[0] in _LATER_FORMATS:
+        raise LaterVersionError("the reader group's state", found=first[0], known=_FORMAT, what="packed format")
     if not first or first[0] != _FORMAT:
         return 1
     if len(first) < _HEADER.size or not 0 < first[1] <= _PART_COUNT_MAX:
@@ -50,10 +57,10 @@ def part_count(first: bytes) -> int:
 
 
 def unpack_record(parts: Sequence[bytes]) -> bytes:
-    """Return the record that values hold. Raises `InvalidArgumentError` for damaged ones."""
+    """Return the record that values hold. Raises `LaterVersionError`, `InvalidArgumentError` for damaged ones."""
+    part_count(parts[0])
     if not parts[0] or parts[0][0] != _FORMAT:
         return parts[0]
-    part_count(parts[0])
     _, _, checksum, length = _HEADER.unpack_from(parts[0])
     packed = b"".join((parts[0][_HEADER.size :], *parts[1:]))
     if len(packed) != length or zlib.crc32(packed) != checksum:

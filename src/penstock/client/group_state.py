@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.client.group_checkpoint import CheckpointState
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, LaterVersionError
 from penstock.model.policies import GroupRetention
 
 FORMAT_VERSION = 3
@@ -82,9 +82,13 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> GroupState:
-        """Read a record. Raises `InvalidArgumentError` for another format or version."""
+        """Read a record. Raises `LaterVersionError`, `InvalidArgumentError` for an earlier version and all else."""
         try:
             version = msgspec.json.decode(data, type=_Versioned).version
+            if version > FORMAT_VERSION:
+                raise LaterVersionError(
+                    "the reader group's state", found=version, known=FORMAT_VERSION, oldest=FORMAT_VERSION
+                )
             if version != FORMAT_VERSION:
                 raise InvalidArgumentError(
                     f"the reader group's state has version {version}, this release reads {FORMAT_VERSION}: delete the "

@@ -16,7 +16,7 @@ from penstock.controller.metadata.given_up import GivenUpWork
 from penstock.controller.retry import delay_s
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
-from penstock.model.errors import CorruptionError, PenstockError
+from penstock.model.errors import CorruptionError, PenstockError, UnreadableDataError
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -100,7 +100,7 @@ class BackgroundWork:
                     level = logging.WARNING if attempt < self._settings.attempts_max else logging.ERROR
                     _logger.log(level, "%s failed (attempt %d), it is tried again: %s", what, attempt, error)
                 wait_s = delay_s(self._settings, attempt)
-                if isinstance(error, CorruptionError):
+                if isinstance(error, UnreadableDataError):
                     wait_s = self._settings.damaged_retry_delay_ms / 1000
             await asyncio.sleep(wait_s)
             attempt += 1
@@ -191,7 +191,7 @@ async def all_ended(requests: list[Coroutine[object, object, T]]) -> list[T]:
             raise error
     # Damaged data may be repaired: what met them is tried again, and with it what is given up then.
     for error in errors:
-        if isinstance(error, CorruptionError):
+        if isinstance(error, UnreadableDataError):
             raise error
     for error in errors:
         raise error

@@ -14,7 +14,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.model.errors import CorruptionError, InvalidArgumentError, PenstockError, StreamSealedError
+from penstock.model.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    LaterVersionError,
+    PenstockError,
+    StreamSealedError,
+)
 from penstock.spark.errors import BatchOvertakenError
 from penstock.spark.exactly_once import BatchIdentity, SinkBatch, SinkLimits, SinkTask, by_stream
 from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity, create_ledger
@@ -198,8 +204,8 @@ async def _look(client: Client, sink: SinkIdentity) -> LedgerRow:
 def _noted(row: LedgerRow) -> tuple[str, str | None, str]:
     try:
         fields = json.loads(row.note)
-        if fields["v"] != NOTE_VERSION:
-            raise CorruptionError(str(row.sink), 0, f"version {fields['v']} is not known here: use a newer Penstock")
+        if fields["v"] > NOTE_VERSION:
+            raise LaterVersionError(f"the note of {row.sink}", found=int(fields["v"]), known=NOTE_VERSION)
         before = fields["before"]
         return str(fields["plan"]), None if before is None else str(before), str(fields["behind"])
     except (ValueError, KeyError, TypeError) as error:

@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING
 from penstock.jobs.errors import ExportTargetError
 from penstock.jobs.export import TablePosition, WrittenBatch, WrittenFile
 from penstock.jobs.parquet_files import sync_directory, sync_file, write_parquet
-from penstock.model.errors import CorruptionError, InvalidArgumentError, InvalidNameError, PenstockError
+from penstock.model.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    InvalidNameError,
+    LaterVersionError,
+    PenstockError,
+)
 from penstock.model.stream_cuts import StreamCut
 
 if TYPE_CHECKING:
@@ -66,11 +72,13 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, source: str) -> Manifest:
-        """Return the manifest that was stored. Raises `CorruptionError`, which names `source`."""
+        """Return the manifest that was stored. Raises `CorruptionError`, `LaterVersionError`, which name `source`."""
         try:
             fields = json.loads(data)
+            if fields["v"] > FORMAT_VERSION:
+                raise LaterVersionError(source, found=int(fields["v"]), known=FORMAT_VERSION)
             if fields["v"] != FORMAT_VERSION:
-                raise CorruptionError(source, 0, f"version {fields['v']} is unknown: use a newer Penstock")
+                raise ValueError(f"version {fields['v']}")
             identity = fields.get("identity")
             return cls(
                 int(fields["number"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.model.errors import CorruptionError, PenstockError, StorageError
+from penstock.model.errors import PenstockError, StorageError, UnreadableDataError
 
 
 def level_of(error: PenstockError) -> int:
@@ -14,7 +14,7 @@ def level_of(error: PenstockError) -> int:
     which its administrator may have to end. INFO for the rest: mistakes of clients, and what the state of a segment or
     a stream forbids.
     """
-    if isinstance(error, CorruptionError):
+    if isinstance(error, UnreadableDataError):
         return logging.WARNING
     if error.is_retriable:
         return logging.DEBUG

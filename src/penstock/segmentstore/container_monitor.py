@@ -20,11 +20,10 @@ from typing import Generic, Protocol, TypeVar
 
 from penstock.model.errors import (
     ContainerOfflineError,
-    CorruptionError,
-    LaterVersionError,
     LogRefusedError,
     PenstockError,
     StorageError,
+    UnreadableDataError,
 )
 from penstock.segmentstore.settings import SegmentStoreSettings
 
@@ -41,7 +40,7 @@ class Stoppable(Protocol):
 C = TypeVar("C", bound=Stoppable)
 
 #: After one of these a container stays offline, and the others serve.
-_STAYS_OFFLINE = (CorruptionError, LogRefusedError, LaterVersionError)
+_STAYS_OFFLINE = (UnreadableDataError, LogRefusedError)
 #: Makes an incarnation of a container, given its id and what it is to call whenever its start has got on.
 StartContainer = Callable[[int, Callable[[], None]], Awaitable[C]]
 #: Asks for the ids of the containers that this process is to run; None: nobody has said.

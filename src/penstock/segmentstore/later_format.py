@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from penstock.model.errors import LaterVersionError
-from penstock.model.errors.root import PicklableError
+from penstock.model.errors import CorruptionError, LaterVersionError, PicklableError, UnreadableDataError
 
 
 class LaterFormatError(PicklableError, ValueError):
@@ -25,6 +24,17 @@ class LaterFormatError(PicklableError, ValueError):
     def at(self, path: str) -> LaterVersionError:
         """Return the error for users: `path` is the file or record."""
         return LaterVersionError(path, found=self.found, known=self.known, what=self.what, oldest=self.oldest)
+
+
+def version_error(path: str, found: int, known: Collection[int], what: str = "format version") -> UnreadableDataError:
+    """Return the error for a version or kind that is none of `known`: `LaterVersionError` if it is above all of them.
+
+    Otherwise `CorruptionError`. The bytes are intact: their checksum was compared.
+    """
+    oldest, latest = min(known), max(known)
+    if found > latest:
+        return LaterVersionError(path, found=found, known=latest, what=what, oldest=oldest)
+    return CorruptionError(path, 0, f"{what} {found} is not read by this version, which reads {oldest} to {latest}")
 
 
 def check_version(found: int, known: Collection[int], what: str = "format version") -> None:

@@ -14,7 +14,6 @@ from penstock.model.errors import (
     BadOffsetError,
     ContainerNotFoundError,
     ContainerOfflineError,
-    CorruptionError,
     InconsistentStateError,
     InvalidArgumentError,
     NoSuchSegmentError,
@@ -32,6 +31,7 @@ from penstock.model.errors import (
     TableNotEmptyError,
     TableReadTooLongError,
     TooManyLeasesError,
+    UnreadableDataError,
     UnsupportedOperationError,
 )
 from penstock.model.names import is_transient_segment, transient_segment_name
@@ -360,7 +360,7 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
             return wire.ErrorMessage(request_id, segment, f"{TOO_MANY_LEASES}{_ascii(str(error))}", UNSPECIFIED)
         case InvalidArgumentError():
             return wire.ErrorMessage(request_id, segment, _ascii(str(error)), ILLEGAL_ARGUMENT)
-        case CorruptionError():
+        case UnreadableDataError():
             return wire.ErrorMessage(request_id, segment, _ascii(str(error)), UNSPECIFIED)
         case _:
             # A passing fault: to every client a closed connection means that the request may be tried again.

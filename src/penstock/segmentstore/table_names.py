@@ -8,6 +8,7 @@ from penstock.segmentstore.container.catalog import metadata_segment
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.metadata import decode_record
 from penstock.segmentstore.container.segment import SegmentFlags
+from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire.statistics import TablesPage, TablesQuestion
 
@@ -51,6 +52,8 @@ async def tables_of(container: SegmentContainer, begin: str, end: str, after: st
 def _is_table(table: str, name: str, record: bytes) -> bool:
     try:
         return bool(decode_record(record).flags & SegmentFlags.TABLE)
+    except LaterFormatError as error:
+        raise error.at(f"the record of {name} in {table}") from error
     except ValueError as error:
         raise CorruptionError(table, 0, f"record of {name}: {error}") from error
 

@@ -17,7 +17,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from penstock.model.errors import CorruptionError, MetadataConflictError, OutcomeUnknownError, TableConditionError
+from penstock.model.errors import (
+    CorruptionError,
+    LaterVersionError,
+    MetadataConflictError,
+    OutcomeUnknownError,
+    TableConditionError,
+)
 from penstock.spark.ledger_parts import ROW_LENGTH_MAX, BodyReference, batch_of_part, first_part_key
 
 if TYPE_CHECKING:
@@ -124,12 +130,14 @@ class LedgerRow:
     def decode(cls, data: bytes, source: str, parts: Sequence[bytes] = ()) -> LedgerRow:
         """Return the row that was stored, of which `parts` are its body if `body_of` names one.
 
-        Raises `CorruptionError`, which names `source`.
+        Raises `CorruptionError`, `LaterVersionError`, which name `source`.
         """
         try:
             fields = json.loads(data)
-            if fields["v"] not in (FORMAT_VERSION, PARTS_VERSION):
-                raise CorruptionError(source, 0, f"version {fields['v']} is unknown: use a newer Penstock")
+            if fields["v"] > PARTS_VERSION:
+                raise LaterVersionError(source, found=int(fields["v"]), known=PARTS_VERSION)
+            if fields["v"] < FORMAT_VERSION:
+                raise ValueError(f"version {fields['v']}")
             reference = body_of(data, source)
             body = fields if reference is None else json.loads(reference.joined(parts, source))
             return cls(

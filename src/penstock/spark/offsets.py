@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NewType, TypeAlias
 
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, LaterVersionError
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut, is_cut_text
 
@@ -82,7 +82,8 @@ class Place:
         A query of several streams goes on where one of a single stream stopped, and finds the others as new.
 
         Raises:
-            InvalidArgumentError: not an offset, one of a newer layout, or one of another stream.
+            InvalidArgumentError: not an offset, or one of another stream.
+            LaterVersionError: one of a later version.
         """
         if not isinstance(offset, dict) or "streams" not in offset:
             name = only or _name_in(offset)
@@ -125,7 +126,10 @@ def _name_in(offset: object) -> str:
 
 
 def _streams_in(offset: Offset) -> dict[str, Offset]:
-    if offset.get("v") != SEVERAL_VERSION:
+    version = offset.get("v")
+    if isinstance(version, int) and version > SEVERAL_VERSION:
+        raise LaterVersionError("the offset of the query", found=version, known=SEVERAL_VERSION)
+    if version != SEVERAL_VERSION:
         raise InvalidArgumentError(
             f"offset of several streams has version {offset.get('v')!r}, this source knows {SEVERAL_VERSION}"
         )
@@ -163,15 +167,17 @@ def from_offset(offset: object, scope: str, stream: str) -> dict[int, int]:
     """Return the cut in `offset`, which must be one of ``scope/stream``.
 
     Raises:
-        InvalidArgumentError: not an offset, one of a newer layout, or one of another stream.
+        InvalidArgumentError: not an offset, or one of another stream.
+        LaterVersionError: one of a later version.
     """
     if not isinstance(offset, dict):
         raise InvalidArgumentError(f"offset {offset!r} is not a JSON object with 'positions'")
     version = offset.get("v", OFFSET_VERSION)
+    if isinstance(version, int) and version > OFFSET_VERSION:
+        raise LaterVersionError("the offset of the query", found=version, known=OFFSET_VERSION)
     if version != OFFSET_VERSION:
         raise InvalidArgumentError(
-            f"offset has version {version!r}, this source knows {OFFSET_VERSION}: "
-            "the checkpoint was written by a newer penstock, upgrade this one"
+            f"offset has version {version!r}, this source knows {OFFSET_VERSION}"
         )
     named = (offset.get("scope", scope), offset.get("stream", stream))
     if named != (scope, stream):

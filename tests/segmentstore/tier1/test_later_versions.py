@@ -211,5 +211,5 @@ def test_versions_are_told_apart() -> None:
     error = LaterFormatError("record kind", found=9, known=4).at("the record 'a'")
     assert str(error) == (
         "the record 'a' was written by a later version of Penstock: record kind 9, this version reads 1 to 4. "
-        "It is intact and was not changed: start the version that wrote it, or a later one"
+        "Nothing in it was changed: use the version that wrote it, or a later one"
     )

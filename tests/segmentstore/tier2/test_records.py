@@ -178,8 +178,6 @@ def test_bad_fields_under_a_good_checksum_are_reported(record: Record) -> None:
     body = encode_record(record)[:-4]
     bad_bodies = [
         b"\x01" + body[1:],
-        b"\x03" + body[1:],
-        body[:1] + b"\x04" + body[2:],
         *(body[:2] + bytes([body[2] ^ bit]) + body[3:] for bit in (4, 32, 128)),
         body + b"\0",
         *(body[:length] for length in range(3, len(body))),

@@ -35,10 +35,10 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.checksum import crc32c
 from penstock.model.errors import (
     ControllerUnavailableError,
-    CorruptionError,
     MetadataConflictError,
     OutcomeUnknownError,
     PenstockError,
+    UnreadableDataError,
 )
 from penstock.model.names import SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX
 from penstock.model.segments import VERSION_ABSENT
@@ -343,7 +343,7 @@ class Announcements:
             subject = Subject.of_key(row.key)
             try:
                 found = self._records.decoded(layout.PENDING_WORK, row, PendingWork)
-            except CorruptionError as error:
+            except UnreadableDataError as error:
                 _logger.error("%s: what is announced cannot be read: %s", subject, error)
                 yield subject
                 continue

@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.controller.metadata.packing import PackedRecord
 from penstock.model.checksum import crc32c
-from penstock.model.errors import CorruptionError
+from penstock.model.errors import CorruptionError, LaterVersionError
 
 R = TypeVar("R")
 
@@ -46,17 +46,22 @@ def encode(record: object) -> bytes:
 
 
 def decode(kind: type[R], value: bytes, *, table: str, key: str) -> R:
-    """Read the stored form of a `kind`. Raises `CorruptionError`, naming table and key, for anything else."""
+    """Read the stored form of a `kind`. Raises `CorruptionError`, naming table and key, for anything else.
+
+    An intact record that only a later version reads is a `LaterVersionError`.
+    """
     path = f"table {table}, key {key!r}"
     if len(value) <= _HEADER_BYTES:
         raise CorruptionError(path, len(value), f"a record has more than {_HEADER_BYTES} bytes")
     version, payload = value[0], value[_HEADER_BYTES:]
     is_packed = issubclass(kind, PackedRecord)
-    if version != VERSION_FIELDS and not (is_packed and version == VERSION_PACKED):
-        newest = VERSION_PACKED if is_packed else VERSION_FIELDS
-        raise CorruptionError(path, 0, f"format version {version}, this release reads up to {newest}")
     if value[1:_HEADER_BYTES] != _checksum(version, payload):
         raise CorruptionError(path, 1, "checksum mismatch")
+    if version != VERSION_FIELDS and not (is_packed and version == VERSION_PACKED):
+        newest = VERSION_PACKED if is_packed else VERSION_FIELDS
+        if version > newest:
+            raise LaterVersionError(path, found=version, known=newest)
+        raise CorruptionError(path, 0, f"format version {version} is not read by this version")
     try:
         if issubclass(kind, PackedRecord):
             if version == VERSION_FIELDS:

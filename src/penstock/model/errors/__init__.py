@@ -36,9 +36,11 @@
     ├── OutcomeUnknownError             the reply was lost: neither success nor failure
     │   └── ConnectionLostError
     ├── StorageError                    a tier, or the local disk
-    │   ├── CorruptionError             fields `path`, `offset`: stop, keep the evidence
-    │   │   ├── MissingChunkError       a chunk that a segment's records lead to is not there
-    │   │   └── InconsistentStateError  a container's memory contradicts itself: it starts anew from its log
+    │   ├── UnreadableDataError         stored data that cannot be used; fields `path`, `offset`
+    │   │   ├── CorruptionError         ... they are damaged: stop, keep the evidence
+    │   │   │   ├── MissingChunkError       a chunk that a segment's records lead to is not there
+    │   │   │   └── InconsistentStateError  a container's memory contradicts itself: it starts anew from its log
+    │   │   └── LaterVersionError       ... only a later version reads them: start that
     │   ├── StorageUnavailableError     long-term storage is not there, or not the one that it was; a retry is safe
     │   │   ├── StorageIdentityError    ... because it is another cluster's, or its identity is damaged
     │   │   └── StorageRefusedError     ... because it refuses every request; not before somebody has done something
@@ -52,7 +54,6 @@
     │   │   ├── LogMissingError         ... it was created once and is not there: is tier 1 mounted?
     │   │   ├── LogIdentityError        ... it is another cluster's
     │   │   └── StaleLogError           ... it is older than what long-term storage holds of its container
-    │   ├── LaterVersionError           stored data has a format that only a later version knows
     │   ├── LogClosedError
     │   ├── StorageFullError            no space on the server; nothing was done
     │   │   └── UnacknowledgedStorageFullError  ... but what was sent may be done; also an OutcomeUnknownError
@@ -180,6 +181,7 @@ from penstock.model.errors.storage import (
     StorageUnreachableError,
     TooManyLeasesError,
     UnacknowledgedStorageFullError,
+    UnreadableDataError,
 )
 from penstock.model.errors.streams import (
     ClosedError,
@@ -316,6 +318,7 @@ __all__ = [
     "TransactionStreamSealedError",
     "UnacknowledgedStorageFullError",
     "UndecodableEventError",
+    "UnreadableDataError",
     "UnsupportedOperationError",
     "WriteTimeoutError",
 ]

@@ -9,7 +9,17 @@ class StorageError(PenstockError):
     """A storage tier or the disk under it failed."""
 
 
-class CorruptionError(StorageError):
+class UnreadableDataError(StorageError):
+    """Stored data (`path`, from byte `offset`) cannot be used: they are damaged, or only a later version reads them.
+
+    What needs them stops, everything else goes on. Nothing in them is changed.
+    """
+
+    path: str
+    offset: int
+
+
+class CorruptionError(UnreadableDataError):
     """Stored bytes are not what was written. `path` and `offset` (bytes) say where."""
 
     def __init__(self, path: str, offset: int, message: str) -> None:
@@ -132,7 +142,7 @@ class StaleLogError(LogRefusedError):
         self.found_epoch = found_epoch
 
 
-class LaterVersionError(StorageError):
+class LaterVersionError(UnreadableDataError):
     """Stored data (`path`) has a format that only a later version of Penstock reads. It was not changed.
 
     `what` has number `found`, of a format version or a kind of record; this version reads `oldest` to `known`.
@@ -142,9 +152,10 @@ class LaterVersionError(StorageError):
         reads = str(known) if oldest == known else f"{oldest} to {known}"
         super().__init__(
             f"{path} was written by a later version of Penstock: {what} {found}, this version reads {reads}. "
-            "It is intact and was not changed: start the version that wrote it, or a later one"
+            "Nothing in it was changed: use the version that wrote it, or a later one"
         )
         self.path = path
+        self.offset = 0
         self.what = what
         self.found = found
         self.known = known

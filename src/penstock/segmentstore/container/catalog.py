@@ -33,6 +33,7 @@ from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier2.chunked_storage import StoredSegment
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -153,6 +154,8 @@ class Catalog:
             raise NoSuchSegmentError(name)
         try:
             decode_record(record)
+        except LaterFormatError as error:
+            raise error.at(f"the record of {name} in {self._table.name}") from error
         except ValueError as error:
             raise CorruptionError(self._table.name, 0, f"record of {name}: {error}") from error
         operation = Activate(record)
@@ -175,6 +178,8 @@ class Catalog:
             return None
         try:
             return decode_record(record)
+        except LaterFormatError as error:
+            raise error.at(f"the record of {name} in {self._table.name}") from error
         except ValueError as error:
             raise CorruptionError(self._table.name, 0, f"record of {name}: {error}") from error
 

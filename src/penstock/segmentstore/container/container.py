@@ -23,6 +23,7 @@ from penstock.model.errors import (
     PenstockError,
     StaleLogError,
     StorageNotPrimaryError,
+    UnreadableDataError,
 )
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.activity.offset_index import OffsetIndexes
@@ -540,7 +541,7 @@ class SegmentContainer(SegmentMerges):
                 await self.tables.run(what, segment)
             except (InconsistentStateError, StorageNotPrimaryError) as error:
                 self._fail(error)
-            except CorruptionError as error:
+            except UnreadableDataError as error:
                 logger.error("container %d: %s of %s: %s", self.id, what, segment.name, error)
             except (PenstockError, OSError) as error:
                 # Nothing depends on it; the next write to the table that finds it due begins again.

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
-from penstock.model.errors import CorruptionError, PenstockError, UnsupportedOperationError
+from penstock.model.errors import PenstockError, UnreadableDataError, UnsupportedOperationError
 from penstock.model.segments import Buffer, TableEntry
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.btree.sorted_index import SortedIndex
@@ -96,7 +96,7 @@ class ContainerInspection:
     ) -> None:
         self.id: int = container_id
         self.epoch: int = epoch
-        self.index_problem: CorruptionError | None = None
+        self.index_problem: UnreadableDataError | None = None
         self._log = log
         self._chunks = ReadOnlyChunkStorage(chunks)
         self._cache = cache
@@ -143,7 +143,7 @@ class ContainerInspection:
         table = await self._storage.open_records(self._create)
         try:
             await self._tables.index_of(table)
-        except CorruptionError as error:
+        except UnreadableDataError as error:
             # The table's log alone says everything, too.
             self.index_problem = error
             self._tables = self._new_tables(None)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from enum import IntFlag
 from typing import TYPE_CHECKING
 
-from penstock.model.errors import AttributesNotLoadedError, CorruptionError
+from penstock.model.errors import AttributesNotLoadedError, UnreadableDataError
 from penstock.model.names import is_index_segment
 from penstock.model.segments import NO_VALUE
 
@@ -113,7 +113,7 @@ class Segment:
         self.is_offset_index: bool = is_index_segment(name)
         self.key_length: int = key_length
         self.created_ms: int = created_ms
-        self.damage: CorruptionError | None = None
+        self.damage: UnreadableDataError | None = None
         self.last_modified_ms: int = created_ms
         self.scale_type: int = 0
         self.target_rate: int = 0

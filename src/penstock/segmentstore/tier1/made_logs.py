@@ -10,8 +10,9 @@ from __future__ import annotations
 import tomllib
 
 from penstock.model.checksum import crc32c
-from penstock.model.errors import CorruptionError, LaterVersionError, LogIdentityError
+from penstock.model.errors import CorruptionError, LogIdentityError
 from penstock.runtime.disk import Disk
+from penstock.segmentstore.later_format import version_error
 
 FORMAT_VERSION = 1
 _RECORD_LENGTH_MAX = 64 * 1024
@@ -84,7 +85,7 @@ class MadeLogs:
             raise CorruptionError(path, len(body), "the checksum does not match: it was edited or damaged")
         fields = tomllib.loads(body.decode())
         if fields["format_version"] != FORMAT_VERSION:
-            raise LaterVersionError(path, found=fields["format_version"], known=FORMAT_VERSION)
+            raise version_error(path, fields["format_version"], (FORMAT_VERSION,))
         if fields["cluster_id"] != self._cluster_id:
             raise LogIdentityError(path, found=fields["cluster_id"], expected=self._cluster_id)
         if fields["container_id"] != container_id:

@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
+from penstock.segmentstore.later_format import version_error
 
 ADOPTED_PREFIX: Final = b"\0adopted\0"
 
@@ -56,8 +57,10 @@ class AdoptionMark:
         if len(body) < _HEAD.size or _CHECKSUM.pack(crc32c(body, 0)) != data[len(body) :]:
             raise CorruptionError(where, 0, "its checksum does not match")
         version, kind, made_ms, length, became_length = _HEAD.unpack_from(body)
-        if (version, kind) != (_FORMAT_VERSION, _KIND_ADOPTED):
-            raise CorruptionError(where, 0, f"format version {version} and kind {kind} are unknown")
+        if version != _FORMAT_VERSION:
+            raise version_error(where, version, (_FORMAT_VERSION,))
+        if kind != _KIND_ADOPTED:
+            raise CorruptionError(where, 1, f"record kind {kind} belongs under another key")
         names = body[_HEAD.size :]
         if not became_length or len(names) != length + became_length:
             raise CorruptionError(where, _HEAD.size, "its fields do not fit the record")

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from penstock.model.errors import (
-    CorruptionError,
     InconsistentStateError,
     LogFencedError,
     PenstockError,
     StorageNotPrimaryError,
+    UnreadableDataError,
 )
 from penstock.segmentstore.container_settings import JoinSettings
 from penstock.segmentstore.tier2.chunk_run import ChunkRun
@@ -70,7 +70,7 @@ class ChunkJoiner:
         self._pass: _Pass | None = None
         self._done: OrderedDict[ChunkRun, _Done] = OrderedDict()
 
-    async def run(self, report: Callable[[CorruptionError], Awaitable[None]]) -> None:
+    async def run(self, report: Callable[[UnreadableDataError], Awaitable[None]]) -> None:
         """Join chunks, again and again, for as long as the container runs; `report` is told of damage."""
         settings = self._settings
         pause_s = settings.interval_s
@@ -85,7 +85,7 @@ class ChunkJoiner:
                 is_done = False
             pause_s = settings.interval_s if is_done else min(2 * pause_s, settings.retry_s_max)
 
-    async def join_round(self, report: Callable[[CorruptionError], Awaitable[None]]) -> bool:
+    async def join_round(self, report: Callable[[UnreadableDataError], Awaitable[None]]) -> bool:
         """Do one round; False when it was cut short, because others are busy or storage is slow.
 
         A segment whose chunks cannot be joined, for whatever is raised, is left alone until it comes round again.
@@ -110,7 +110,7 @@ class ChunkJoiner:
             begin_s = loop.time()
             try:
                 step = await self._storage.join_chunks(current.record.name, current.low, current.upper, settings)
-            except CorruptionError as error:
+            except UnreadableDataError as error:
                 await report(error)
                 self._note_done(current.record.run, _Done(current.low, current.record.chunk_count))
                 continue

@@ -22,13 +22,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from penstock.model.errors import (
-    CorruptionError,
     InvalidArgumentError,
     NoSuchSegmentError,
     PenstockError,
     SegmentError,
     StorageConflictError,
     StorageNotPrimaryError,
+    UnreadableDataError,
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
@@ -482,7 +482,7 @@ class ChunkedStorage:
         async with self._locks.hold(*segments):
             try:
                 yield
-            except (SegmentError, CorruptionError) as error:
+            except (SegmentError, UnreadableDataError) as error:
                 remembered = {segment: self._context.cache.get(segment.encode()) for segment in segments}
                 transaction = self._context.transaction(is_cached=False)
                 for segment in segments:

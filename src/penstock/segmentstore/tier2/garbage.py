@@ -19,11 +19,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from penstock.model.errors import (
-    CorruptionError,
     InconsistentStateError,
     LogFencedError,
     PenstockError,
     StorageNotPrimaryError,
+    UnreadableDataError,
 )
 from penstock.model.segments import VERSION_ABSENT, TableRemoval, TableUpdate
 from penstock.segmentstore.container_settings import GarbageSettings
@@ -112,7 +112,7 @@ class GarbageQueue:
         except (PenstockError, OSError) as error:
             logger.info("chunks that are no longer used could not be deleted yet: %s", error)
 
-    async def run(self, report: Callable[[CorruptionError], Awaitable[None]]) -> None:
+    async def run(self, report: Callable[[UnreadableDataError], Awaitable[None]]) -> None:
         """Delete what is due, again and again, for as long as the container runs; `report` is told of damage."""
         settings = self._settings
         pause_s = settings.interval_s
@@ -126,7 +126,7 @@ class GarbageQueue:
                     given_up_due_s = asyncio.get_running_loop().time() + settings.given_up_pause_s
             except (InconsistentStateError, LogFencedError, StorageNotPrimaryError):
                 raise
-            except CorruptionError as error:
+            except UnreadableDataError as error:
                 await report(error)
                 pause_s = settings.retry_s_max
             except (PenstockError, OSError) as error:

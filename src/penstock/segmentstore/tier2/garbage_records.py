@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, InvalidArgumentError
+from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier2.adoption_records import ADOPTED_PREFIX, AdoptionMark
 
 #: What the keys of each kind begin with.
@@ -145,10 +146,10 @@ def _opened(
     if crc32c(body, 0) != stored:
         raise CorruptionError(where, 0, f"checksum is {crc32c(body, 0):08x}, stored {stored:08x}")
     version, found_kind, first, second, count = head.unpack_from(body)
-    if (version, found_kind) != (_FORMAT_VERSION, kind):
-        raise CorruptionError(
-            where, 0, f"format version {version} and kind {found_kind} are not {_FORMAT_VERSION} and {kind}"
-        )
+    if version != _FORMAT_VERSION:
+        raise version_error(where, version, (_FORMAT_VERSION,))
+    if found_kind != kind:
+        raise CorruptionError(where, 1, f"record kind {found_kind} belongs under another key, here is {kind}")
     names: list[str] = []
     position = head.size
     try:

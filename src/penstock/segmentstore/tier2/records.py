@@ -23,6 +23,7 @@ from typing import Final
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, InvalidArgumentError
+from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier2.chunk_run import ChunkRun, describe_key
 
 RECORD_FORMAT_VERSION: Final = 2
@@ -229,7 +230,11 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(key: bytes, data: bytes) -> Record:
-    """Read a record stored under `key`. Raises `CorruptionError` unless every byte is as `encode_record` wrote it."""
+    """Read a record stored under `key`.
+
+    Raises `CorruptionError` unless every byte is as `encode_record` wrote it, `LaterVersionError` for an intact record
+    of a version or kind that only a later version reads.
+    """
     where = describe_key(key)
     if len(data) < _HEAD.size + _CHECKSUM.size:
         raise CorruptionError(where, 0, f"{len(data)} bytes are too short for a record")
@@ -239,9 +244,7 @@ def decode_record(key: bytes, data: bytes) -> Record:
         raise CorruptionError(where, 0, f"checksum is {crc32c(body, 0):08x}, stored {stored:08x}")
     version, kind, status = _HEAD.unpack_from(body)
     if version != RECORD_FORMAT_VERSION:
-        raise CorruptionError(
-            where, 0, f"format version {version} is not {RECORD_FORMAT_VERSION}; another release may have written it"
-        )
+        raise version_error(where, version, (RECORD_FORMAT_VERSION,))
     try:
         record: Record
         if kind == _KIND_SEGMENT:
@@ -251,7 +254,7 @@ def decode_record(key: bytes, data: bytes) -> Record:
         elif kind == _KIND_MERGED_RUN:
             record = _decode_merged_run(body, RecordStatus(status))
         else:
-            raise CorruptionError(where, 1, f"record kind {kind} is unknown")
+            raise version_error(where, kind, (_KIND_SEGMENT, _KIND_CHUNK, _KIND_MERGED_RUN), "record kind")
         own_key = record.key
     except (struct.error, ValueError, OverflowError) as error:
         raise CorruptionError(where, _HEAD.size, f"fields do not fit the record ({error})") from error

@@ -27,6 +27,7 @@ from penstock.model.errors import (
     StorageThrottledError,
     StorageUnavailableError,
     StorageUnreachableError,
+    UnreadableDataError,
 )
 from penstock.model.segments import TableEntry
 from penstock.runtime.runtime import Runtime
@@ -210,7 +211,7 @@ class StorageCheck:
                 token = page.token
                 for entry in page.entries:
                     check_garbage(entry.key, entry.value)
-        except CorruptionError as error:
+        except UnreadableDataError as error:
             self.note(ProblemKind.RECORD_DAMAGED, container.id, str(error), chunk=error.path)
 
     async def _entries(
@@ -221,7 +222,7 @@ class StorageCheck:
         while True:
             try:
                 page = await table.page(limit=self._settings.page_length, token=token, first=SEGMENTS_FIRST)
-            except CorruptionError as error:
+            except UnreadableDataError as error:
                 if is_told:
                     self.note(ProblemKind.RECORD_DAMAGED, container.id, str(error), chunk=error.path)
                 return
@@ -235,7 +236,7 @@ class StorageCheck:
     def _decode(self, container: CheckedContainer, entry: TableEntry, *, is_told: bool) -> Record | None:
         try:
             return decode_record(entry.key, entry.value)
-        except CorruptionError as error:
+        except UnreadableDataError as error:
             if is_told:
                 run = run_of(entry.key)
                 segment = run.segment if run is not None else entry.key.decode(errors="replace")
@@ -266,7 +267,7 @@ class StorageCheck:
         while True:
             try:
                 page = await table.page(limit=self._settings.page_length, token=token, first=SEGMENTS_FIRST)
-            except CorruptionError:
+            except UnreadableDataError:
                 return  # The survey has told.
             if not page.entries:
                 return
@@ -330,7 +331,7 @@ class StorageCheck:
                 page = await table.page(
                     limit=self._settings.page_length, token=token, first=first, last=run.last_key
                 )
-            except CorruptionError:
+            except UnreadableDataError:
                 return
             if not page.entries:
                 return
@@ -433,7 +434,7 @@ class StorageCheck:
     async def _unrecorded_in(self, storage: ChunkedStorage, names: Sequence[str]) -> list[str]:
         try:
             return await storage.unrecorded(names)
-        except CorruptionError:
+        except UnreadableDataError:
             # A record that may be about one of them cannot be read, which was told: that one is not judged.
             if len(names) == 1:
                 return []

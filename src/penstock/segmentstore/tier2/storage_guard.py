@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from penstock.model.errors import (
+    LaterVersionError,
     NoSuchChunkError,
     StorageError,
     StorageIdentityError,
@@ -97,6 +98,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
 
         Raises:
             StorageIdentityError: it is another cluster's, holds chunks of nobody knows whom, or is damaged.
+            LaterVersionError: a later version has written it.
             StorageUnavailableError: it is not there, or does not answer; nothing was created.
             StorageError: it is new, and its identity cannot be written.
         """
@@ -119,6 +121,8 @@ class GuardedChunkStorage(WrappedChunkStorage):
             except StorageIdentityError:
                 pass  # Another store of the cluster was faster; or it is somebody else's, which shows now.
             found = await self._read_identity()
+        if found is not None:
+            StorageIdentity.decode(found, self.place)
         self._check_identity(found)
         self._is_claimed = True
         self._set_available()
@@ -249,7 +253,10 @@ class GuardedChunkStorage(WrappedChunkStorage):
                 f"{self.place} is not the long-term storage that was used so far: it has no identity; mount it, or put "
                 "it back, and all goes on by itself. Nothing is created there meanwhile"
             )
-        identity = StorageIdentity.decode(found, self.place)
+        try:
+            identity = StorageIdentity.decode(found, self.place)
+        except LaterVersionError as error:
+            raise StorageIdentityError(self.place, str(error)) from error
         if identity != self._identity:
             raise StorageIdentityError(
                 self.place, f"it belongs to cluster {identity.cluster_id}, this one is {self._identity.cluster_id}"

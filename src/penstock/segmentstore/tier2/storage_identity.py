@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import StorageIdentityError, StorageUnavailableError
+from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 
 #: How chunks are named and laid out. A place of another version is left alone.
@@ -34,7 +35,7 @@ class StorageIdentity:
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> StorageIdentity:
-        """Read what `encode` made. Raises `StorageIdentityError` for anything else, and for other layouts."""
+        """Read what `encode` made. Raises `StorageIdentityError` for anything else, `LaterVersionError`."""
         body, mark, checksum = data.rpartition(b"crc32c = ")
         if not mark or checksum.strip() != b'"%08x"' % crc32c(body, 0):
             raise StorageIdentityError(
@@ -42,11 +43,7 @@ class StorageIdentity:
             )
         fields = tomllib.loads(body.decode())
         if fields["layout_version"] != LAYOUT_VERSION:
-            raise StorageIdentityError(
-                place,
-                f"its layout has version {fields['layout_version']}, this program knows {LAYOUT_VERSION}; "
-                "start the version of Penstock that wrote it",
-            )
+            raise version_error(f"{place} (penstock-storage.toml)", fields["layout_version"], (LAYOUT_VERSION,))
         return cls(str(fields["cluster_id"]))
 
 

@@ -25,13 +25,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from penstock.model.errors import (
-    CorruptionError,
     InvalidArgumentError,
     NoSuchSegmentError,
     PenstockError,
     SegmentExistsError,
     SegmentSealedError,
     SegmentTruncatedError,
+    UnreadableDataError,
 )
 from penstock.model.names import has_index_segment, index_segment_name
 from penstock.model.segments import Buffer
@@ -166,7 +166,7 @@ class OffsetIndexes:
                     await change(index)
         except (NoSuchSegmentError, SegmentSealedError, SegmentTruncatedError):
             pass  # Somebody was faster.
-        except CorruptionError as error:
+        except UnreadableDataError as error:
             logger.error("index of %s: %s", segment.name, error)
         except PenstockError as error:
             logger.warning("index of %s was left as it is: %s", segment.name, error)

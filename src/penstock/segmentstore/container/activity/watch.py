@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from penstock.model.errors import ContainerOfflineError, CorruptionError, PenstockError
+from penstock.model.errors import ContainerOfflineError, PenstockError, UnreadableDataError
 from penstock.model.names import has_index_segment
 from penstock.segmentstore.container.activity.activity import Activity, Border, Touched
 from penstock.segmentstore.container.activity.offset_index import OffsetIndexes
@@ -115,7 +115,7 @@ class ActivityWatch:
             await self._index(note)
         except ContainerOfflineError:
             pass  # It ends, and this job with it.
-        except CorruptionError as error:
+        except UnreadableDataError as error:
             logger.error("container %d: index of %s: %s", self._container_id, note.segment.name, error)
         except (PenstockError, OSError) as error:
             logger.warning("container %d: index of %s: %s", self._container_id, note.segment.name, error)

@@ -10,6 +10,7 @@ from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.segmentstore.container.btree.pages import PAGE_OVERHEAD, Pointer
 from penstock.segmentstore.container.btree.sorted_index import MARK_LENGTH_MAX
+from penstock.segmentstore.later_format import version_error
 
 FOOTER_FORMAT_VERSION: Final = 1
 FOOTER_MAGIC: Final = b"PSIX"
@@ -118,7 +119,8 @@ def decode_footer(name: str, offset: int, data: bytes, *, start_offset: int, val
         mark_length,
         mark,
     ) = _FIELDS.unpack_from(data)
-    demand(version == FOOTER_FORMAT_VERSION, f"format version {version} is not {FOOTER_FORMAT_VERSION}")
+    if version != FOOTER_FORMAT_VERSION:
+        raise version_error(f"the index in segment {name}", version, (FOOTER_FORMAT_VERSION,))
     demand(own_offset == offset, f"this one belongs to offset {own_offset}")
     demand(stored_value_length == value_length, f"values are {stored_value_length} bytes long, not {value_length}")
     demand(mark_length <= MARK_LENGTH_MAX, f"mark of {mark_length} bytes")

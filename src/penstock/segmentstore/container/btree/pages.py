@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
+from penstock.segmentstore.later_format import version_error
 
 PAGE_FORMAT_VERSION: Final = 1
 _HEADER: Final = struct.Struct(">BBHQ")
@@ -73,11 +74,7 @@ def verify_page(name: str, offset: int, page: bytes, *, level: int) -> None:
         raise CorruptionError(name, offset, f"index page has checksum {found:08x}, written with {stored:08x}")
     version, _, count, own_offset = _HEADER.unpack_from(page)
     if version != PAGE_FORMAT_VERSION:
-        raise CorruptionError(
-            name,
-            offset,
-            f"index page of format version {version}, not {PAGE_FORMAT_VERSION}; a newer release may have written it",
-        )
+        raise version_error(f"the index page at byte {offset} of segment {name}", version, (PAGE_FORMAT_VERSION,))
     if own_offset != offset:
         raise CorruptionError(name, offset, f"index page belongs to offset {own_offset}")
     check_level(name, offset, page, level)

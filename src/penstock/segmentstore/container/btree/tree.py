@@ -28,6 +28,7 @@ from penstock.model.errors import (
     SegmentTruncatedError,
     StorageError,
     StorageNotPrimaryError,
+    UnreadableDataError,
 )
 from penstock.segmentstore.container.btree.footer import (
     FOOTER_LENGTH,
@@ -334,7 +335,7 @@ class BTreeIndex:
             return
         try:
             await self._storage.truncate(state.lowest)
-        except (CorruptionError, LogFencedError, StorageNotPrimaryError):
+        except (UnreadableDataError, LogFencedError, StorageNotPrimaryError):
             # What is stored must be looked at again, by this incarnation or the next; the update itself is done.
             self._is_doubtful = True
             raise

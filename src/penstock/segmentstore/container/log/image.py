@@ -16,6 +16,7 @@ from typing import Final
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, StorageError
 from penstock.model.segments import Buffer
+from penstock.segmentstore.later_format import version_error
 
 IMAGE_FORMAT_VERSION: Final = 1
 #: All images have names that begin like this; no segment's chunk does.
@@ -108,7 +109,10 @@ class ContainerImage:
 
     @classmethod
     def decode(cls, name: ImageName, data: bytes) -> ContainerImage:
-        """Read what `encode` made. Raises `PartialImageError` when it is cut, `CorruptionError` for all else."""
+        """Read what `encode` made.
+
+        Raises `PartialImageError` when it is cut, `LaterVersionError`, `CorruptionError` for all else.
+        """
         start = _HEADER.size + _CHECKSUM.size
         if len(data) < start:
             raise PartialImageError(f"{name.name} has {len(data)} bytes: it was not written to its end")
@@ -117,10 +121,10 @@ class ContainerImage:
         magic, version, _, container_id, count, epoch, number, created_ms, length, frame_count = _HEADER.unpack_from(
             data
         )
-        if magic != _MAGIC or version != IMAGE_FORMAT_VERSION:
-            raise CorruptionError(
-                name.name, 0, f"it begins with {magic!r}, version {version}; this program knows {IMAGE_FORMAT_VERSION}"
-            )
+        if magic != _MAGIC:
+            raise CorruptionError(name.name, 0, f"it begins with {magic!r} instead of {_MAGIC!r}")
+        if version != IMAGE_FORMAT_VERSION:
+            raise version_error(name.name, version, (IMAGE_FORMAT_VERSION,))
         if ImageName(container_id, epoch, number) != name:
             raise CorruptionError(
                 name.name, 0, f"it is image {number} of container {container_id} in epoch {epoch}, by what it says"

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from penstock.model.errors import AdoptionError, CorruptionError, StorageNotRespondingError
+from penstock.model.errors import AdoptionError, StorageNotRespondingError, UnreadableDataError
 from penstock.model.names import (
     KEY_VALUE_TABLE_SUFFIX,
     READER_GROUP_TABLE_SUFFIX,
@@ -96,7 +96,7 @@ class Adoptions:
                     "(segment_store.container.layout.adopted_bytes_max): take it over with `penstock storage import`",
                 )
             stored = await self._storage.adopt(layout, self.progress)
-        except CorruptionError as error:
+        except UnreadableDataError as error:
             await self._storage.judge(error)
             raise
         if stored is not None:

@@ -18,6 +18,7 @@ from penstock.model.errors import (
     MissingChunkError,
     NoSuchSegmentError,
     OutcomeUnknownError,
+    UnreadableDataError,
 )
 from penstock.model.segments import Buffer, TableEntry, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime
@@ -358,14 +359,14 @@ class ContainerStorage:
         except OutcomeUnknownError as error:
             raise ContainerOfflineError(self._container_id, str(error)) from error
 
-    async def judge(self, error: CorruptionError) -> None:
+    async def judge(self, error: UnreadableDataError) -> None:
         """Return if `error` is to be believed: the caller raises it then. Raises `ContainerOfflineError` if not."""
         await self.check_owner()
         self.note_damage(error)
         if isinstance(error, MissingChunkError):
             self.health.note_missing(error.path)
 
-    def note_damage(self, error: CorruptionError) -> None:
+    def note_damage(self, error: UnreadableDataError) -> None:
         """Note damage of one segment, for people and probes."""
         if error.path not in self.damages:
             logger.error("container %d: %s", self._container_id, error)
@@ -376,7 +377,7 @@ class ContainerStorage:
     async def _judged(self, call: Awaitable[T]) -> T:
         try:
             return await call
-        except CorruptionError as error:
+        except UnreadableDataError as error:
             await self.judge(error)
             raise
 

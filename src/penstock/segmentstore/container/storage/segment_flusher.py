@@ -20,13 +20,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.model.errors import (
-    CorruptionError,
     InconsistentStateError,
     LogFencedError,
     NoSuchSegmentError,
     PenstockError,
     StorageFullError,
     StorageNotPrimaryError,
+    UnreadableDataError,
 )
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.log.operations import Forget, RareOperation
@@ -132,7 +132,7 @@ class SegmentFlusher:
             segment.is_storage_open = False
             if segment.is_deleted and isinstance(error, PenstockError) and not isinstance(error, _SHUT_OUT):
                 return  # Storage was in the middle of freeing it.
-            if isinstance(error, CorruptionError):
+            if isinstance(error, UnreadableDataError):
                 await self._storage.judge(error)
             raise
 
@@ -380,7 +380,7 @@ class SegmentFlusher:
                     except NoSuchSegmentError:
                         pass  # Never flushed, or freed before a crash.
                 await self._forget(segment)
-            except CorruptionError as error:
+            except UnreadableDataError as error:
                 await self._storage.judge(error)
                 raise
             return True

@@ -20,6 +20,7 @@ from penstock.model.errors import (
     LogFencedError,
     PenstockError,
     StorageNotPrimaryError,
+    UnreadableDataError,
 )
 from penstock.segmentstore.container.pending import PendingMerge
 from penstock.segmentstore.container.reads.read_index import Missing
@@ -34,7 +35,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 #: Segments that need no look-up and are resolved in one go, before other tasks get a turn.
 _RESOLVE_SLICE = 512
 #: Not about storage that does not answer: the container must end.
-_FATAL = (ContainerOfflineError, CorruptionError, InconsistentStateError, LogFencedError, StorageNotPrimaryError)
+_FATAL = (ContainerOfflineError, UnreadableDataError, InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 
 #: A target, what is merged into it, and where.
 _Merge = tuple[Segment, Segment, int]
@@ -50,7 +51,7 @@ class StorageLookups:
         *,
         info: Callable[[Segment], Awaitable[StoredSegment | None]],
         settings: ContainerSettings,
-        note_damage: Callable[[CorruptionError], None],
+        note_damage: Callable[[UnreadableDataError], None],
     ) -> None:
         self._container_id = container_id
         self._state = state

@@ -20,11 +20,11 @@ from operator import itemgetter
 
 from penstock.model.errors import (
     ContainerOfflineError,
-    CorruptionError,
     InconsistentStateError,
     LogFencedError,
     PenstockError,
     StorageNotPrimaryError,
+    UnreadableDataError,
 )
 from penstock.runtime.outages import OutageLog
 from penstock.runtime.turns import Turns
@@ -427,7 +427,7 @@ class StorageWriter:
             f"container {self._state.metadata.container_id}: flush of {segment.name} to long-term storage failed, "
             f"trying again every {retry_s:.1f} s",
             error,
-            level=logging.ERROR if isinstance(error, CorruptionError) else logging.WARNING,
+            level=logging.ERROR if isinstance(error, UnreadableDataError) else logging.WARNING,
         )
 
     def _end(self, error: BaseException) -> None:

@@ -15,10 +15,13 @@ from typing import Final, NamedTuple
 
 from penstock.model.errors import CorruptionError
 from penstock.model.segments import NO_VALUE, TABLE_KEY_LENGTH_MAX, TABLE_VALUE_LENGTH_MAX
+from penstock.segmentstore.later_format import version_error
 
 #: Serialisation version u8, key length u32, value length i32 (-1 = removal), explicit version i64 (NO_VALUE = offset).
 ENTRY_HEADER: Final = struct.Struct(">BIiq")
 ENTRY_FORMAT_VERSION: Final = 1
+#: An entry has no checksum of its own, so only the next versions are taken for such. All else is damage.
+_LATER_VERSIONS: Final = range(ENTRY_FORMAT_VERSION + 1, 16)
 ENTRY_LENGTH_MAX: Final = ENTRY_HEADER.size + TABLE_KEY_LENGTH_MAX + TABLE_VALUE_LENGTH_MAX
 BATCH_LENGTH_MAX: Final = 32 * 1024 * 1024
 
@@ -99,7 +102,8 @@ def encode_removal(key: bytes) -> bytes:
 def parse_entries(segment: str, data: bytes, offset: int) -> Iterator[ParsedEntry]:
     """Yield the whole entries in `data`, which begins at an entry's start at `offset`.
 
-    An entry that is cut off ends the iteration. Raises `CorruptionError` for bytes that cannot be an entry.
+    An entry that is cut off ends the iteration. Raises `CorruptionError` for bytes that cannot be an entry,
+    `LaterVersionError` for an entry of one of the next versions.
     """
     position = 0
     end = len(data)
@@ -111,6 +115,9 @@ def parse_entries(segment: str, data: bytes, offset: int) -> Iterator[ParsedEntr
             or not 0 < key_length <= TABLE_KEY_LENGTH_MAX
             or not -1 <= value_length <= TABLE_VALUE_LENGTH_MAX
         ):
+            if format_version in _LATER_VERSIONS:
+                path = f"the entry at byte {offset + position} of table segment {segment}"
+                raise version_error(path, format_version, (ENTRY_FORMAT_VERSION,))
             raise CorruptionError(segment, offset + position, "these bytes are not a table entry")
         key_at = position + header_length
         value_at = key_at + key_length

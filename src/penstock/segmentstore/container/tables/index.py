@@ -47,6 +47,7 @@ from penstock.segmentstore.container.tables.entries import (
     unpack_slot,
 )
 from penstock.segmentstore.container.tables.tail import Tail
+from penstock.segmentstore.later_format import version_error
 
 #: Keys looked up in the index in one piece by what has many of them; others get their turn in between.
 LOOKUP_COUNT: Final = 4096
@@ -90,6 +91,8 @@ class TableMark:
         """Parse a stored mark; an empty one is that of an index that was never written."""
         if not data:
             return cls()
+        if data[0] > cls._FORMAT_VERSION:
+            raise version_error(f"the mark of the index of {table}", data[0], (cls._FORMAT_VERSION,))
         if len(data) != cls._FORMAT.size or data[0] != cls._FORMAT_VERSION:
             raise CorruptionError(f"index of {table}", 0, f"{data.hex()} is not the mark of a table's index")
         _, *fields = cls._FORMAT.unpack(data)

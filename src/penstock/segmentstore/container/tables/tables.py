@@ -17,7 +17,6 @@ from typing import Protocol
 
 from penstock.model.errors import (
     BadOffsetError,
-    CorruptionError,
     InvalidArgumentError,
     NoSuchSegmentError,
     PenstockError,
@@ -25,6 +24,7 @@ from penstock.model.errors import (
     TableKeyMissingError,
     TableKeyVersionError,
     TableNotEmptyError,
+    UnreadableDataError,
     UnsupportedOperationError,
 )
 from penstock.model.segments import (
@@ -164,7 +164,7 @@ class Tables:
             return
         try:
             await self._flush(segment, table)
-        except (CorruptionError, StorageNotPrimaryError):
+        except (UnreadableDataError, StorageNotPrimaryError):
             raise
         except (PenstockError, OSError) as error:
             if not segment.is_deleted:
