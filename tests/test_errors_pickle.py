@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from penstock.model.errors import CorruptionError, PenstockError
+from penstock.segmentstore.container.log.salvage_report import SalvageReport
 
 #: Arguments by the name of their annotation's type. Texts and numbers that differ show a swap.
 _ARGUMENTS: dict[str, object] = {
@@ -29,6 +30,7 @@ _ARGUMENTS: dict[str, object] = {
     "OSError": OSError(28, "No space left on device"),
     "grpc.StatusCode": grpc.StatusCode.UNAVAILABLE,
     "CorruptionError": CorruptionError("chunk", 3, "why"),
+    "SalvageReport": SalvageReport(3),
 }
 
 

@@ -94,7 +94,7 @@ async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_pro
         held.callback(directory.close)
         containers: list[RecoveredContainer] = []
         for container_id in range(count):
-            image, passed_over = await _newest_whole(chunks, names[container_id])
+            image, passed_over = await newest_whole_image(chunks, names[container_id])
             await write_log(directory, identity, image, image.name.epoch + EPOCH_STEP, settings, runtime)
             length = sum(map(len, image.frames))
             containers.append(
@@ -128,7 +128,7 @@ async def _check_complete(chunks: ChunkStorage, names: dict[int, list[ImageName]
         )
     counts: dict[int, int] = {}
     for container_id in sorted(names):
-        image, _ = await _newest_whole(chunks, names[container_id])
+        image, _ = await newest_whole_image(chunks, names[container_id])
         counts[container_id] = image.container_count
     count = counts[min(counts)]
     if set(counts.values()) != {count}:
@@ -147,7 +147,7 @@ async def _check_complete(chunks: ChunkStorage, names: dict[int, list[ImageName]
     return count
 
 
-async def _newest_whole(chunks: ChunkStorage, names: Sequence[ImageName]) -> tuple[ContainerImage, Sequence[str]]:
+async def newest_whole_image(chunks: ChunkStorage, names: Sequence[ImageName]) -> tuple[ContainerImage, Sequence[str]]:
     """Return the newest image that is whole, and the names of newer ones that are not.
 
     Those were never finished: what is older is removed once an image is durable, before anybody is told of it.

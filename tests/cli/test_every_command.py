@@ -84,7 +84,7 @@ ARGUMENTS = {
 }
 #: Those that ask no server.
 LOCAL = {
-    "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable",
+    "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable", "log salvage",
     "storage check", "storage probe",
     "storage recover", "storage backup", "storage restore",
     "storage survey", "storage import", "storage export",
@@ -157,6 +157,7 @@ BAD_INPUT = {
     "log list": [["extra"], ["--data-dir", "/nowhere/at/all"]],
     "log enable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "log disable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
+    "log salvage": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "storage check": [["extra"], ["--data-dir", "/nowhere/at/all"]],
     "storage probe": [["extra"], ["--tier2", "/nowhere/at/all"], ["--bytes", "0"]],
     "storage backup": [[], ["/nowhere/a", "b"], ["/nowhere/a", "--data-dir", "/no/b"], ["/nowhere/a", "--admin", "9"]],

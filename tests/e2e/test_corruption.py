@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.model.routing import container_of
 from penstock.wire.commands import (
@@ -41,10 +43,10 @@ checkpoint_log_bytes_idle = 65536
 """
 
 
-def segment_in(container_id: int) -> str:
-    """Return the name of a segment that lives in a container."""
+def segment_in(container_id: int, number: int = 0) -> str:
+    """Return the name of a segment that lives in a container, one of many."""
     names = (f"scope/stream{index}/0.#epoch.0" for index in range(1000))
-    return next(name for name in names if container_of(name, CONTAINER_COUNT) == container_id)
+    return [name for name in names if container_of(name, CONTAINER_COUNT) == container_id][number]
 
 
 def write(server: StandaloneProcess, segment: str, *blocks: bytes) -> None:
@@ -116,6 +118,59 @@ def test_a_damaged_log_is_reported_and_its_container_stays_offline(
     assert server.terminate() == 0
     # The evidence is kept as it was.
     assert path.read_bytes() == content
+
+
+def test_damaged_logs_are_salvaged_and_all_that_is_intact_is_served(
+    make_server: Callable[..., StandaloneProcess],
+) -> None:
+    """A container of users and one under the controller, after a kill: the start fails until both are salvaged."""
+    server = make_server().start()
+    damaged = (USER_CONTAINER, CONTROLLER_CONTAINER)
+    with penstock.connect(server.uri) as client:
+        client.create_stream("shop/orders")
+    for container in damaged:
+        write(server, segment_in(container), b"before", MARK, *(b"after %d" % index for index in range(20)))
+        write(server, segment_in(container, 1), b"of another segment")
+    server.kill9()
+    evidence = {}
+    for container in damaged:
+        path, _ = change_a_byte(server.data_dir / "tier1" / str(container), MARK)
+        evidence[container] = (path.name, path.read_bytes())
+    assert server.launch()["kind"] == "CorruptionError"
+    assert server.wait() == 1
+
+    where = ("--data-dir", str(server.data_dir))
+    for container in damaged:
+        told = run_penstock("log", "salvage", str(container), *where, "--dry-run")
+        assert told.returncode == 0, told.stderr
+        lost_from = len(b"before")
+        lost_to = lost_from + len(MARK) + sum(len(b"after %d" % index) for index in range(20))
+        line = f"lost: {segment_in(container)} (id "
+        assert line in told.stdout
+        assert f"bytes {lost_from} to {lost_to}, at least 20 events" in told.stdout
+        assert "nothing was changed" in told.stdout
+        done = run_penstock("log", "salvage", str(container), *where, "--json")
+        assert done.returncode == 0, done.stderr
+        record = json.loads(done.stdout)
+        assert record["type"] == "log_salvage"
+        (loss,) = record["report"]["segments"]
+        assert (loss["name"], loss["start"], loss["end"]) == (segment_in(container), lost_from, lost_to)
+        name, content = evidence[container]
+        assert (Path(record["damaged_path"]) / name).read_bytes() == content
+        again = run_penstock("log", "salvage", str(container), *where)
+        assert again.returncode == 2
+        assert "is not damaged" in again.stderr
+
+    server.start()
+    assert server.ready["failures"] == {}
+    with WireClient(server.segment_store_port) as client:
+        for container in damaged:
+            reply = client.ask(ReadSegment(segment_in(container), 0, 1000, "", 1), SegmentRead)
+            assert bytes(reply.data) == b"before"
+            reply = client.ask(ReadSegment(segment_in(container, 1), 0, 1000, "", 1), SegmentRead)
+            assert bytes(reply.data) == b"of another segment"
+    with penstock.connect(server.uri) as client, client.event_writer("shop/orders") as writer:
+        writer.write(b"goes on", routing_key="key")
 
 
 def test_a_damaged_log_under_the_controller_stops_the_start(make_server: Callable[..., StandaloneProcess]) -> None:

@@ -1,7 +1,8 @@
-"""``penstock log``: the containers' logs on a stopped server's data directory. What it is for: docs/operations.md."""
+"""``penstock log``: the containers' logs of a stopped server. What it is for: docs/operations.md."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -13,10 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.failure import failures_told
+from penstock.cli.options import Tier2
+from penstock.cli.output import tell, write_text
+from penstock.cli.salvage_output import report_fields, report_lines, salvage_lines
 
 if TYPE_CHECKING:
     from penstock.data_directory import DataDirectory
     from penstock.log_administration import LogAdministration
+    from penstock.log_salvage import Salvaged
 
 DataDir = Annotated[str | None, typer.Option(help="The server's data directory. [default: penstock-data]")]
 Config = Annotated[
@@ -27,7 +32,7 @@ Container = Annotated[int, typer.Argument(metavar="CONTAINER", min=0, help="The 
 
 log: typer.Typer = typer.Typer(
     name="log",
-    help="Look at the containers' logs, disable one, enable one that was disabled.",
+    help="List the containers' logs, disable or enable one, salvage one that is damaged.",
     pretty_exceptions_enable=False,
 )
 
@@ -93,8 +98,8 @@ def list_logs(data_dir: DataDir = None, config: Config = None, as_json: AsJson =
 def enable(container: Container, data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
     """Let a disabled log be opened again. The server must be stopped.
 
-    A log is disabled when it is found damaged, so that nothing is written over the evidence. Find out what is wrong
-    first: the server's log says file and byte. If it still is, the next start says so and disables it again.
+    A log is disabled when it is found damaged, so that nothing is written over the evidence. Its frames are read first:
+    a log that is damaged stays disabled, and `penstock log salvage` is named, which makes a new log of what is intact.
     """
     _change(container, data_dir, config, "enabled", lambda logs: logs.enable(container), as_json=as_json)
 
@@ -106,6 +111,62 @@ def disable(container: Container, data_dir: DataDir = None, config: Config = Non
     Its container stays offline, and with it the segments in it; the others serve. Nothing is lost.
     """
     _change(container, data_dir, config, "disabled", lambda logs: logs.disable(container), as_json=as_json)
+
+
+@log.command()
+def salvage(
+    container: Container,
+    data_dir: DataDir = None,
+    tier2: Tier2 = None,
+    config: Config = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only report what would be kept and what is lost. Change nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy what is intact of a damaged log into a new log, and report what is lost. The server must be stopped.
+
+    The damaged log is kept under another name, which is printed. Where long-term storage has an image of the container,
+    what the log lost before that image is taken from it. Run it again if it was cut off.
+    """
+    from penstock.log_salvage import LogNotSalvageableError
+
+    with failures_told(as_json=as_json):
+        try:
+            salvaged = _salvage(container, data_dir, tier2, config, is_dry_run=dry_run)
+        except LogNotSalvageableError as error:
+            if not as_json:
+                write_text("".join(f"{line}\n" for line in report_lines(error.report)))
+            raise
+        lines = salvage_lines(container, salvaged, is_dry_run=dry_run)
+        fields: dict[str, object] = {"container": container, "is_dry_run": dry_run, **asdict(salvaged)}
+        if salvaged.report is not None:
+            fields["report"] = report_fields(salvaged.report)
+        tell("log_salvage", fields, lines, as_json=as_json)
+
+
+def _salvage(
+    container: int, data_dir: str | None, tier2: str | None, config: Path | None, *, is_dry_run: bool
+) -> Salvaged:
+    from penstock.cli.serve import new_loop
+    from penstock.log_salvage import salvage_log
+    from penstock.runtime.runtime import real_runtime
+    from penstock.runtime.settings import load_settings
+    from penstock.settings import StandaloneSettings
+
+    settings = load_settings(
+        StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir, "tier2": tier2}
+    )
+
+    async def run() -> Salvaged:
+        runtime = real_runtime(1)
+        try:
+            return await salvage_log(settings, runtime, container, is_dry_run=is_dry_run)
+        finally:
+            await runtime.work.close()
+
+    with asyncio.Runner(loop_factory=new_loop()) as runner:
+        return runner.run(run())
 
 
 def _change(

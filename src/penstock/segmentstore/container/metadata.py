@@ -125,6 +125,27 @@ def decode_record(record: bytes) -> SegmentSnapshot:
     return decoded.segment
 
 
+def decode_snapshot(snapshot: bytes, container_id: int) -> ContainerSnapshot:
+    """Return a part of a checkpoint of a container.
+
+    Raises `ValueError` when the bytes are something else, `LaterFormatError` for one of a later version.
+    """
+    try:
+        decoded = _decoder.decode(snapshot)
+    except msgspec.DecodeError as error:
+        _check_later(snapshot, SNAPSHOT_VERSION, "checkpoint version")
+        raise ValueError(f"not a metadata snapshot: {error}") from error
+    check_version(decoded.version, _SNAPSHOT_VERSIONS, "checkpoint version")
+    if decoded.container_id != container_id:
+        raise ValueError(f"snapshot of container {decoded.container_id}, expected container {container_id}")
+    return decoded
+
+
+def encode_snapshot(snapshot: ContainerSnapshot) -> bytes:
+    """Return the bytes of a part of a checkpoint."""
+    return _encoder.encode(snapshot)
+
+
 def _snapshot_of(segment: Segment) -> SegmentSnapshot:
     attributes = segment.attributes
     if segment.has_attribute_index:
@@ -332,15 +353,7 @@ class ContainerMetadata:
                 segment.index.stored(before)
 
     def _decode(self, snapshot: bytes) -> ContainerSnapshot:
-        try:
-            decoded = _decoder.decode(snapshot)
-        except msgspec.DecodeError as error:
-            _check_later(snapshot, SNAPSHOT_VERSION, "checkpoint version")
-            raise ValueError(f"not a metadata snapshot: {error}") from error
-        check_version(decoded.version, _SNAPSHOT_VERSIONS, "checkpoint version")
-        if decoded.container_id != self.container_id:
-            raise ValueError(f"snapshot of container {decoded.container_id}, expected container {self.container_id}")
-        return decoded
+        return decode_snapshot(snapshot, self.container_id)
 
     def restore(self, *parts: bytes) -> Iterator[None]:
         """Replace everything by a checkpoint's parts, step by step: others may have a turn at each.

@@ -58,7 +58,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 #: Damages that are remembered.
 _DAMAGES_MAX = 1000
 #: Where the container's mark stands among the records of its own segments, whose names have no NUL.
-_MARK_KEY = b"\0mark"
+MARK_KEY = b"\0mark"
 #: There, too: the mode of layout that it has run under last, if that is not `install_new`, ...
 _LAYOUT_KEY = b"\0layout"
 #: ... and the note that it left no chunk behind without a record, when it was stopped.
@@ -100,7 +100,7 @@ def table_index_segment(segment: Segment) -> str:
 
 def is_mark(key: bytes) -> bool:
     """Say whether what lies under a key among the records of a container's own segments is about it, and no record."""
-    return key in (_MARK_KEY, _LAYOUT_KEY, _END_KEY)
+    return key in (MARK_KEY, _LAYOUT_KEY, _END_KEY)
 
 
 class Judged(Protocol):
@@ -206,7 +206,7 @@ class ContainerStorage:
         self.orphans: OrphanChunks = OrphanChunks(
             chunks,
             settings.orphans,
-            mark=pinned.get(_MARK_KEY, b""),
+            mark=pinned.get(MARK_KEY, b""),
             swept_ms=end.swept_ms if end is not None and end.epoch + 1 == epoch else None,
             refuse=refuse,
         )
@@ -269,7 +269,7 @@ class ContainerStorage:
         """
         if not self.orphans.mark:
             mark = self._runtime.rng.randbytes(CHUNK_MARK_BYTES)
-            await self._persist_pinned([TableUpdate(_MARK_KEY, mark)], [])
+            await self._persist_pinned([TableUpdate(MARK_KEY, mark)], [])
             self.orphans.mark = mark
             # Nobody has made chunks with it.
             self.orphans.swept_ms = self._runtime.wall_clock_ms()

@@ -1,0 +1,99 @@
+"""What `penstock log salvage` prints: lines for people, and the fields of its JSON record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.log_salvage import Salvaged
+    from penstock.segmentstore.container.log.salvage_report import SalvageReport
+
+#: Damaged ranges and segments that are printed for people; JSON has all of them.
+_SHOWN_MAX = 50
+
+
+def salvage_lines(container: int, salvaged: Salvaged, *, is_dry_run: bool) -> Iterator[str]:
+    """Return what people read of a salvage."""
+    yield from salvaged.problems
+    if salvaged.report is not None:
+        yield from report_lines(salvaged.report)
+    if salvaged.image_problem:
+        yield f"images in long-term storage were not used: {salvaged.image_problem}"
+    if is_dry_run:
+        yield "nothing was changed (--dry-run)"
+        return
+    if salvaged.report is None:
+        yield "an earlier run had written the new log and was cut off; it is in its place now"
+    yield f"the new log of container {container} is in {salvaged.path}; start the server"
+    if salvaged.damaged_path:
+        yield f"the damaged log is kept in {salvaged.damaged_path}"
+
+
+def report_lines(report: SalvageReport) -> Iterator[str]:
+    """Return what people read of what was kept and lost."""
+    for lost in report.lost[:_SHOWN_MAX]:
+        where = f"{lost.file} bytes {lost.start} to {lost.end}" if lost.end else lost.file
+        count = "" if lost.frame_count is None else f", {lost.frame_count} frames"
+        yield f"damaged: {where}: {lost.problem}{count}"
+    if report.lost_count > _SHOWN_MAX:
+        yield f"damaged: {report.lost_count - _SHOWN_MAX} more ranges, see --json"
+    if not report.base:
+        yield "lost: everything, because no whole checkpoint is intact"
+        return
+    begin = "its own first intact checkpoint" if report.base == "log" else report.base
+    yield f"the new log begins with {begin} and holds {report.kept_operation_count} operations"
+    if report.loses_nothing:
+        yield "lost: nothing"
+        return
+    for number, loss in enumerate(report.segments.values()):
+        if number == _SHOWN_MAX:
+            yield f"lost: of {len(report.segments) - number} more segments, see --json"
+            break
+        what = "the whole segment" if loss.is_whole else f"the segment ends at byte {loss.start} now"
+        events = f"{loss.event_count} events" if loss.is_exact else f"at least {loss.event_count} events"
+        yield f"lost: {loss.name} (id {loss.id}): bytes {loss.start} to {loss.end}, {events}; {what}"
+    lost_count = report.lost_operation_count
+    yield f"lost: {'an unknown number of' if lost_count is None else lost_count} operations in damaged frames"
+    for kind, dropped_count in sorted(report.dropped.items()):
+        yield f"lost: {dropped_count} intact operations of kind {kind}, which depend on lost ones"
+    if not report.is_truth_known:
+        yield (
+            "the log has no whole checkpoint after the last damage: segments of which it shows nothing later may have "
+            "lost bytes at their ends, too"
+        )
+
+
+def report_fields(report: SalvageReport) -> dict[str, object]:
+    """Return what programs read of what was kept and lost."""
+    return {
+        "base": report.base,
+        "loses_nothing": report.loses_nothing,
+        "is_truth_known": report.is_truth_known,
+        "kept_operation_count": report.kept_operation_count,
+        "lost_operation_count": report.lost_operation_count,
+        "dropped": dict(sorted(report.dropped.items())),
+        "damaged_count": report.lost_count,
+        "damaged": [
+            {
+                "file": lost.file,
+                "start": lost.start,
+                "end": lost.end,
+                "problem": lost.problem,
+                "frame_count": lost.frame_count,
+            }
+            for lost in report.lost
+        ],
+        "segments": [
+            {
+                "id": loss.id,
+                "name": loss.name,
+                "start": loss.start,
+                "end": loss.end,
+                "event_count": loss.event_count,
+                "is_exact": loss.is_exact,
+                "is_whole": loss.is_whole,
+            }
+            for loss in report.segments.values()
+        ],
+    }
