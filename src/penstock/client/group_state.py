@@ -8,7 +8,10 @@ from penstock.client.group_checkpoint import CheckpointState
 from penstock.model.errors import InvalidArgumentError, LaterVersionError
 from penstock.model.policies import GroupRetention
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+#: Without `revision`; readers showed that they are alive in the record alone.
+_VERSION_WITHOUT_HEARTBEATS = 3
+
 
 class HeldSegment(msgspec.Struct, frozen=True):
     """A segment in the hands of a reader: where to go on, in bytes, and the number under which it was given away."""
@@ -54,7 +57,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     `patterns`: streams that come later and match one are read, too. `ends`: how far the group reads in the segments of
     the cuts that it ends at; `ended`: those of them that were read so far, and where that was. `checkpoint`: see
-    `CheckpointState`.
+    `CheckpointState`. `revision`: one higher with each change of the record; 0: of an earlier release.
     """
 
     streams: list[str]
@@ -74,6 +77,7 @@ class GroupState(msgspec.Struct, frozen=True):
     ended: dict[str, int] = msgspec.field(default_factory=dict)
     is_manual: bool = False
     checkpoint: CheckpointState = CheckpointState()
+    revision: int = 0
     version: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
@@ -87,8 +91,10 @@ class GroupState(msgspec.Struct, frozen=True):
             version = msgspec.json.decode(data, type=_Versioned).version
             if version > FORMAT_VERSION:
                 raise LaterVersionError(
-                    "the reader group's state", found=version, known=FORMAT_VERSION, oldest=FORMAT_VERSION
+                    "the reader group's state", found=version, known=FORMAT_VERSION, oldest=_VERSION_WITHOUT_HEARTBEATS
                 )
+            if version == _VERSION_WITHOUT_HEARTBEATS:
+                return msgspec.structs.replace(msgspec.json.decode(data, type=cls), version=FORMAT_VERSION)
             if version != FORMAT_VERSION:
                 raise InvalidArgumentError(
                     f"the reader group's state has version {version}, this release reads {FORMAT_VERSION}: delete the "

@@ -15,8 +15,9 @@ from typing import Protocol
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
-from penstock.client.group_liveness import OBSERVATION_SHARE, Liveness
+from penstock.client.group_pace import store_interval_s
 from penstock.client.group_state import GroupState, HeldSegment
+from penstock.client.group_watch import GroupWatch, Sign
 from penstock.client.read_ahead import ReadAhead
 from penstock.client.reader_group_keeper import GroupKeeper, beat_interval_s
 from penstock.client.reader_group_record import GroupRecord
@@ -108,6 +109,7 @@ class Membership:
         # Since when this reader has no room for segments that no reader holds. None: it has.
         self._full_since_s: float | None = None
         self._is_lack_reported = False
+        self._watch = GroupWatch(record, name, incarnation, cluster.settings)
         self._wake = asyncio.Event()
         self._requests: list[asyncio.Future[None]] = []
         self._trouble: PenstockError | None = None
@@ -120,8 +122,6 @@ class Membership:
         self._beaten_s = 0.0
         # Until then others are to have the segments. None: this reader takes part.
         self._aside_until_s: float | None = None
-        # By incarnation and heartbeat.
-        self._liveness: Liveness[tuple[str, int]] = Liveness()
         self._task: asyncio.Task[None] | None = None
 
     # -- for the reader -----------------------------------------------------------------------------------------
@@ -202,6 +202,10 @@ class Membership:
             return rgs.leave(state, self._name, positions, handed_out=handed_out)
 
         self._left = await self._record.update(step)
+        try:
+            await self._watch.leave()
+        except PenstockError as error:
+            _log.info("reader %s has left an entry in the table of its group, deleted later: %s", self._name, error)
         return was_member
 
     async def tell_last(self) -> None:
@@ -223,12 +227,19 @@ class Membership:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while self.failure is None:
+            is_woken = self._wake.is_set() or self._state is None
             self._wake.clear()
             requests, self._requests = self._requests, []
+            is_polling = self._watch.is_poll_due()
             try:
-                is_due = loop.time() - self._beaten_s >= self._beat_interval_s
-                await self._look(is_beat=bool(requests) or is_due or self._is_awaited())
+                is_due = loop.time() >= self._store_due_s() and self._has_news()
+                is_beat = bool(requests) or is_due or self._is_awaited()
+                if is_woken or is_beat or is_polling:
+                    await self._look(is_beat=is_beat, is_polling=is_polling)
+                if self._is_joined and self._watch.is_heartbeat_due():
+                    await self._watch.show_alive()
             except PenstockError as error:
+                self._watch.polled()
                 self._note(error)
                 _answer(requests, error)
                 # Whoever waits may look first.
@@ -240,6 +251,8 @@ class Membership:
                 _answer(requests, self.failure)
                 if self._state is not None and await self._keeper.keep(self._state):
                     self.wake()
+                if self._is_joined and self._is_awaited():
+                    continue
             await self._pause()
         self._settle_requests(self.failure)
 
@@ -249,17 +262,29 @@ class Membership:
             return False
         return self._name in self._state.checkpoint.awaited or self._keeper.checkpoint_due(self._state) is not None
 
+    def _store_due_s(self) -> float:
+        """Return when positions that have moved are stored, on the loop's clock."""
+        reader_count = 1 if self._state is None else len(self._state.readers)
+        return self._beaten_s + store_interval_s(self._beat_interval_s, reader_count)
+
+    def _has_news(self) -> bool:
+        """Say whether the record lacks something that it is to have of this reader; look again after an interval."""
+        self._beaten_s = asyncio.get_running_loop().time()
+        me = None if self._state is None else self._state.readers.get(self._name)
+        if me is None:
+            return True
+        handed_out = {segment: end for segment, end in self._hands._handed_out().items() if segment in me.segments}
+        return handed_out != me.handed_out or any(
+            segment in me.segments and me.segments[segment] != position
+            for segment, position in self.positions(is_leaving=False).items()
+        )
+
     async def _pause(self) -> None:
         try:
-            async with asyncio.timeout(
-                min(
-                    self._settings.reader_group_refresh_s, self._settings.position_interval_s,
-                    self._reader_timeout_s * OBSERVATION_SHARE,
-                )
-            ):
+            async with asyncio.timeout_at(min(self._watch.due_s(), self._store_due_s())):
                 await self._wake.wait()
         except TimeoutError:
-            pass  # Time to poll the record.
+            pass  # Something is due.
 
     def _note(self, error: PenstockError) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -281,14 +306,20 @@ class Membership:
         requests, self._requests = self._requests, []
         _answer(requests, error)
 
-    async def _look(self, *, is_beat: bool) -> None:
-        """Look at the record, change what is this reader's part, and follow."""
+    async def _look(self, *, is_beat: bool, is_polling: bool) -> None:
+        """Change what is this reader's part of the record, as it is now, and follow it. `is_polling`: watch others."""
         now_s = asyncio.get_running_loop().time()
+        if is_polling:
+            self._watch.polled()
         if self._aside_until_s is not None:
             if now_s < self._aside_until_s or self._hands._idle_s():
                 return
             self._aside_until_s = None
         ends = await self._ends()
+        polled = self._state
+        dead: dict[str, Sign] = {}
+        if is_polling and polled is not None:
+            polled, dead = await self._watch.poll(polled)
         leaving = {
             segment: HeldSegment(offset, source.turn)
             for segment, source in self.open_segments.items()
@@ -298,7 +329,6 @@ class Membership:
         given = {**leaving, **{segment: end for segment, (end, _) in ends.items()}}
         positions = self.positions(is_leaving=False) if is_beat and self._is_joined else {}
         handed_out = self._hands._handed_out()
-        dead = self._liveness.silent(self._reader_timeout_s, but=(self._name,))
         # Begun with the positions of this reader, so nothing more is written if it is alone.
         checkpoint = self._keeper.checkpoint_due(self._state) if self._state is not None and is_beat else None
 
@@ -307,9 +337,9 @@ class Membership:
             if self._is_joined and (me is None or me.incarnation != self._incarnation):
                 # Expelled or replaced: `_follow` drops what was held, before this reader joins again.
                 return state
-            for name, sign in dead.items():
+            for name, (incarnation, heartbeat, _) in dead.items():
                 other = state.readers.get(name)
-                if other is not None and (other.incarnation, other.heartbeat) == sign:
+                if other is not None and (other.incarnation, other.heartbeat) == (incarnation, heartbeat):
                     state = rgs.leave(state, name, handed_out={})
             state = rgs.join(state, self._name, self._incarnation)
             for segment, (end, successors) in ends.items():
@@ -319,9 +349,14 @@ class Membership:
                 state = rgs.begin_checkpoint(state, checkpoint)
             if is_beat:
                 state = rgs.beat(state, self._name, positions, handed_out)
-            return rgs.acquire(state, self._name, self._settings.reader_segment_count_max)
+            return self._acquire(state)
 
-        state = await self._record.update(step)
+        is_followed = self._is_joined and polled is self._state and not (given or dead or is_beat)
+        # Another reader of this client may have freed segments in the same write of the record.
+        if is_followed and polled is not None and self._acquire(polled) is polled:
+            state = polled
+        else:
+            state = await self._record.update(step, max_age_s=self._watch.shared_age_s if is_polling else 0.0)
         for name in dead:
             _log.warning(
                 "reader %s has declared reader %s dead: no sign of life for %g s (reader_timeout_s)",
@@ -330,11 +365,15 @@ class Membership:
         self._working_s = asyncio.get_running_loop().time()
         if is_beat:
             self._beaten_s = self._working_s
+            self._watch.shown()
         self._trouble = self._lost
         self._note_stored(state, given)
         self._follow(state)
         if self.failure is None and self._is_in_the_way(state):
             await self._step_aside()
+
+    def _acquire(self, state: GroupState) -> GroupState:
+        return rgs.acquire(state, self._name, self._settings.reader_segment_count_max)
 
     def _note_stored(self, state: GroupState, given: Mapping[str, HeldSegment]) -> None:
         """Note which positions of the open segments the record has. `given`: where this reader gave segments up."""
@@ -506,7 +545,8 @@ class Membership:
                 stored[segment].offset = position.offset
 
     def _observe(self, state: GroupState) -> None:
-        """Take in which other readers have shown that they are alive."""
+        """Take in the intervals of the group."""
+        self._watch.follow(state)
         self._reader_timeout_s = state.reader_timeout_s
         self._beat_interval_s = beat_interval_s(self._settings, state)
         if self._settings.position_interval_s > self._beat_interval_s and not self._is_interval_reported:
@@ -517,8 +557,6 @@ class Membership:
                 self._name, self._settings.position_interval_s, self._record.name, state.reader_timeout_s,
                 self._beat_interval_s,
             )  # fmt: skip
-        signs = {name: (reader.incarnation, reader.heartbeat) for name, reader in state.readers.items()}
-        self._liveness.observe(signs, asyncio.get_running_loop().time(), state.reader_timeout_s)
 
     def _drop(self, source: SegmentEvents) -> None:
         if self.open_segments.get(source.segment) is source:

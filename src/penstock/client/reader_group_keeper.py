@@ -26,8 +26,10 @@ from penstock.runtime.bulk import for_each
 
 _log = logging.getLogger(__name__)
 
-#: A reader shows that it is alive at least so many times in the group's `reader_timeout_s`.
+#: A reader stores positions that have moved at least so many times in the group's `reader_timeout_s`.
 _BEATS_PER_TIMEOUT = 3
+#: How often what absent readers have left is deleted, in seconds.
+_SWEEP_INTERVAL_S = 600.0
 
 
 def beat_interval_s(settings: ClientSettings, state: GroupState) -> float:
@@ -54,6 +56,7 @@ class GroupKeeper:
         #: once: readers that never live for an interval would take none.
         self._checkpoint = -1
         self._checkpoint_s = float("-inf")
+        self._swept_s = asyncio.get_running_loop().time()
         # Whoever opened the group has looked.
         self._looked_s = asyncio.get_running_loop().time()
 
@@ -70,13 +73,19 @@ class GroupKeeper:
             self._checkpoint = checkpoint.number
         is_due = 0 < checkpoint.interval_s <= now_s - self._checkpoint_s
         is_mine = not checkpoint.awaited and self._reader == min(state.readers, default=None)
-        return checkpoint.number + 1 if is_due and is_mine else None
+        # A group that stays where it is needs no other one.
+        if not is_due or not is_mine or checkpoint.positions == rgs.positions_of(state):
+            return None
+        return checkpoint.number + 1
 
     async def keep(self, state: GroupState) -> bool:
         """Do what is due, for a group whose record is `state`; say whether the record has changed with that."""
         if self._reader != min(state.readers, default=None):
             return False
         now_s = asyncio.get_running_loop().time()
+        if now_s - self._swept_s >= _SWEEP_INTERVAL_S:
+            self._swept_s = now_s
+            await self._sweep(state)
         if now_s - self._published_s >= self._settings.reader_group_publish_interval_s:
             self._published_s = now_s
             await self._publish(state)
@@ -89,6 +98,14 @@ class GroupKeeper:
         """Say how far the group is if its last reader has left it: nobody else does until one comes."""
         if not state.readers:
             await self._publish(state)
+
+    async def _sweep(self, state: GroupState) -> None:
+        with within("delete old heartbeats", beat_interval_s(self._settings, state), "position_interval_s"):
+            try:
+                await self._record.sweep_heartbeats(state)
+            except PenstockError as error:
+                group = f"{self._record.scope}/{self._record.name}"
+                _log.warning("reader %s could not delete heartbeats in group %s: %s", self._reader, group, error)
 
     async def _publish(self, state: GroupState) -> None:
         if state.retention is not GroupRetention.AUTOMATIC:

@@ -1,15 +1,21 @@
 """`GroupRecord`: the shared state of a reader group, as it is stored. What it means is in `reader_group_state`.
 
-One record in a table segment of its own, changed by compare-and-set.
+One record in a table segment of its own, changed by compare-and-set. Its revision is stored once more beside it, so
+that a poll of a record that has not changed reads a few bytes. The readers that one client has in a group share what
+was read last, and changes that they want at the same time are made as one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+
+import msgspec
 
 from penstock.client.cluster import Cluster
-from penstock.client.deadline import within
+from penstock.client.deadline import Deadline, within
+from penstock.client.group_heartbeats import GroupHeartbeats, heartbeat_key
 from penstock.client.group_packing import pack_record, part_count, unpack_record
 from penstock.client.group_state import GroupState
 from penstock.client.retry import Backoff
@@ -23,23 +29,54 @@ from penstock.model.errors import (
     TableKeyVersionError,
 )
 from penstock.model.names import reader_group_table
-from penstock.model.segments import VERSION_ABSENT, VERSION_ANY, TableUpdate
+from penstock.model.segments import VERSION_ABSENT, VERSION_ANY, TableEntry, TableUpdate
 
 _KEY = b"state"
+#: Holds the revision of the record, as a decimal number.
+_REVISION_KEY = b"revision"
 #: The longest pause after the first lost race; it doubles with each further one.
 _UPDATE_PAUSE_MAX_S = 0.02
 _UPDATE_PAUSE_S_LIMIT = 1.0
 
+_Step = Callable[[GroupState], GroupState]
+
+
+class _Change:
+    """A step that waits to be made, and the record after it once it is made."""
+
+    __slots__ = ("oldest_s", "state", "step")
+
+    def __init__(self, step: _Step, oldest_s: float) -> None:
+        self.step = step
+        # If the step changes nothing: since when the record that it was made on must have been there.
+        self.oldest_s = oldest_s
+        self.state: GroupState | None = None
+
 
 class GroupRecord:
-    """The record of the group `name` in `scope`, in the life of that name that has the id `group_id`."""
+    """The record of the group `name` in `scope`, in the life of that name that has the id `group_id`.
+
+    Attributes:
+        phase: 0 to 1: when in their intervals the readers of this client do what they do periodically.
+        known: the record as read or written last, None: not yet.
+    """
 
     def __init__(self, cluster: Cluster, scope: str, name: str, group_id: str) -> None:
         self.scope = scope
         self.name = name
         self.group_id = group_id
+        self.phase: float = cluster.rng.random()
+        self.known: GroupState | None = None
+        # Of the table entry that `known` is.
+        self._version = VERSION_ABSENT
+        # When it was asked for what shows that `known` is the record, on the loop's clock.
+        self._verified_s = float("-inf")
         self._table = reader_group_table(scope, group_id)
         self._cluster = cluster
+        self._heartbeats = GroupHeartbeats(cluster, self._table)
+        self._changes: list[_Change] = []
+        self._turn = asyncio.Lock()
+        self._poll_turn = asyncio.Lock()
 
     async def find_or_create(self, make: Callable[[], Awaitable[GroupState]]) -> GroupState:
         """Return the record; one that `make` returns when there is none, which may be called more than once."""
@@ -55,7 +92,7 @@ class GroupRecord:
                     (entry,) = await segments.table_get(self._table, [_KEY])
                     if entry is not None:
                         return await self.state()
-                    state = await make()
+                    state = msgspec.structs.replace(await make(), revision=1)
                     await self._put(state, VERSION_ABSENT)
                     return state
                 except (OutcomeUnknownError, TableKeyVersionError) as error:
@@ -71,41 +108,158 @@ class GroupRecord:
 
     async def state(self) -> GroupState:
         """Return the record as it is now. Raises `NoSuchReaderGroupError` when the group was deleted."""
-        return (await self._read())[0]
+        return await self._verify(())
 
-    async def update(self, step: Callable[[GroupState], GroupState]) -> GroupState:
+    async def poll(self, readers: Collection[str], max_age_s: float) -> tuple[GroupState, Mapping[str, bytes]]:
+        """Return the record, and the heartbeats of these readers: nothing older than `max_age_s`.
+
+        Polls of one client at the same time share their requests. Raises as `state`.
+        """
+        with self._bounded("poll") as deadline:
+            try:
+                async with asyncio.timeout_at(deadline.at_s):
+                    await self._poll_turn.acquire()
+            except TimeoutError:
+                raise self._unanswered(deadline) from None
+            try:
+                oldest_s = asyncio.get_running_loop().time() - max_age_s
+                unread = self._heartbeats.stale(readers, oldest_s)
+                state = self.known
+                if state is None or unread or self._verified_s < oldest_s:
+                    state = await self._verify(unread)
+            finally:
+                self._poll_turn.release()
+        self._heartbeats.forget_absent(state.readers.keys() | set(readers))
+        return state, self._heartbeats.signs(readers)
+
+    async def update(self, step: _Step, *, max_age_s: float = 0.0) -> GroupState:
         """Take `step`, which must be idempotent, on the record; return the record after it.
+
+        `max_age_s`: how old what is known of the record may be, in seconds, for a step that changes nothing of it.
 
         Raises `MetadataConflictError` after `reader_group_update_count_max` lost races.
         """
-        settings = self._cluster.settings
-        attempt_count_max = settings.reader_group_update_count_max
-        with within(f"update reader group {self.scope}/{self.name}", settings.retry_time_max_s, "retry_time_max_s"):
-            pause_s_max = _UPDATE_PAUSE_MAX_S
-            for _ in range(attempt_count_max):
-                state, version = await self._read()
-                changed = step(state)
-                if changed == state:
-                    return state
+        change = _Change(step, asyncio.get_running_loop().time() - max_age_s)
+        self._changes.append(change)
+        try:
+            with self._bounded("update") as deadline:
+                try:
+                    async with asyncio.timeout_at(deadline.at_s):
+                        await self._turn.acquire()
+                except TimeoutError:
+                    if change.state is None:
+                        raise self._unanswered(deadline) from None
+                    return change.state
+                try:
+                    if change.state is None:
+                        await self._make_changes()
+                finally:
+                    self._turn.release()
+        finally:
+            if change in self._changes:
+                self._changes.remove(change)
+        assert change.state is not None, "made by the loop above, or an error was raised"
+        return change.state
+
+    async def show_alive(self, reader: str, incarnation: str, limit_s: float) -> None:
+        """Show that a reader is alive although the record does not change, in `limit_s`."""
+        try:
+            await self._heartbeats.show(reader, incarnation, limit_s)
+        except NoSuchSegmentError as error:
+            raise self._gone() from error
+
+    async def forget_heartbeat(self, reader: str) -> None:
+        """Delete what a reader that has left has shown that it is alive with."""
+        await self._heartbeats.forget([reader])
+
+    async def sweep_heartbeats(self, state: GroupState) -> None:
+        """Delete what readers that are not in the group any more have left."""
+        try:
+            await self._heartbeats.sweep(state.readers)
+        except NoSuchSegmentError as error:
+            raise self._gone() from error
+
+    def _bounded(self, what: str) -> AbstractContextManager[Deadline]:
+        limit_s = self._cluster.settings.retry_time_max_s
+        return within(f"{what} reader group {self.scope}/{self.name}", limit_s, "retry_time_max_s")
+
+    def _unanswered(self, deadline: Deadline) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"{deadline.what}: no answer in the {deadline.limit_s:g} s that it may take ({deadline.limit_name})"
+        )
+
+    async def _make_changes(self) -> None:
+        """Make all changes that wait, in one write of the record."""
+        attempt_count_max = self._cluster.settings.reader_group_update_count_max
+        pause_s_max = _UPDATE_PAUSE_MAX_S
+        for _ in range(attempt_count_max):
+            before = self.known or await self._verify(())
+            version = self._version
+            changes, changed = list(self._changes), before
+            for change in changes:
+                changed = change.step(changed)
+            if changed is before or changed == before:
+                oldest_s = max(change.oldest_s for change in changes)
+                # What is known is that of before; an equal record may have been read anew.
+                if self._verified_s < oldest_s and await self._verify(()) != before:
+                    continue
+                changed = before
+            else:
+                changed = msgspec.structs.replace(changed, revision=before.revision + 1)
                 try:
                     await self._put(changed, version)
-                    return changed
                 except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError):
-                    # A lost race or a lost reply. Repeating the step does no harm. The more contention, the longer.
+                    # A lost race or a lost reply. Repeating the steps does no harm. The more contention, the longer.
                     await asyncio.sleep(pause_s_max * self._cluster.rng.random())
                     pause_s_max = min(pause_s_max * 2, _UPDATE_PAUSE_S_LIMIT)
+                    continue
                 except NoSuchSegmentError as error:
                     raise self._gone() from error
+            for change in changes:
+                change.state = changed
+                if change in self._changes:
+                    self._changes.remove(change)
+            return
         raise MetadataConflictError(
             f"reader group {self.scope}/{self.name}: {attempt_count_max} updates in a row lost against other readers"
         )
 
     async def _put(self, state: GroupState, version: int) -> None:
         parts = pack_record(state.encode())
-        updates = [TableUpdate(_KEY, parts[0], version)]
+        updates = [
+            TableUpdate(_KEY, parts[0], version),
+            TableUpdate(_REVISION_KEY, _revision_value(state), VERSION_ANY),
+        ]
         # On condition of the first part alone: all are written together, or none.
         updates += [TableUpdate(_part_key(number), part, VERSION_ANY) for number, part in enumerate(parts[1:], 1)]
-        await self._cluster.segments.table_put(self._table, updates)
+        asked_s = asyncio.get_running_loop().time()
+        # Until there is an answer nothing is known.
+        self.known = None
+        versions = await self._cluster.segments.table_put(self._table, updates)
+        self.known, self._version, self._verified_s = state, versions[0], asked_s
+
+    async def _verify(self, readers: Collection[str]) -> GroupState:
+        """Return the record as it is now, read only if it has changed; read the heartbeats of `readers` as well."""
+        names = list(readers)
+        asked_s = asyncio.get_running_loop().time()
+        if names or self.known is not None:
+            keys = [_REVISION_KEY, *map(heartbeat_key, names)]
+            try:
+                revision, *entries = await self._cluster.segments.table_get(self._table, keys)
+            except NoSuchSegmentError as error:
+                raise self._gone() from error
+            self._heartbeats.take(names, entries, asked_s)
+            known = self.known
+            if known is not None and _is_revision(revision, known):
+                self._verified_s = max(self._verified_s, asked_s)
+                return known
+        asked_s = asyncio.get_running_loop().time()
+        state, version = await self._read()
+        # A change that was made meanwhile is newer than what was read.
+        if self.known is None or state.revision > self.known.revision or not state.revision:
+            self.known, self._version = state, version
+        self._verified_s = max(self._verified_s, asked_s)
+        return self.known
 
     async def _read(self) -> tuple[GroupState, int]:
         for _ in range(self._cluster.settings.reader_group_update_count_max):
@@ -137,6 +291,15 @@ class GroupRecord:
 
     def _gone(self) -> NoSuchReaderGroupError:
         return NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} does not exist any more")
+
+
+def _revision_value(state: GroupState) -> bytes:
+    return b"%d" % state.revision
+
+
+def _is_revision(entry: TableEntry | None, state: GroupState) -> bool:
+    # Releases without revisions wrote neither of them.
+    return entry is not None and state.revision > 0 and entry.value == _revision_value(state)
 
 
 def _part_key(number: int) -> bytes:

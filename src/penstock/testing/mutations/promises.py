@@ -10,6 +10,7 @@ from penstock.client import controller, reader_group, starts, times
 from penstock.client.ack import Ack, OnDelivery
 from penstock.client.cluster import Cluster
 from penstock.client.event_writer import EventWriter
+from penstock.client.group_heartbeats import GroupHeartbeats
 from penstock.client.group_state import GroupState
 from penstock.client.life_cycle import Life, LifeCycle
 from penstock.client.read_ahead import ReadAhead
@@ -88,6 +89,7 @@ def _keep_positions_by_the_name_of_a_group() -> Iterator[None]:
     def init(self: GroupRecord, cluster: Cluster, scope: str, name: str, group_id: str) -> None:
         original(self, cluster, scope, name, group_id)
         self._table = reader_group_table(scope, f"of-{name}")
+        self._heartbeats = GroupHeartbeats(cluster, self._table)
 
     async def delete(self: GroupRecord) -> None:
         """Leave it to the controller, which knows the table of this life of the group."""

@@ -1,0 +1,124 @@
+"""`GroupWatch`: when one reader polls the record of its group and shows that it is alive, and whom it finds dead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from itertools import islice
+
+from penstock.client.group_liveness import Liveness
+from penstock.client.group_pace import heartbeat_interval_s, next_tick_s, poll_interval_s
+from penstock.client.group_state import GroupState
+from penstock.client.reader_group_record import GroupRecord
+from penstock.client.settings import ClientSettings
+
+#: The first readers by name, so many, watch all others; all watch these.
+WATCHER_COUNT = 3
+#: A poll by another reader of the same client, this share of the interval ago or later, counts as one's own.
+_SHARED_SHARE = 0.5
+
+#: What shows that a reader is alive, when it changes: its incarnation, its count in the record, its own entry.
+Sign = tuple[str, int, bytes]
+
+
+def watched_by(name: str, readers: Mapping[str, object]) -> Collection[str]:
+    """Return the readers that reader `name` of `readers`, which are in order, watches."""
+    first = list(islice(readers, WATCHER_COUNT))
+    return readers if name in first else first
+
+
+class GroupWatch:
+    """See the module. It is told each state of the record that the reader follows."""
+
+    def __init__(self, record: GroupRecord, name: str, incarnation: str, settings: ClientSettings) -> None:
+        self._record = record
+        self._name = name
+        self._incarnation = incarnation
+        self._settings = settings
+        self._reader_timeout_s = settings.reader_timeout_s
+        self._reader_count = 1
+        self._revision = 0
+        self._unchanged_count = 0
+        self._polled_s = float("-inf")
+        self._shown_s = asyncio.get_running_loop().time()
+        self._has_own_entry = False
+        self._liveness: Liveness[Sign] = Liveness()
+
+    @property
+    def shared_age_s(self) -> float:
+        """How old what another reader of this client has read may be, in seconds, to count as a poll."""
+        return self._interval_s() * _SHARED_SHARE
+
+    def follow(self, state: GroupState) -> None:
+        """Take in what the record says of the group."""
+        self._reader_timeout_s = state.reader_timeout_s
+        self._reader_count = max(len(state.readers), 1)
+        if state.revision != self._revision:
+            self._revision = state.revision
+            self._unchanged_count = 0
+
+    def is_poll_due(self) -> bool:
+        """Say whether the record is to be polled."""
+        return asyncio.get_running_loop().time() >= self._poll_due_s()
+
+    def is_heartbeat_due(self) -> bool:
+        """Say whether this reader is to show that it is alive."""
+        return asyncio.get_running_loop().time() >= self._heartbeat_due_s()
+
+    def due_s(self) -> float:
+        """Return when the first of both is due, on the loop's clock."""
+        return min(self._poll_due_s(), self._heartbeat_due_s())
+
+    def polled(self) -> None:
+        """Note that the record was read now, or could not be."""
+        self._polled_s = asyncio.get_running_loop().time()
+
+    def shown(self) -> None:
+        """Note that the record itself shows that this reader is alive, as of now."""
+        self._shown_s = asyncio.get_running_loop().time()
+
+    async def poll(self, state: GroupState) -> tuple[GroupState, dict[str, Sign]]:
+        """Return the record, and the readers in it that have shown no sign of life for the group's `reader_timeout_s`.
+
+        `state`: the record as known. The last sign of each of them is as new as the record.
+        """
+        names = watched_by(self._name, state.readers)
+        state, entries = await self._record.poll(names, self.shared_age_s)
+        if state.revision == self._revision:
+            self._unchanged_count += 1
+        signs = {
+            name: (state.readers[name].incarnation, state.readers[name].heartbeat, entries[name])
+            for name in names
+            if name in state.readers
+        }
+        self._liveness.observe(signs, asyncio.get_running_loop().time(), state.reader_timeout_s)
+        return state, self._liveness.silent(state.reader_timeout_s, but=(self._name,))
+
+    async def show_alive(self) -> None:
+        """Show that this reader is alive, although nothing of the record changes."""
+        begun_s = asyncio.get_running_loop().time()
+        self._has_own_entry = True
+        await self._record.show_alive(self._name, self._incarnation, heartbeat_interval_s(self._reader_timeout_s))
+        self._shown_s = begun_s
+
+    async def leave(self) -> None:
+        """Delete this reader's own entry, if it may have one."""
+        if self._has_own_entry:
+            await self._record.forget_heartbeat(self._name)
+            self._has_own_entry = False
+
+    def _interval_s(self) -> float:
+        return poll_interval_s(self._settings, self._reader_timeout_s, self._reader_count, self._unchanged_count)
+
+    def _poll_due_s(self) -> float:
+        return _tick_s(self._polled_s, self._interval_s(), self._record.phase)
+
+    def _heartbeat_due_s(self) -> float:
+        return _tick_s(self._shown_s, heartbeat_interval_s(self._reader_timeout_s), self._record.phase)
+
+
+def _tick_s(last_s: float, interval_s: float, phase: float) -> float:
+    """Return when something is due that was done at `last_s`: half an interval to one and a half later."""
+    if last_s == float("-inf"):
+        return last_s
+    return next_tick_s(last_s + interval_s / 2, interval_s, phase)

@@ -1,0 +1,218 @@
+"""Idle readers: they show that they are alive without a change of the record that they share, and poll few bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import msgspec
+import pytest
+
+from penstock.client import reader_group_state as rgs
+from penstock.client.group_heartbeats import heartbeat_key
+from penstock.client.group_state import FORMAT_VERSION, GroupState
+from penstock.client.group_watch import WATCHER_COUNT
+from penstock.client.reader_group_record import GroupRecord
+from penstock.model.errors import LaterVersionError
+from penstock.model.names import reader_group_table
+from penstock.model.policies import Scaling
+from penstock.model.segments import VERSION_ANY, TableUpdate
+
+STREAM = "retail/orders"
+FAST = {"position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_timeout_s": 0.6}
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  # what the condition reads gives no notice
+            await asyncio.sleep(0.01)
+
+
+def entries_of(cluster, group):
+    table = reader_group_table(group.scope, group._record.group_id)
+    return cluster.store.segments._table(table).entries
+
+
+def stored_state(cluster, group):
+    return GroupState.decode(entries_of(cluster, group)[b"state"].value)
+
+
+
+async def balanced_group(stack, client, count):
+    """A group whose readers hold a segment each, and have nothing to read."""
+    await client.create_stream(STREAM, scaling=Scaling.fixed(count), exist_ok=True)
+    group = await stack.enter_async_context(client.reader_group("audit", [STREAM]))
+    readers = [await stack.enter_async_context(group.reader(f"r{number:02}")) for number in range(count)]
+    await until(lambda: all(len(reader.segments) == 1 for reader in readers))
+    return group, readers
+
+
+@pytest.fixture
+async def stack():
+    async with AsyncExitStack() as made:
+        yield made
+
+
+async def test_idle_readers_show_that_they_are_alive_beside_the_record(cluster, stack):
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    group, readers = await balanced_group(stack, client, 3)
+    entries = entries_of(cluster, group)
+    keys = [heartbeat_key(reader.name) for reader in readers]
+    await until(lambda: all(key in entries for key in keys))
+    revision = entries[b"state"].version
+    for _ in range(3):
+        seen = {key: entries[key].version for key in keys}
+        await until(lambda seen=seen: all(entries[key].version > seen[key] for key in keys))
+    assert entries[b"state"].version == revision
+    assert stored_state(cluster, group).readers.keys() == {reader.name for reader in readers}
+
+
+async def test_a_poll_of_an_unchanged_record_does_not_read_it(cluster, stack, monkeypatch):
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    group, _ = await balanced_group(stack, client, 2)
+    read = []
+    table_get = client._segment_client.table_get
+
+    async def counted(table, keys):
+        read.append(list(keys))
+        return await table_get(table, keys)
+
+    monkeypatch.setattr(client._segment_client, "table_get", counted)
+    await until(lambda: len(read) > 20)
+    assert all(b"state" not in keys for keys in read[5:])
+    # A change by another client is found, and read once by the readers of this one.
+    async with cluster.client(**FAST) as other, other.reader_group("retail/audit") as same:
+        del read[:]
+        await same._record.update(lambda state: rgs.find_streams(state, ["retail/none-*"]))
+        await until(lambda: any(b"state" in keys for keys in read))
+        await until(lambda: group._record.known is not None and group._record.known.patterns == ["retail/none-*"])
+        assert sum(b"state" in keys for keys in read) == 1
+
+
+@pytest.mark.parametrize("dead", [[0], [WATCHER_COUNT + 1], list(range(WATCHER_COUNT)), list(range(1, 6))])
+async def test_dead_readers_are_found_whoever_watches_them(cluster, stack, dead, caplog):
+    """One of the first, one of the rest, all that watch the rest, and all but the first."""
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    group, readers = await balanced_group(stack, client, 6)
+    gone = {readers[number].name for number in dead}
+    for number in dead:
+        await readers[number]._membership.stop()
+    await until(lambda: not gone & stored_state(cluster, group).readers.keys())
+    assert stored_state(cluster, group).readers.keys() == {reader.name for reader in readers} - gone
+    left = [reader for reader in readers if reader.name not in gone]
+    await until(lambda: sum(len(reader.segments) for reader in left) == 6)
+
+
+async def test_readers_whose_heartbeats_lose_their_replies_are_not_expelled(cluster, stack, caplog):
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    group, readers = await balanced_group(stack, client, 2)
+    entries = entries_of(cluster, group)
+    key = heartbeat_key("r01")
+    await until(lambda: key in entries)
+    for _ in range(4):
+        seen = entries[key].version
+        cluster.store.faults["drop_after_table_put"] = 1
+        await until(
+            lambda seen=seen: entries[key].version > seen and not cluster.store.faults["drop_after_table_put"]
+        )
+    await asyncio.sleep(FAST["reader_timeout_s"])
+    assert "declared" not in caplog.text
+    assert stored_state(cluster, group).readers.keys() == {reader.name for reader in readers}
+
+
+async def test_readers_of_one_client_join_in_few_writes_of_the_record(cluster, stack, monkeypatch):
+    client = await stack.enter_async_context(cluster.client(**{**FAST, "reader_timeout_s": 60.0}))
+    await client.create_stream(STREAM, scaling=Scaling.fixed(30))
+    group = await stack.enter_async_context(client.reader_group("audit", [STREAM]))
+    revision = stored_state(cluster, group).revision
+    readers = await asyncio.gather(*(group.reader(f"r{number:02}") for number in range(30)))
+    assert stored_state(cluster, group).revision - revision < 10
+    await until(lambda: all(len(reader.segments) == 1 for reader in readers))
+
+
+async def test_a_cancelled_change_does_not_take_others_with_it(cluster, stack, monkeypatch):
+    """The one that writes for all is cancelled while it waits for the reply."""
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    await client.create_stream(STREAM)
+    group = await stack.enter_async_context(client.reader_group("audit", [STREAM]))
+    record, table_put = group._record, client._segment_client.table_put
+    is_sent, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def held_up(table, updates):
+        versions = await table_put(table, updates)
+        is_sent.set()
+        await may_answer.wait()
+        return versions
+
+    monkeypatch.setattr(client._segment_client, "table_put", held_up)
+    first = asyncio.create_task(record.update(lambda state: rgs.join(state, "a", "1")))
+    await is_sent.wait()
+    second = asyncio.create_task(record.update(lambda state: rgs.join(state, "b", "1")))
+    await asyncio.sleep(0)
+    first.cancel()
+    may_answer.set()
+    assert "b" in (await second).readers
+    assert first.cancelled()
+    assert (await record.state()).readers.keys() == {"a", "b"}
+
+
+async def test_entries_of_absent_readers_are_swept(cluster, stack):
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    group, _ = await balanced_group(stack, client, 2)
+    entries = entries_of(cluster, group)
+    keys = {heartbeat_key("r00"), heartbeat_key("r01")}
+    await until(lambda: keys <= entries.keys())
+    table = reader_group_table(group.scope, group._record.group_id)
+    late = [TableUpdate(heartbeat_key(f"gone-{number}"), b"x", VERSION_ANY) for number in range(40)]
+    await client._segment_client.table_put(table, late)
+    await group._record.sweep_heartbeats(await group._state())
+    assert {key for key in entries if key.startswith(b"alive/")} == keys
+
+
+async def test_a_reader_that_leaves_takes_its_entry_with_it(cluster, stack):
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    group, readers = await balanced_group(stack, client, 2)
+    entries = entries_of(cluster, group)
+    await until(lambda: {heartbeat_key("r00"), heartbeat_key("r01")} <= entries.keys())
+    await readers[1].close()
+    assert heartbeat_key("r01") not in entries
+    assert heartbeat_key("r00") in entries
+
+
+async def test_a_record_of_the_earlier_format_is_read_and_renewed(cluster, stack):
+    """An earlier release refuses the renewed one, so its readers cannot take readers of this one for dead."""
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    await client.create_stream(STREAM, scaling=Scaling.fixed(2))
+    async with client.event_writer(STREAM) as writer:
+        for number in range(10):
+            await writer.write(b"%d" % number, routing_key=str(number))
+    group = await stack.enter_async_context(client.reader_group("audit", [STREAM]))
+    table = reader_group_table(group.scope, group._record.group_id)
+    old = msgspec.json.decode(entries_of(cluster, group)[b"state"].value)
+    del old["revision"]
+    old["version"] = 3
+    old["readers"] = {"old": {"incarnation": "i", "heartbeat": 7, "segments": {}, "handed_out": {}}}
+    await client._segment_client.table_put(table, [TableUpdate(b"state", msgspec.json.encode(old), VERSION_ANY)])
+    del entries_of(cluster, group)[b"revision"]
+
+    record = GroupRecord(client._cluster, group.scope, group.name, group._record.group_id)
+    assert (await record.state()).readers["old"].heartbeat == 7
+    assert await record.update(lambda state: state) == await record.state()
+    other = await stack.enter_async_context(cluster.client(**FAST))
+    same = await stack.enter_async_context(other.reader_group("retail/audit"))
+    async with same.reader("new") as reader:
+        found = {int((await reader.read(5)).data)}
+        assert msgspec.json.decode(entries_of(cluster, group)[b"state"].value)["version"] == FORMAT_VERSION == 4
+        # The old one shows no life any more, and its share comes here.
+        async with asyncio.timeout(20):
+            while len(found) < 10:
+                if (event := await reader.read(0.1)) is not None:
+                    found.add(int(event.data))
+        await until(lambda: "old" not in stored_state(cluster, group).readers)
+    assert found == set(range(10))
+
+
+def test_a_record_of_a_later_format_is_refused():
+    later = msgspec.structs.replace(rgs.create({}, ["a/b"]), version=FORMAT_VERSION + 1)
+    with pytest.raises(LaterVersionError):
+        GroupState.decode(later.encode())
