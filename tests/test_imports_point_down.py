@@ -33,7 +33,8 @@ ALLOWED = {
 }
 #: Modules and packages directly under `penstock` that assemble a process; other modules are the client's front door.
 TOP = {
-    "standalone", "standalone_process", "settings", "data_directory", "log_administration", "log_salvage",
+    "standalone", "standalone_process", "settings", "data_directory", "directory_watch", "log_administration",
+    "log_salvage",
     "long_term_storage", "storage_administration", "storage_backup", "storage_probe", "storage_recovery",
     "storage_restoration", "store_processes",
     "stopped_store", "rolling_storage", "rolling_export",

@@ -9,6 +9,11 @@
     tier2/         chunks: long-term storage
 
 The number of containers decides which container a segment is in, so it can't change once there are data.
+
+The lock is a file, which other programs can remove or replace while it is held, and the directory can be renamed. So
+`check_held` compares what the path leads to with what was locked, at each claim of a log, and `retake`, at intervals,
+takes the lock again where that is possible. Of two processes that have locked the directory one after the other the
+later one keeps it.
 """
 
 from __future__ import annotations
@@ -17,11 +22,18 @@ import fcntl
 import os
 import tomllib
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.model.checksum import crc32c
-from penstock.model.errors import CorruptionError, DataDirectoryInUseError, InvalidArgumentError
-from penstock.runtime.disk import DiskLock, LocalLock
+from penstock.model.errors import (
+    CorruptionError,
+    DataDirectoryInUseError,
+    DataDirectoryLostError,
+    InvalidArgumentError,
+    LaterVersionError,
+)
+from penstock.runtime.disk import DiskLock, LocalLock, LockState
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
@@ -33,6 +45,9 @@ LOCK_NAME = "LOCK"
 _IDENTITY_LENGTH_MAX = 64 * 1024
 #: A temporary name: an identity that a crash kept from getting its real one.
 _IDENTITY_DRAFT_NAME = "penstock.toml.new"
+_DIRECTORY_GONE = (
+    "it was renamed, replaced or unmounted. Put it back, and start a server on it: what was acknowledged is in it"
+)
 
 
 class DataDirectoryError(InvalidArgumentError):
@@ -76,6 +91,10 @@ class DataDirectory:
         self._disk = runtime.disk
         self._runtime = runtime
         self._lock: DiskLock | None = None
+        #: What the directory said of itself when it was opened.
+        self._identity: Identity | None = None
+        #: Why this process does not hold the directory any more, once that is certain.
+        self._loss: str = ""
         #: After `open`: whether it has made the directory what it is.
         self.is_new: bool = False
 
@@ -89,13 +108,24 @@ class DataDirectory:
         """Where the creation of logs is recorded."""
         return os.path.join(self.root, "logs")
 
-    def logs(self, identity: Identity, settings: LocalLogSettings, owner: LogOwner | None = None) -> LocalLogFactory:
-        """Return the durable logs of the cluster that the directory belongs to."""
+    def logs(
+        self,
+        identity: Identity,
+        settings: LocalLogSettings,
+        *,
+        token: bytes = b"",
+        may_live: Callable[[bytes], bool] = lambda token: False,
+    ) -> LocalLogFactory:
+        """Return the durable logs of the cluster that the directory belongs to.
+
+        They can be claimed while the directory is held, see `check_held`. `token`, `may_live`: see `LogOwner`; by
+        default no other process opens logs here.
+        """
         return LocalLogFactory(
             self.tier1,
             self._runtime,
             settings,
-            owner=owner,
+            owner=LogOwner(token or self._runtime.random_id(), may_live, self.check_held),
             cluster_id=identity.cluster_id,
             made_logs_directory=self.made_logs,
         )
@@ -145,6 +175,7 @@ class DataDirectory:
             if isinstance(error, OSError):
                 raise self._unusable(error) from error
             raise
+        self._identity = identity
         return identity
 
     def _unusable(self, error: OSError) -> DataDirectoryError:
@@ -164,8 +195,8 @@ class DataDirectory:
     def check_lock(self, descriptor: int) -> None:
         """Make sure that `descriptor`, which this process has inherited, is what the directory is locked by.
 
-        It is taken over then, and closed by `close`. Raises `DataDirectoryError` when it is not, or when nobody holds
-        the lock.
+        It is taken over then, in the place of an earlier one, and closed by `close`. Raises `DataDirectoryError` when
+        it is not, or when nobody holds the lock.
         """
         path = os.path.join(self.root, LOCK_NAME)
         try:
@@ -181,13 +212,83 @@ class DataDirectory:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             else:
                 raise DataDirectoryError(f"nobody holds {path}: only a server's own child works on it")
+            os.set_inheritable(descriptor, False)
+            lock = LocalLock(path, descriptor)
         except OSError as error:
             raise DataDirectoryError(
                 f"{path} is not locked through descriptor {descriptor} ({error.strerror}): only a server's own child "
                 "works on it"
             ) from error
-        os.set_inheritable(descriptor, False)
-        self._lock = LocalLock(descriptor)
+        former, self._lock = self._lock, lock
+        if former is not None:
+            former.release()
+
+    def check_held(self) -> None:
+        """Make sure that the directory is locked by what this process has locked. Costs two `stat`.
+
+        For each claim of a log. Any thread may call it, also while another one calls `retake`.
+
+        Raises `DataDirectoryLostError` when it is not, for now or for good, and `OSError` when that cannot be found
+        out.
+        """
+        if self._loss:
+            raise DataDirectoryLostError(self.root, self._loss)
+        lock = self._lock
+        if lock is None:
+            raise DataDirectoryLostError(self.root, "it has not locked it, or has closed it; it claims no log")
+        match lock.state():
+            case LockState.FILE_GONE:
+                raise DataDirectoryLostError(
+                    self.root,
+                    f"its {LOCK_NAME} was removed or replaced; this server claims no log until it has locked it again",
+                )
+            case LockState.DIRECTORY_GONE:
+                raise DataDirectoryLostError(self.root, _DIRECTORY_GONE)
+            case LockState.IN_PLACE:
+                pass
+
+    def retake(self) -> DiskLock | None:
+        """Take the lock again if its file was removed or replaced and nobody else has locked what is there now.
+
+        One call at a time. Returns the former lock if it did, to be released when the new one has been shared, and
+        None if there was nothing to do. What it finds out for good stays: another call raises it again.
+
+        Raises:
+            DataDirectoryLostError: another process has locked the directory, or it is not there, or another one.
+            OSError: that cannot be found out, or the lock cannot be taken now: call again.
+        """
+        if self._loss:
+            raise DataDirectoryLostError(self.root, self._loss)
+        former = self._lock
+        if former is None or self._identity is None:
+            raise InvalidArgumentError(f"{self.root} is not open: there is no lock to take again")
+        if (state := former.state()) is LockState.IN_PLACE:
+            return None
+        if state is LockState.DIRECTORY_GONE:
+            raise self._lost(_DIRECTORY_GONE)
+        try:
+            identity = self._read_identity()
+        except (CorruptionError, LaterVersionError) as error:
+            raise self._lost(f"its {LOCK_NAME} was removed or replaced, and its identity, too: {error}") from error
+        if identity != self._identity:
+            what = "is gone" if identity is None else "is another store's"
+            raise self._lost(f"its {LOCK_NAME} was removed or replaced, and its {IDENTITY_NAME} {what}")
+        try:
+            lock = self._disk.lock(os.path.join(self.root, LOCK_NAME))
+        except DataDirectoryInUseError as error:
+            raise self._lost(
+                f"its {LOCK_NAME} was removed or replaced, and another process has locked the new one since: that "
+                "one is its server now. Nothing that was acknowledged is lost"
+            ) from error
+        if former.state() is LockState.DIRECTORY_GONE:
+            lock.release()
+            raise self._lost(_DIRECTORY_GONE)
+        self._lock = lock
+        return former
+
+    def _lost(self, why: str) -> DataDirectoryLostError:
+        self._loss = why
+        return DataDirectoryLostError(self.root, why)
 
     def open_existing(self) -> Identity:
         """Lock a directory that a server has made, and return its identity; make nothing.
@@ -199,6 +300,7 @@ class DataDirectory:
             self._lock = self._disk.lock(os.path.join(self.root, LOCK_NAME))
         except OSError as error:
             raise self._unusable(error) from error
+        self._identity = identity
         return identity
 
     def begin(self) -> None:

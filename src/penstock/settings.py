@@ -121,6 +121,7 @@ class StandaloneSettings:
             when that is a wildcard.
         log_level: debug, info, warning or error.
         stop_timeout_s: how long a graceful stop may take in all before it is given up.
+        lock_check_interval_s: how often the server checks that its data directory is still there and locked by it.
         blocking_thread_count_max: threads for work that belongs to neither tier; those have pools of their own.
         descriptors: how the file descriptors of each process are shared out.
         store_processes: how segment stores are watched when there are several.
@@ -140,6 +141,7 @@ class StandaloneSettings:
     advertise: str = ""
     log_level: str = "warning"
     stop_timeout_s: float = 30.0
+    lock_check_interval_s: float = 1.0
     blocking_thread_count_max: int = 8
     descriptors: DescriptorSettings = field(default_factory=DescriptorSettings)
     store_processes: StoreProcessSettings = field(default_factory=StoreProcessSettings)
@@ -189,8 +191,10 @@ class StandaloneSettings:
                 f"segment_store.cache.bytes_max is {self.segment_store.cache.bytes_max}: it is at least 16 MiB"
                 + (f" for each of {self.segment_stores} segment stores" if self.segment_stores > 1 else "")
             )
-        if self.stop_timeout_s <= 0 or self.blocking_thread_count_max < 1:
-            raise InvalidArgumentError("stop_timeout_s and blocking_thread_count_max are above 0")
+        if self.stop_timeout_s <= 0 or self.lock_check_interval_s <= 0 or self.blocking_thread_count_max < 1:
+            raise InvalidArgumentError(
+                "stop_timeout_s, lock_check_interval_s and blocking_thread_count_max are above 0"
+            )
         admin = self.segment_store.admin
         if admin.is_enabled and not 0 <= admin.port <= 65536 - self.segment_stores:
             raise InvalidArgumentError(

@@ -27,8 +27,14 @@ from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
 from penstock.data_directory import DataDirectory, Identity
+from penstock.directory_watch import DirectoryWatch
 from penstock.long_term_storage import open_long_term_storage, segment_store_settings
-from penstock.model.errors import ControllerUnavailableError, DataDirectoryInUseError, InvalidArgumentError
+from penstock.model.errors import (
+    ControllerUnavailableError,
+    DataDirectoryInUseError,
+    DataDirectoryLostError,
+    InvalidArgumentError,
+)
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
@@ -82,6 +88,9 @@ class Standalone:
         self.controller_port: int = 0
         #: Whether this start has made the data directory: there was nothing in it.
         self.is_new_store: bool = False
+        #: Watches the data directory, once it is open.
+        self._watch: DirectoryWatch | None = None
+        self._is_watched = asyncio.Event()
         # The stops of what was started; run backwards, each whether or not the one before failed.
         self._stops = AsyncExitStack()
 
@@ -300,7 +309,25 @@ class Standalone:
                 break
         self._stops.callback(directory.close)
         self.is_new_store = directory.is_new
+        self._watch = DirectoryWatch(directory, self.runtime, self.settings.lock_check_interval_s, self._share_lock)
+        self._watch.start()
+        self._stops.push_async_callback(self._watch.stop)
+        self._is_watched.set()
         return identity
+
+    def _share_lock(self, directory: DataDirectory) -> None:
+        if self.processes is not None:
+            self.processes.share_lock(directory.lock_descriptor)
+
+    async def lost_directory(self) -> DataDirectoryLostError:
+        """Wait until this server holds its data directory no more, and return why. It claims no log from then on.
+
+        The process is to end at once: another server may run on the directory, or another directory be in its place,
+        in which this one must write nothing. What was acknowledged is synced.
+        """
+        await self._is_watched.wait()
+        assert self._watch is not None
+        return await self._watch.lost()
 
     async def stop(self) -> None:
         """Stop accepting, finish what was accepted, stop all. Fine to call again.

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock.data_directory import DataDirectory, DataDirectoryError, Identity
-from penstock.model.errors import CorruptionError, DataDirectoryInUseError, InvalidArgumentError, LaterVersionError
+from penstock.model.errors import (
+    CorruptionError,
+    DataDirectoryInUseError,
+    DataDirectoryLostError,
+    InvalidArgumentError,
+    LaterVersionError,
+)
+from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, real_runtime
 
 
@@ -138,3 +148,198 @@ def test_the_root_of_a_fresh_volume_is_an_empty_directory(tmp_path: Path, runtim
     (tmp_path / "mine").touch()
     with pytest.raises(DataDirectoryError, match=r"is not empty \(mine\)"):
         DataDirectory(str(tmp_path), runtime).open(4)
+
+
+def opened(root: Path, runtime: Runtime) -> DataDirectory:
+    directory = DataDirectory(str(root), runtime)
+    directory.open(4)
+    return directory
+
+
+def test_nobody_claims_logs_of_a_directory_that_is_not_open(tmp_path: Path, runtime: Runtime) -> None:
+    directory = DataDirectory(str(tmp_path), runtime)
+    with pytest.raises(DataDirectoryLostError, match="has not locked it"):
+        directory.check_held()
+    with pytest.raises(InvalidArgumentError, match="is not open"):
+        directory.retake()
+    directory.open(4)
+    directory.check_held()
+    directory.close()
+    with pytest.raises(DataDirectoryLostError, match="has closed it"):
+        directory.check_held()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_lock_whose_file_is_gone_is_taken_again(tmp_path: Path, runtime: Runtime, is_replaced: bool) -> None:
+    """Until then the directory is not held; afterwards nobody else gets it."""
+    directory = opened(tmp_path / "data", runtime)
+    for _ in range(2):
+        assert directory.retake() is None
+        (tmp_path / "data" / "LOCK").unlink()
+        if is_replaced:
+            (tmp_path / "data" / "LOCK").touch()
+        with pytest.raises(DataDirectoryLostError, match=r"LOCK was removed or replaced.*claims no log until"):
+            directory.check_held()
+        former = directory.retake()
+        assert former is not None
+        directory.check_held()
+        former.release()
+        directory.check_held()
+        with pytest.raises(DataDirectoryInUseError):
+            opened(tmp_path / "data", runtime)
+    directory.close()
+    opened(tmp_path / "data", runtime).close()
+
+
+def test_a_directory_that_another_has_locked_since_is_lost_for_good(tmp_path: Path, runtime: Runtime) -> None:
+    """Also when the other one closes it again; that one notices nothing."""
+    earlier = opened(tmp_path, runtime)
+    (tmp_path / "LOCK").unlink()
+    later = opened(tmp_path, runtime)
+    for act in (earlier.check_held, earlier.retake):
+        with pytest.raises(DataDirectoryLostError):
+            act()
+    with pytest.raises(DataDirectoryLostError, match="another process has locked the new one") as lost:
+        earlier.retake()
+    assert lost.value.path == str(tmp_path)
+    later.check_held()
+    assert later.retake() is None
+    later.close()
+    for act in (earlier.check_held, earlier.retake):
+        with pytest.raises(DataDirectoryLostError, match="another process has locked the new one"):
+            act()
+    earlier.close()
+    opened(tmp_path, runtime).close()
+
+
+def removed(data: Path) -> None:
+    shutil.rmtree(data)
+
+
+def renamed(data: Path) -> None:
+    data.rename(data.with_name("renamed"))
+
+
+def exchanged_for_a_copy(data: Path) -> None:
+    data.rename(data.with_name("renamed"))
+    shutil.copytree(data.with_name("renamed"), data)
+
+
+def made_anew(data: Path) -> None:
+    shutil.rmtree(data)
+    data.mkdir()
+
+
+def exchanged_for_a_file(data: Path) -> None:
+    shutil.rmtree(data)
+    data.touch()
+
+
+def led_elsewhere(data: Path) -> None:
+    exchanged_for_a_copy(data)
+    data.rename(data.with_name("copy"))
+    data.symlink_to(data.with_name("copy"))
+
+
+@pytest.mark.parametrize(
+    "change", [removed, renamed, exchanged_for_a_copy, made_anew, exchanged_for_a_file, led_elsewhere]
+)
+def test_a_directory_that_is_not_the_one_that_was_opened_is_lost(
+    tmp_path: Path, runtime: Runtime, change: Callable[[Path], None]
+) -> None:
+    """Nothing is made in its place."""
+    directory = opened(tmp_path / "data", runtime)
+    change(tmp_path / "data")
+    before = sorted(tmp_path.rglob("*"))
+    for act in (directory.check_held, directory.retake, directory.retake):
+        with pytest.raises(DataDirectoryLostError, match="renamed, replaced or unmounted"):
+            act()
+    assert sorted(tmp_path.rglob("*")) == before
+    directory.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "penstock.toml is gone"),
+        (Identity("7d1b0a52-0000-4000-8000-000000000000", 4).encode(), "penstock.toml is another store's"),
+        (b"damaged", "checksum does not match"),
+    ],
+)
+def test_a_directory_whose_content_was_exchanged_is_lost(
+    tmp_path: Path, runtime: Runtime, content: bytes | None, why: str
+) -> None:
+    """As when it is emptied and filled from another one, the directory itself being the same."""
+    directory = opened(tmp_path, runtime)
+    (tmp_path / "LOCK").unlink()
+    if content is None:
+        (tmp_path / "penstock.toml").unlink()
+    else:
+        (tmp_path / "penstock.toml").write_bytes(content)
+    with pytest.raises(DataDirectoryLostError, match=why):
+        directory.retake()
+    assert not (tmp_path / "LOCK").exists()
+    with pytest.raises(DataDirectoryLostError, match=why):
+        directory.check_held()
+
+
+def test_a_lock_that_cannot_be_taken_now_is_taken_later(tmp_path: Path, runtime: Runtime) -> None:
+    """A directory stands in its place, until somebody removes that. No log is claimed before."""
+    directory = opened(tmp_path, runtime)
+    (tmp_path / "LOCK").unlink()
+    (tmp_path / "LOCK").mkdir()
+    with pytest.raises(IsADirectoryError):
+        directory.retake()
+    with pytest.raises(DataDirectoryLostError, match="claims no log until"):
+        directory.check_held()
+    (tmp_path / "LOCK").rmdir()
+    assert directory.retake() is not None
+    directory.check_held()
+
+
+def test_a_child_claims_nothing_before_it_has_the_new_lock(tmp_path: Path, runtime: Runtime) -> None:
+    """Then the directory stays locked until both have closed that one."""
+    parent = opened(tmp_path, runtime)
+    child = DataDirectory(str(tmp_path), runtime)
+    child.check_lock(os.dup(parent.lock_descriptor))
+    child.check_held()
+    (tmp_path / "LOCK").unlink()
+    assert parent.retake() is not None
+    with pytest.raises(DataDirectoryLostError):
+        child.check_held()
+    child.check_lock(os.dup(parent.lock_descriptor))
+    child.check_held()
+    parent.close()
+    child.check_held()
+    with pytest.raises(DataDirectoryInUseError):
+        opened(tmp_path, runtime)
+    child.close()
+    opened(tmp_path, runtime).close()
+
+
+@pytest.mark.parametrize("is_always", [False, True])
+def test_a_lock_file_that_is_removed_while_it_is_locked_is_locked_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_always: bool
+) -> None:
+    """Or two processes would have locked two files of the same name."""
+    path = tmp_path / "LOCK"
+    flock = fcntl.flock
+    calls = 0
+
+    def remove_and_lock(descriptor: int, operation: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1 or is_always:
+            path.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_and_lock)
+    if is_always:
+        with pytest.raises(DataDirectoryInUseError, match="removed or replaced each of 10 times"):
+            LocalDisk().lock(str(path))
+        return
+    lock = LocalDisk().lock(str(path))
+    assert calls == 2
+    with pytest.raises(DataDirectoryInUseError, match="locked by another process"):
+        LocalDisk().lock(str(path))
+    lock.release()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import DataDirectoryInUseError
-from penstock.runtime.disk import Disk, LocalDisk
+from penstock.runtime.disk import Disk, LocalDisk, LockState
 from penstock.testing.crash_states import RecordingDisk
 from penstock.testing.simulation.disk import SimulatedDisk
 
@@ -307,4 +307,35 @@ def test_lock_is_exclusive_makes_its_file_and_can_be_taken_again(place: Place) -
     with pytest.raises(DataDirectoryInUseError):
         disk.lock(f"{root}/LOCK")
     again.release()
+    other.release()
+
+
+def test_a_lock_says_whether_its_path_leads_to_it(place: Place) -> None:
+    """Also after its file was removed, made anew and locked by another, and its directory renamed and replaced."""
+    disk, root = place
+    disk.make_directory(f"{root}/data")
+    path = f"{root}/data/LOCK"
+    lock = disk.lock(path)
+    assert lock.state() is LockState.IN_PLACE
+    disk.rename(path, f"{root}/data/OTHER")
+    assert lock.state() is LockState.FILE_GONE
+    disk.rename(f"{root}/data/OTHER", path)
+    assert lock.state() is LockState.IN_PLACE
+    disk.remove(path)
+    assert lock.state() is LockState.FILE_GONE
+    other = disk.lock(path)
+    assert (lock.state(), other.state()) == (LockState.FILE_GONE, LockState.IN_PLACE)
+    lock.release()
+    with pytest.raises(DataDirectoryInUseError):
+        disk.lock(path)
+    disk.rename(f"{root}/data", f"{root}/moved")
+    assert other.state() is LockState.DIRECTORY_GONE
+    disk.make_directory(f"{root}/data")
+    assert other.state() is LockState.DIRECTORY_GONE
+    create(disk, path)
+    assert other.state() is LockState.DIRECTORY_GONE
+    disk.remove(path)
+    disk.remove_directory(f"{root}/data")
+    disk.rename(f"{root}/moved", f"{root}/data")
+    assert other.state() is LockState.IN_PLACE
     other.release()

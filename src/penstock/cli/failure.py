@@ -20,6 +20,7 @@ import typer
 from penstock.cli.standard_output import OutputError
 from penstock.model.errors import (
     ControllerUnavailableError,
+    DataDirectoryLostError,
     InvalidArgumentError,
     InvalidNameError,
     NoSuchReaderGroupError,
@@ -36,6 +37,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 #: ``penstock storage check``, or ``penstock verify``, found something damaged or missing.
 EXIT_DAMAGED = 3
+#: A server does not hold its data directory any more: another one runs on it, or it is gone. A restart changes nothing.
+EXIT_DIRECTORY_LOST = 4
 #: A defect of Penstock. Source: sysexits.h, EX_SOFTWARE.
 EXIT_DEFECT = 70
 #: A signal ends a command with this plus its number, as shells count it: 130 for Ctrl-C, 143 for SIGTERM.
@@ -99,6 +102,8 @@ def code_of(error: PenstockError) -> int:
     """Return the exit code for an error: `EXIT_USAGE` where the command line itself is wrong."""
     from penstock.runtime.settings import SettingsError
 
+    if isinstance(error, DataDirectoryLostError):
+        return EXIT_DIRECTORY_LOST
     # Their subclasses are about data, ports and directories, not about words on the command line.
     return EXIT_USAGE if type(error) in (InvalidArgumentError, InvalidNameError, SettingsError) else EXIT_FAILED
 

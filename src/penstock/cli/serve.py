@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from penstock.model.errors import PenstockError
+from penstock.cli.failure import code_of, fail
+from penstock.model.errors import DataDirectoryLostError, PenstockError
 from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.heap import bound_heaps, keep_heap_small
@@ -64,6 +65,9 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
     server = Standalone(settings)
     start = asyncio.ensure_future(server.start())
     stop_asked = asyncio.ensure_future(asked_to_stop.wait())
+    lost = asyncio.ensure_future(server.lost_directory())
+    # To the end of the stop, during which the directory can be lost, too.
+    lost.add_done_callback(lambda loss: None if loss.cancelled() else _end_without_directory(loss.result(), as_json))
     try:
         await asyncio.wait((start, stop_asked), return_when=asyncio.FIRST_COMPLETED)
         if not start.done():
@@ -105,6 +109,16 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
     if as_json:
         _print_record("stopped", {})
     return True
+
+
+def _end_without_directory(loss: DataDirectoryLostError, as_json: bool) -> None:
+    """Say why, and end this process at once: a stop in order would write by paths that can be another server's.
+
+    Segment stores in child processes are killed with it. What is acknowledged is synced.
+    """
+    end = fail(str(loss), kind=type(loss).__name__, as_json=as_json, code=code_of(loss))
+    sys.stderr.flush()
+    os._exit(end.exit_code)
 
 
 def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:

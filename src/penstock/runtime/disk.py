@@ -16,6 +16,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from penstock.model.errors import DataDirectoryInUseError, StorageFullError
@@ -26,6 +27,9 @@ _IOV_MAX = 1024
 _SYNCED_WRITE: int | None = getattr(os, "RWF_DSYNC", None)
 #: How systems and file systems refuse flags of a write that they do not know.
 _REFUSED_FLAGS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+#: How often `LocalDisk.lock` begins again when the file is removed or replaced while it is being locked.
+_LOCK_ATTEMPTS_MAX = 10
 
 #: A directory in the root of each ext2, ext3 and ext4 volume, for what `fsck` recovers. Root alone can list it.
 LOST_AND_FOUND = "lost+found"
@@ -110,8 +114,19 @@ class DiskFile(Protocol):
         """Close the file. Not a sync."""
 
 
+class LockState(Enum):
+    """Whether others find a lock that is held, by the path that it was taken by."""
+
+    IN_PLACE = "the path leads to the locked file"
+    FILE_GONE = "the directory is the same, but the file was removed or replaced: others can lock the path"
+    DIRECTORY_GONE = "the directory of the path was removed, renamed, replaced or unmounted"
+
+
 class DiskLock(Protocol):
     """An exclusive lock held by this process."""
+
+    def state(self) -> LockState:
+        """Say whether the path still leads to what is locked. Raises `OSError` when that cannot be found out."""
 
     def release(self) -> None:
         """Give the lock back."""
@@ -148,7 +163,10 @@ class Disk(Protocol):
         """Make creations, renames and removals in a directory durable."""
 
     def lock(self, path: str) -> DiskLock:
-        """Take an exclusive lock on a file (created if absent). Raises `DataDirectoryInUseError`."""
+        """Take an exclusive lock on a file (created if absent). Raises `DataDirectoryInUseError`.
+
+        When it returns, the path leads to the locked file.
+        """
 
     def space(self, path: str) -> DiskSpace:
         """Return how much room the file system has that `path`, which exists, lies on."""
@@ -279,16 +297,41 @@ class LocalFile:
 
 
 class LocalLock:
-    """`DiskLock` on the operating system. Held until every process that has inherited `descriptor` has closed it."""
+    """`DiskLock` on the operating system. Held until every process that has inherited `descriptor` has closed it.
 
-    def __init__(self, descriptor: int) -> None:
+    `descriptor` is of the file at `path`; it is taken over, unless this raises `OSError`. The directory is kept open,
+    too, so that no other one gets its inode number.
+    """
+
+    def __init__(self, path: str, descriptor: int) -> None:
         self.descriptor: int = descriptor
+        self._path = path
+        self._directory = os.path.dirname(path) or "."
+        # Kept, for `state` may run while another thread releases the lock.
+        self._file_status = os.fstat(descriptor)
+        self._directory_descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._directory_status = os.fstat(self._directory_descriptor)
+
+    def state(self) -> LockState:
+        """See `DiskLock.state`. Costs two `stat`."""
+        try:
+            directory_status = os.stat(self._directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return LockState.DIRECTORY_GONE
+        if not os.path.samestat(directory_status, self._directory_status):
+            return LockState.DIRECTORY_GONE
+        try:
+            file_status = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return LockState.FILE_GONE
+        return LockState.IN_PLACE if os.path.samestat(file_status, self._file_status) else LockState.FILE_GONE
 
     def release(self) -> None:
         """See `DiskLock.release`."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        for descriptor in (self.descriptor, self._directory_descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.descriptor = self._directory_descriptor = -1
 
 
 class LocalDisk:
@@ -348,17 +391,33 @@ class LocalDisk:
         finally:
             os.close(descriptor)
 
-    def lock(self, path: str) -> DiskLock:
+    def lock(self, path: str) -> LocalLock:
         """See `Disk.lock`."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise DataDirectoryInUseError(
-                f"{path} is locked by another process: stop that server, or use another --data-dir"
-            ) from error
-        return LocalLock(descriptor)
+        for _ in range(_LOCK_ATTEMPTS_MAX):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock = LocalLock(path, descriptor)
+            except BlockingIOError as error:
+                os.close(descriptor)
+                raise DataDirectoryInUseError(
+                    f"{path} is locked by another process: stop that server, or use another --data-dir"
+                ) from error
+            except BaseException:
+                os.close(descriptor)
+                raise
+            try:
+                if lock.state() is LockState.IN_PLACE:
+                    return lock
+            except BaseException:
+                lock.release()
+                raise
+            # It was removed or replaced since it was opened: another process can lock what is there now.
+            lock.release()
+        raise DataDirectoryInUseError(
+            f"{path} was removed or replaced each of {_LOCK_ATTEMPTS_MAX} times while it was being locked: find out "
+            "which program does that, and try again"
+        )
 
     def space(self, path: str) -> DiskSpace:
         """See `Disk.space`. What is kept back for the administrator does not count as free."""

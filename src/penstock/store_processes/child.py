@@ -1,7 +1,8 @@
 """`StoreChild`: one of several segment stores of a server, in a process of its own that the server has started.
 
 What the two say to each other: `store_messages`. The child works in the name of its parent, who holds the data
-directory's lock: it inherits that lock, refuses to run without, and ends at once when the parent ends.
+directory's lock: it inherits that lock, refuses to run without, and ends at once when the parent ends. A lock that the
+parent had to take again comes over a socket; until then the child claims no log.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import ctypes
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import BinaryIO
 
-from penstock.data_directory import DataDirectory
+from penstock.data_directory import DataDirectory, DataDirectoryError
 from penstock.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.model.errors import PenstockError
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
@@ -26,7 +28,6 @@ from penstock.runtime.settings import settings_from
 from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.settings import StandaloneSettings
 from penstock.store_processes.messages import (
     LINE_BYTES_MAX,
@@ -83,12 +84,15 @@ class StoreChild:
         directory = DataDirectory(settings.data_dir, runtime)
         directory.check_lock(self._order.lock_descriptor)
         self._stops.callback(directory.close)
+        if self._order.lock_socket >= 0:
+            self._receive_locks(directory, self._order.lock_socket)
         identity = await runtime.work.run(directory.identity)
         self._store = SegmentStore(
             logs=directory.logs(
                 identity,
                 settings.durable_log,
-                LogOwner(bytes.fromhex(self._order.owner), lambda token: token.hex() in self._living),
+                token=bytes.fromhex(self._order.owner),
+                may_live=lambda token: token.hex() in self._living,
             ),
             chunks=open_long_term_storage(settings, directory, runtime),
             cluster_id=identity.cluster_id,
@@ -112,6 +116,31 @@ class StoreChild:
         await admin.start()
         self._stops.push_async_callback(admin.stop)
         self._say(Ready(server.port, failures_of(self._store.failures)))
+
+    def _receive_locks(self, directory: DataDirectory, descriptor: int) -> None:
+        """Take over each lock that the parent sends."""
+        loop = asyncio.get_running_loop()
+        connection = socket.socket(fileno=descriptor)
+        connection.setblocking(False)
+        os.set_inheritable(descriptor, False)
+
+        def receive() -> None:
+            data, found, _, _ = socket.recv_fds(connection, 1, 1)
+            if not data:
+                loop.remove_reader(connection)  # The parent is gone, which ends this process, too.
+            for lock in found:
+                try:
+                    directory.check_lock(lock)
+                except DataDirectoryError as error:
+                    # The file is gone again; the parent, which finds that out, takes it again or ends.
+                    logger.warning("a lock that the parent sent is not taken over: %s", error)
+                    os.close(lock)
+                else:
+                    logger.info("the data directory's lock was taken over from the parent again")
+
+        loop.add_reader(connection, receive)
+        self._stops.callback(connection.close)
+        self._stops.callback(loop.remove_reader, connection)
 
     def answer(self, line: bytes) -> None:
         """Do what a question says and answer it. Raises `ProtocolError`."""

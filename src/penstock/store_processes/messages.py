@@ -35,6 +35,8 @@ class Order(Message, frozen=True, tag="order"):
         settings: see `settings_values`.
         owner: in whose name it opens logs, 32 hex digits, new for each process.
         living: the names of all such processes that may be alive, itself included.
+        lock_socket: inherited; brings the descriptor of a new lock, with one byte, when the parent had to take it
+            again. Negative: there is none.
     """
 
     store: int
@@ -45,6 +47,7 @@ class Order(Message, frozen=True, tag="order"):
     settings: dict[str, object]
     owner: str
     living: tuple[str, ...]
+    lock_socket: int = -1
 
 
 class Question(Message, frozen=True, tag="question"):

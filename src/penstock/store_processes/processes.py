@@ -14,12 +14,15 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from penstock.controller.locator import AssignedLocator
 from penstock.model.assignments import share_out
@@ -72,6 +75,8 @@ class StoreProcess:
         self.failures: dict[int, Failure] = {}
         #: In whose name its process opens logs; empty while there is none.
         self.owner: str = ""
+        #: Where the process gets the data directory's lock from when it had to be taken again.
+        self._lock_socket: socket.socket | None = None
         self._reader: asyncio.StreamReader
         self._pipe: asyncio.BaseTransport
         self._asked = 0
@@ -83,13 +88,17 @@ class StoreProcess:
         return 0 if self.process is None else self.process.pid
 
     async def spawn(self, order: Order) -> None:
-        """Start a process and give it its order. Raises `StoreProcessError`."""
+        """Start a process and give it its order; its `lock_socket` is filled in. Raises `StoreProcessError`."""
         self._asked = self._answered = 0
         self.failures = {}
         self.granted = self.held = frozenset(order.containers)
         self.owner = order.owner
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), _SOURCES)))
+        own_socket, child_socket = socket.socketpair()
+        own_socket.setblocking(False)
+        self._lock_socket = own_socket
+        order = msgspec.structs.replace(order, lock_socket=child_socket.fileno())
         try:
             # The module itself and not a fork: nothing of this process's threads and sockets goes over. -P: nothing is
             # imported from the directory that somebody happens to stand in.
@@ -97,14 +106,17 @@ class StoreProcess:
                 [sys.executable, "-P", "-m", "penstock", "segment-store", str(self.number)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                pass_fds=(order.lock_descriptor,),
+                pass_fds=(order.lock_descriptor, order.lock_socket),
                 env=environment,
                 bufsize=0,
                 # Ctrl-C in a terminal is for this process, which then stops the others in order.
                 process_group=0,
             )
         except OSError as error:
+            self._close_lock_socket()
             raise StoreProcessError(f"segment store {self.number} cannot be started: {error}") from error
+        finally:
+            child_socket.close()
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), False)
         self._reader = asyncio.StreamReader(LINE_BYTES_MAX)
@@ -114,6 +126,7 @@ class StoreProcess:
             )
         except BaseException:
             # It has no order yet, and nobody else knows of it.
+            self._close_lock_socket()
             self.process.kill()
             self.process.wait()
             raise
@@ -125,6 +138,18 @@ class StoreProcess:
         self.granted = frozenset(containers)
         self.held |= self.granted
         self._write(encode_message(Question(self._asked, tuple(containers), tuple(living))))
+
+    def share_lock(self, descriptor: int) -> None:
+        """Give the process a new lock of the data directory. Fine if there is none, or it has ended."""
+        if self._lock_socket is None:
+            return
+        try:
+            socket.send_fds(self._lock_socket, [b"L"], [descriptor])
+        except BlockingIOError:
+            logger.warning("segment store %d takes no new lock of the data directory: ending it", self.number)
+            self.signal(signal.SIGKILL)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # It has ended, which `listen` tells.
 
     @property
     def is_answered(self) -> bool:
@@ -161,8 +186,14 @@ class StoreProcess:
         self.granted = self.held = frozenset()
         self.failures = {}
         self._pipe.close()
+        self._close_lock_socket()
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
+
+    def _close_lock_socket(self) -> None:
+        if self._lock_socket is not None:
+            self._lock_socket.close()
+            self._lock_socket = None
 
     def _write(self, line: bytes) -> None:
         assert self.process is not None
@@ -226,6 +257,12 @@ class StoreProcesses:
             raise errors.exceptions[0] from None
         loop = asyncio.get_running_loop()
         self._keepers = [loop.create_task(self._keep(store)) for store in self.stores]
+
+    def share_lock(self, descriptor: int) -> None:
+        """Give all processes, present and later ones, this lock of the data directory in the place of the former."""
+        self._lock_descriptor = descriptor
+        for store in self.stores:
+            store.share_lock(descriptor)
 
     async def _begin(self, store: StoreProcess, containers: Sequence[int]) -> None:
         """Start a process; return when it is ready."""

@@ -18,6 +18,7 @@ import pytest
 
 from penstock.model.errors import (
     CorruptionError,
+    DataDirectoryLostError,
     InvalidArgumentError,
     LogClosedError,
     LogFencedError,
@@ -600,6 +601,34 @@ async def test_an_open_that_was_given_up_does_not_fence_whoever_came_after_it(tm
     assert not given_up._directory.is_claimed
     await successor.close()
     await work.close()
+
+
+@pytest.mark.parametrize("held_count", [0, 1])
+async def test_a_log_is_not_claimed_by_a_process_that_does_not_hold_its_directory(held_count: int) -> None:
+    """Whether that is found at the beginning, or under the log's lock, where nothing is changed any more."""
+    disk = new_disk()
+    owner = make_log(disk)
+    await owner.open()
+    await append(owner, b"first")
+    record = disk.files()[f"{DIRECTORY}/log.epoch"]
+    checks = 0
+
+    def check_held() -> None:
+        nonlocal checks
+        checks += 1
+        if checks > held_count:
+            raise DataDirectoryLostError("/data", "it was taken")
+
+    runtime = Runtime(disk=disk, work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
+    logs = LocalLogFactory("/data/tier1", runtime, SETTINGS, owner=LogOwner(b"o" * 16, check_held=check_held))
+    log = logs.create(0)
+    with pytest.raises(DataDirectoryLostError, match="it was taken"):
+        await log.open()
+    await log.close()
+    assert checks == held_count + 1
+    assert disk.files()[f"{DIRECTORY}/log.epoch"] == record
+    await append(owner, b"second")
+    await owner.close()
 
 
 async def test_a_log_is_enabled_while_somebody_holds_its_lock_for_a_moment() -> None:

@@ -47,6 +47,7 @@
     │   │       ├── StorageCredentialsError     ... with these credentials, or without any
     │   │       ├── StorageBucketMissingError   ... for this bucket at this endpoint
     │   │       └── StorageClockError           ... by this machine's clock
+    │   ├── DataDirectoryLostError      the server's data directory is another process's now, or is gone: it ends
     │   ├── LogFencedError              another incarnation owns the log now
     │   ├── LogRefusedError             the log is not opened until an administrator acts
     │   │   ├── LogDisabledError        ... it was disabled, usually after corruption
@@ -141,6 +142,7 @@ from penstock.model.errors.storage import (
     ChunkExistsError,
     ChunkNotSettledError,
     CorruptionError,
+    DataDirectoryLostError,
     InconsistentStateError,
     LaterVersionError,
     LogClosedError,
@@ -229,6 +231,7 @@ __all__ = [
     "ControllerUnavailableError",
     "CorruptionError",
     "DataDirectoryInUseError",
+    "DataDirectoryLostError",
     "EventTooLargeError",
     "ForkedError",
     "InconsistentStateError",

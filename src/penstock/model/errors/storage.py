@@ -42,6 +42,14 @@ class InconsistentStateError(CorruptionError):
     """What a container has in memory contradicts itself or its storage: it must start anew from its log."""
 
 
+class DataDirectoryLostError(StorageError):
+    """A server's data directory (`path`) is not locked by it any more, or is not there: it claims no log and ends."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"this server does not hold its data directory {path} any more: {message}")
+        self.path = path
+
+
 class TooManyLeasesError(StorageError):
     """So many layouts of chunks are leased already that no more can be. Nothing was done; try again when one ended."""
 

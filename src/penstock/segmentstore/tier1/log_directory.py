@@ -140,9 +140,12 @@ class LogDirectory:
         has opened the log since.
 
         Raises, and changes nothing: `LogMissingError`, `LogIdentityError`, `LogDisabledError`, `LaterVersionError`,
-        `CorruptionError`, `DataDirectoryInUseError` (the lock is taken: try again), and what `check_wanted` does.
+        `CorruptionError`, `DataDirectoryInUseError` (the lock is taken: try again), and what `check_wanted` and
+        `LogOwner.check_held` do.
         """
-        # First, since a directory made here would lie under a mount that is missing.
+        assert self._owner is not None
+        # First, since a directory made here would lie in another data directory, or under a mount that is missing.
+        self._owner.check_held()
         self._check_not_missing()
         self._disk.make_directory(self.path)
         with self._locked():
@@ -157,7 +160,6 @@ class LogDirectory:
                     f"the log of container {self.container_id} in {self.path} is disabled: "
                     + describe_disabled(read_reason(self._disk, self.path, record.epoch), self.container_id)
                 )
-            assert self._owner is not None
             self.may_predecessor_answer = not record.is_settled or not (
                 record.is_released
                 or not record.epoch
@@ -173,6 +175,8 @@ class LogDirectory:
                 cluster_id=self._cluster_id or record.cluster_id,
             )
             check_wanted()
+            # Under the lock: after a claim by the process that holds the data directory now there is no other one here.
+            self._owner.check_held()
             self._epoch_file = write_epoch(self._disk, self.path, claimed)
             self._mark = share_mark(self._epoch_file)
             self.epoch = claimed.epoch

@@ -12,11 +12,18 @@ class LogOwner:
     """A process that opens logs. `token` (16 bytes) is its own and no other's, past ones included.
 
     `may_live` says of another process's token whether that process may still run. By default none does: whoever has the
-    exclusive lock of a data directory knows that.
+    exclusive lock of a data directory knows that. `check_held` raises when it does not hold that lock any more: then it
+    opens no log. It blocks, and is called in any thread.
     """
 
-    def __init__(self, token: bytes, may_live: Callable[[bytes], bool] = lambda token: False) -> None:
+    def __init__(
+        self,
+        token: bytes,
+        may_live: Callable[[bytes], bool] = lambda token: False,
+        check_held: Callable[[], None] = lambda: None,
+    ) -> None:
         self.token = token
+        self.check_held = check_held
         self._may_live = may_live
         #: Container ids -> the last epoch that this process has given up.
         self._given_up: dict[int, int] = {}

@@ -275,7 +275,7 @@ class SimulatedCluster:
                 tiers,
                 settings.durable_log,
                 # On a shared disk nobody knows of the others whether they live.
-                owner=LogOwner(runtime.random_id(), lambda token: self.shared_disk is not None),
+                owner=LogOwner(runtime.random_id(), lambda token: self.shared_disk is not None, directory.check_held),
                 cluster_id=identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID,
                 made_logs_directory=directory.made_logs,
             ),

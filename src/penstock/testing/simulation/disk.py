@@ -14,9 +14,10 @@ import errno
 import posixpath
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from penstock.model.errors import DataDirectoryInUseError, StorageFullError
-from penstock.runtime.disk import DiskSpace
+from penstock.runtime.disk import DiskSpace, LockState
 from penstock.testing.simulation.disk_faults import (
     NO_FAULTS,
     CrashKind,
@@ -214,7 +215,14 @@ class SimulatedDisk:
         if node in self._locks:
             raise DataDirectoryInUseError(f"{path} is locked by another process")
         self._locks[node] = None
-        return SimulatedLock(self._locks, node)
+        return SimulatedLock(self._locks, node, partial(self._lock_state, path, parent, node, self._generation))
+
+    def _lock_state(self, path: str, parent: DirectoryNode, node: FileNode, generation: int) -> LockState:
+        self.check_handle(path, generation)
+        if self.tree.find(posixpath.dirname(path)) is not parent:
+            return LockState.DIRECTORY_GONE
+        is_in_place = self.tree.find(path) is node
+        return LockState.IN_PLACE if is_in_place else LockState.FILE_GONE
 
     def space(self, path: str) -> DiskSpace:
         """See `Disk.space`. Without a capacity there is room for everything."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.model.segments import Buffer
+from penstock.runtime.disk import LockState
 from penstock.testing.simulation.disk_nodes import FileNode
 
 
@@ -124,12 +125,17 @@ class SimulatedFile:
 
 
 class SimulatedLock:
-    """`DiskLock` on a `SimulatedDisk`."""
+    """`DiskLock` on a `SimulatedDisk`. `look` says where it is."""
 
-    def __init__(self, locks: dict[FileNode, None], node: FileNode) -> None:
+    def __init__(self, locks: dict[FileNode, None], node: FileNode, look: Callable[[], LockState]) -> None:
         self._locks = locks
         self._node = node
+        self._look = look
         self._is_held = True
+
+    def state(self) -> LockState:
+        """See `DiskLock.state`."""
+        return self._look()
 
     def release(self) -> None:
         """See `DiskLock.release`."""

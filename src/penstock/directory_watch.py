@@ -1,0 +1,90 @@
+"""`DirectoryWatch`: finds out while a server runs that its data directory is not locked by it any more.
+
+At intervals it compares the directory and its lock file with what was locked (`DataDirectory.retake`):
+
+1. The lock file was removed or replaced, and nobody has locked the path since: the server locks it again, gives the new
+   lock to its segment stores, says so in the log, and goes on.
+2. Another process has locked it since, or the directory was renamed, replaced or unmounted: `lost` says so. The server
+   is to end at once, and to write nothing more by path, for what the paths lead to can be another server's.
+3. That cannot be found out, or the lock cannot be taken, as on a file system that fails: it is tried again. Until then
+   no log is claimed.
+
+The earlier owner is the one that ends, so with each removal of a lock file logs change hands once at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from penstock.data_directory import DataDirectory
+from penstock.model.errors import DataDirectoryLostError, StorageError
+from penstock.runtime.runtime import Runtime
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+
+class DirectoryWatch:
+    """Watches one open data directory. `on_retaken` is called with the directory when it was locked again."""
+
+    def __init__(
+        self, directory: DataDirectory, runtime: Runtime, interval_s: float, on_retaken: Callable[[DataDirectory], None]
+    ) -> None:
+        self._directory = directory
+        self._runtime = runtime
+        self._interval_s = interval_s
+        self._on_retaken = on_retaken
+        self._is_stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        #: What the last check failed with, to say it once.
+        self._trouble = ""
+        self._is_lost = asyncio.Event()
+        self._loss: DataDirectoryLostError | None = None
+
+    def start(self) -> None:
+        """Begin; the first check comes after the interval."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Check no more; wait for a check under way, which may hold a lock."""
+        self._is_stopping.set()
+        if self._task is not None:
+            await self._task
+
+    async def lost(self) -> DataDirectoryLostError:
+        """Wait until the directory is lost for good, and return why."""
+        await self._is_lost.wait()
+        assert self._loss is not None
+        return self._loss
+
+    async def _run(self) -> None:
+        while not self._is_stopping.is_set() and self._loss is None:
+            try:
+                async with asyncio.timeout(self._interval_s):
+                    await self._is_stopping.wait()
+            except TimeoutError:
+                await self._check()
+
+    async def _check(self) -> None:
+        try:
+            former = await self._runtime.work.run(self._directory.retake)
+        except DataDirectoryLostError as error:
+            logger.error("%s", error)
+            self._loss = error
+            self._is_lost.set()
+            return
+        except (OSError, StorageError) as error:
+            if self._trouble != str(error):
+                self._trouble = str(error)
+                logger.warning("the lock of the data directory cannot be checked, no log is claimed: %s", error)
+            return
+        self._trouble = ""
+        if former is not None:
+            self._on_retaken(self._directory)
+            former.release()
+            logger.warning(
+                "the lock file of the data directory %s was removed or replaced by another program; this server has "
+                "locked it again and goes on. Leave the files of a data directory alone while a server runs on it",
+                self._directory.root,
+            )

@@ -1,0 +1,107 @@
+"""`DirectoryWatch`: what becomes of a server whose lock file or data directory goes away, on a simulated disk."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from penstock.data_directory import DataDirectory
+from penstock.directory_watch import DirectoryWatch
+from penstock.model.errors import DataDirectoryInUseError
+from penstock.runtime.runtime import Runtime
+from penstock.testing.simulation.disk import SimulatedDisk
+from penstock.testing.simulation.disk_faults import DiskCall
+from support.inline_work import InlineWork
+
+ROOT = "/srv/data"
+INTERVAL_S = 0.001
+
+
+class Watched:
+    """A directory that is watched, and what the watch has said of it."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedDisk(random.Random(1))
+        self.directory = self.another()
+        self.directory.open(4)
+        self.retaken = asyncio.Semaphore(0)
+        self.retaken_count = 0
+        self.watch = DirectoryWatch(self.directory, self.runtime(), INTERVAL_S, self._note)
+
+    def runtime(self) -> Runtime:
+        return Runtime(disk=self.disk, work=InlineWork(), rng=random.Random(2), wall_clock_ms=lambda: 0)
+
+    def another(self) -> DataDirectory:
+        return DataDirectory(ROOT, self.runtime())
+
+    def _note(self, directory: DataDirectory) -> None:
+        directory.check_held()
+        self.retaken_count += 1
+        self.retaken.release()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+async def test_a_lock_is_taken_again_each_time_and_shared(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.watch.start()
+    for _ in range(3):
+        watched.disk.remove(f"{ROOT}/LOCK")
+        await watched.retaken.acquire()
+        watched.directory.check_held()
+        with pytest.raises(DataDirectoryInUseError):
+            watched.another().open(4)
+    assert caplog.text.count("has locked it again and goes on") == 3
+    await watched.watch.stop()
+    watched.disk.remove(f"{ROOT}/LOCK")
+    watched.another().open(4)
+    await asyncio.sleep(10 * INTERVAL_S)
+    assert watched.retaken_count == 3
+
+
+async def test_a_directory_that_another_has_locked_is_lost(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    watched.disk.remove(f"{ROOT}/LOCK")
+    watched.another().open(4)
+    watched.watch.start()
+    loss = await watched.watch.lost()
+    assert "another process has locked the new one" in str(loss)
+    assert caplog.text.count("another process has locked the new one") == 1
+    assert watched.retaken_count == 0
+    await watched.watch.stop()
+
+
+async def test_a_directory_whose_file_system_is_gone_is_lost(watched: Watched) -> None:
+    watched.watch.start()
+    assert watched.disk.unmount(ROOT)
+    assert "unmounted" in str(await watched.watch.lost())
+    await watched.watch.stop()
+    assert [path for path in watched.disk.files() if path.startswith(ROOT)] == []
+
+
+async def test_a_lock_that_cannot_be_taken_is_tried_again_and_said_once(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a file system that refuses new files for a while."""
+    attempts = 0
+
+    def refuse(call: str, path: str) -> None:
+        nonlocal attempts
+        if call == DiskCall.LOCK:
+            attempts += 1
+            if attempts < 5:
+                raise OSError(30, "Read-only file system", path)
+
+    watched.disk.remove(f"{ROOT}/LOCK")
+    watched.disk.hook = refuse
+    watched.watch.start()
+    await watched.retaken.acquire()
+    assert attempts == 5
+    assert caplog.text.count("cannot be checked, no log is claimed") == 1
+    assert caplog.text.count("Read-only file system") == 1
+    await watched.watch.stop()
