@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.model.segments import NO_VALUE, READ_LENGTH_MAX
+from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.settings import CacheSettings
 from penstock.wire.codec import encode
 from penstock.wire.commands import (
@@ -367,19 +368,59 @@ async def test_parked_reads_do_not_keep_other_requests_out(serve: Callable[..., 
     assert sum(isinstance(reply, DataAppended) for reply in replies) == 1
 
 
-async def test_too_many_reads_of_storage_end_the_connection(serve: Callable[..., Awaitable[WireService]]) -> None:
-    """One more than `reads_max` closes it; others are served."""
+async def test_reads_that_need_storage_are_bounded_on_a_connection(
+    serve: Callable[..., Awaitable[WireService]],
+) -> None:
+    """Three at once may: the others wait, and the connection is not read meanwhile; all are answered, in any order."""
     service = await serve(reads_max=3)
     wire = await service.connect()
     await service.store.append(A, bytes(100))
     await service.store.container(A).flush()
     evict_all(service.store.container(A))
     service.chunks.hold("read")
-    for number in range(4):
-        wire.send(ReadSegment(A, number, 100, "", number))
-    assert await wire.receive() is None
+    wire.send(*(ReadSegment(A, number, 100, "", number) for number in range(20)))
+    (connection,) = service.server.connections
+    await until(lambda: connection._reads.waiting_count == 20)
+    assert len(connection._reads._tasks) == 3
+    assert not connection._is_reading
+    wire.send(ReadSegment(A, 100, 100, "", 20))
     other = await service.connect()
     await set_up(other)
+    service.chunks.release("read")
+    assert {(await wire.expect(SegmentRead)).request_id for _ in range(20)} == set(range(20))
+    assert connection._is_reading
+    await service.store.append(A, b"abc")
+    assert (await wire.expect(SegmentRead)).request_id == 20
+
+
+async def test_connections_take_turns_where_storage_is_read(serve: Callable[..., Awaitable[WireService]]) -> None:
+    """One connection asks for sixty places in storage; one read of another is served before most of them."""
+    service = await serve()
+    names = [f"s/u{number}/0.#epoch.0" for number in range(61)]
+    for name in names:
+        await service.store.create_segment(name)
+        await service.store.append(name, name.encode())
+    container = service.store.container(A)
+    await container.flush()
+    evict_all(container)
+    read_names = []
+    inner = container.reader._storage_read
+
+    async def noted(segment: Segment, offset: int, length: int) -> bytes:
+        read_names.append(segment.name)
+        return await inner(segment, offset, length)
+
+    container.reader._storage_read = noted
+    service.chunks.hold("read")
+    busy, other = await service.connect(), await service.connect()
+    busy.send(*(ReadSegment(name, 0, 100, "", number) for number, name in enumerate(names[:60])))
+    await until(lambda: container.reader._turns.waiting_count == 52)
+    other.send(ReadSegment(names[60], 0, 100, "", 60))
+    await until(lambda: container.reader._turns.waiting_count == 53)
+    service.chunks.release("read")
+    assert _data(await other.expect(SegmentRead)) == names[60].encode()
+    assert read_names.index(names[60]) <= 9
+    assert {(await busy.expect(SegmentRead)).request_id for _ in range(60)} == set(range(60))
 
 
 async def test_a_read_is_clipped(serve: Callable[..., Awaitable[WireService]]) -> None:

@@ -50,6 +50,7 @@ STORE_SETTINGS = SegmentStoreSettings(
         flush_age_s=0.5,
         flush_write_bytes_max=400,
         read_ahead_bytes=512,
+        read_small_bytes=128,
         whole_read_bytes=512,
         writer_interval_s=0.1,
         table_compact_bytes=1500,

@@ -437,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._delay_timer is None:
             self._begin_delay()
         should_read = (has_room or self._reads_on) and not (
-            self.is_write_blocked or len(self._tasks) >= self._settings.requests_max
+            self.is_write_blocked or self._reads.is_full or len(self._tasks) >= self._settings.requests_max
         )
         if should_read == self._is_reading:
             return
@@ -469,7 +469,7 @@ class Connection(asyncio.BufferedProtocol):
             self._update_reading()
 
     def review(self) -> None:
-        """See `Contributor.review`."""
+        """See `Contributor.review` and `ReadReplies.review`."""
         self._update_reading()
 
     def _has_read_enough(self) -> bool:

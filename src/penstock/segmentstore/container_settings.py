@@ -329,14 +329,16 @@ class ContainerSettings:
         rollover_bytes_min: a segment that asks for shorter chunks in long-term storage gets chunks of this length.
         writer_retry_s: pause after a failed round of the storage writer.
         outstanding_bytes_max: bytes accepted but not yet synced to tier 1 before connections are held.
-        read_ahead_bytes: a read from long-term storage is extended to the next multiple of this.
+        read_ahead_bytes: a sequential read from long-term storage is extended to the next multiple of this ...
+        read_small_bytes: ... and any other to the next multiple of this; at most `read_ahead_bytes`.
         read_ahead_range_bytes: what is read ahead of a sequential reader comes in ranges of this length, aligned; at
             least `read_ahead_bytes`, and as long as that if it is 0.
         read_ahead_count_max: such ranges ahead of a sequential reader; 0: none.
         read_ahead_segments_max: sequential readers remembered.
         whole_read_bytes: a read of at most this length gets all bytes that exist, wherever they are; some clients do
             not ask again. Longer reads may come short.
-        storage_reads_max: reads from long-term storage under way at once, those ahead included.
+        storage_reads_max: reads from long-term storage under way at once, those ahead included; further ones wait, and
+            the connections that they are of take turns.
         storage_read_timeout_s: time for one of them.
         table_compact_bytes: a table's log is compacted when it is at least this long and mostly dead.
         table_compact_step_bytes: how much of the log one compaction step goes over.
@@ -411,6 +413,7 @@ class ContainerSettings:
     writer_retry_s: float = 1.0
     outstanding_bytes_max: int = 64 * MIB
     read_ahead_bytes: int = 1 * MIB
+    read_small_bytes: int = 64 * 1024
     read_ahead_range_bytes: int = 0
     read_ahead_count_max: int = 2
     read_ahead_segments_max: int = 1024

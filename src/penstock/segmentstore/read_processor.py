@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
+from collections import deque
+from typing import NamedTuple, Protocol
 
 from penstock.model.errors import (
     NoSuchSegmentError,
@@ -63,6 +64,9 @@ class ReadReplies(Protocol):
     def serve_reads_later(self) -> None:
         """Call `ReadProcessor.serve` at the end of the loop's turn at the latest."""
 
+    def review(self) -> None:
+        """Look whether to read the socket: `ReadProcessor.is_full` may have changed."""
+
     def abort(self, reason: str) -> None:
         """Close the connection at once."""
 
@@ -105,8 +109,17 @@ class _TailRead(ReadWaiter):
         self._processor.failed(self, error)
 
 
+class _StorageRead(NamedTuple):
+    """A read that may need storage; see `ReadProcessor._answer`."""
+
+    command: ReadSegment
+    length: int
+    using: SegmentUse
+    has_waited: bool
+
+
 class ReadProcessor:
-    """Answers the reads of one connection. `reads_max`: of those that wait for storage."""
+    """Answers the reads of one connection. `reads_max`: of those that may need storage, under way at once."""
 
     def __init__(
         self, store: SegmentStore, replies: ReadReplies, loop: asyncio.AbstractEventLoop, reads_max: int
@@ -120,13 +133,20 @@ class ReadProcessor:
         self._woken: list[_TailRead] = []
         # Apart from the connection's other tasks: these may only end when its other requests are served.
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Those beyond `reads_max`. Few: the connection is not read meanwhile.
+        self._queued: deque[_StorageRead] = deque()
         self._writable: asyncio.Future[None] | None = None
         self._is_closed = False
 
     @property
     def waiting_count(self) -> int:
         """Reads that wait for data or storage."""
-        return len(self._parked) + len(self._tasks)
+        return len(self._parked) + len(self._tasks) + len(self._queued)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many reads may need storage that no more are to be taken from the socket."""
+        return len(self._tasks) >= self._reads_max
 
     def read(self, command: ReadSegment) -> None:
         """Answer a read, now or when its bytes are there."""
@@ -228,18 +248,26 @@ class ReadProcessor:
     # In tasks.
 
     def _begin(self, command: ReadSegment, length: int, found: SegmentUse, *, has_waited: bool = False) -> None:
-        if len(self._tasks) >= self._reads_max:
-            self._replies.abort(f"more than {self._reads_max} reads wait for storage on one connection")
-            return
-        task = self._loop.create_task(self._answer(command, length, found, has_waited=has_waited))
+        read = _StorageRead(command, length, found, has_waited)
+        if self.is_full:
+            self._queued.append(read)
+        else:
+            self._run(read)
+
+    def _run(self, read: _StorageRead) -> None:
+        task = self._loop.create_task(self._answer(*read))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        if self.is_full:
+            self._replies.review()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if self._queued and not self._is_closed:
+            self._run(self._queued.popleft())
         self._replies.task_ended(task)
 
-    async def _answer(self, command: ReadSegment, length: int, using: SegmentUse, *, has_waited: bool) -> None:
+    async def _answer(self, command: ReadSegment, length: int, using: SegmentUse, has_waited: bool) -> None:
         try:
             while True:
                 data = None
@@ -247,7 +275,7 @@ class ReadProcessor:
                     if has_waited and segment.has_ended_before(command.offset):
                         raise SegmentSealedError(segment.name)
                     if not segment.is_inactive:
-                        data = await container.reader.read(segment, command.offset, length)
+                        data = await container.reader.read(segment, command.offset, length, client=self)
                 if data is not None and not self._replies.is_write_blocked:
                     break
                 using = self._store.reading_again(command.segment, segment.id)
@@ -319,5 +347,6 @@ class ReadProcessor:
             if read.waits is not None:
                 read.waits.remove(read)
             self._unpark(read)
+        self._queued.clear()
         for task in self._tasks:
             task.cancel()

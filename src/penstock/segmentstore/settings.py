@@ -137,7 +137,7 @@ class ConnectionSettings:
         handshake_timeout_s: time for the peer's Hello.
         frame_timeout_s: time for a begun frame to arrive completely.
         requests_max: requests under way on one connection, reads apart, before it is no longer read.
-        reads_max: reads on one connection that wait for storage; a peer with more is disconnected.
+        reads_max: reads on one connection that need storage, or wait for their turn, before it is no longer read.
         tail_read_bytes_max: memory of reads on one connection that wait for bytes beyond the end of a segment, 800
             bytes each; further ones are answered at once, without bytes ...
         tail_reads_bytes_max: ... and of those on all connections together; each holds no more than is free.
@@ -163,7 +163,7 @@ class ConnectionSettings:
     handshake_timeout_s: float = 30.0
     frame_timeout_s: float = 60.0
     requests_max: int = 1024
-    reads_max: int = 16_384
+    reads_max: int = 1024
     tail_read_bytes_max: int = 16 * MIB
     tail_reads_bytes_max: int = 64 * MIB
     writers_max: int = 8192

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -32,11 +32,13 @@ from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
 
 def _read_what_followed() -> AbstractContextManager[None]:
-    async def read_storage(self: SegmentReader, segment: Segment, offset: int, length: int) -> bytes | None:
-        start, _, task = self._storage_task(segment, offset)
-        data = await asyncio.shield(task)
+    async def read_storage(
+        self: SegmentReader, segment: Segment, offset: int, length: int, client: Hashable
+    ) -> bytes | None:
+        read = self._storage_read_of(segment, offset, length, client)
+        data = await asyncio.shield(read.task)
         # Whether the segment is still the one that was asked for is what is not looked at.
-        first = offset - start
+        first = offset - read.start
         if first >= len(data):
             return None
         return data[first : first + length]

@@ -287,7 +287,11 @@ def _with_read_ranges(cluster: ClusterSettings, rng: random.Random) -> ClusterSe
     """Return a cluster whose ranges ahead are as long as lone reads, end elsewhere than those, or hold several."""
     container = cluster.segment_store.container
     lone_bytes = container.read_ahead_bytes
-    container = replace(container, read_ahead_range_bytes=rng.choice((0, lone_bytes + 700, 4 * lone_bytes)))
+    container = replace(
+        container,
+        read_ahead_range_bytes=rng.choice((0, lone_bytes + 700, 4 * lone_bytes)),
+        read_small_bytes=lone_bytes // 8,
+    )
     return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
 
 

@@ -19,8 +19,24 @@ def test_reads_elsewhere_begin_anew() -> None:
     readers = ahead()
     readers.stored(1, 0, 100, 1000)
     assert readers.stored(1, 500, 600, 1000) == []
-    assert readers.stored(1, 100, 200, 1000) == []
-    assert readers.stored(1, 200, 300, 1000) == [(300, 400), (400, 500)]
+    assert readers.stored(1, 700, 800, 1000) == []
+    assert readers.stored(1, 800, 900, 1000) == [(900, 1000)]
+
+
+def test_reads_here_and_there_displace_no_sequential_reader() -> None:
+    """Two readers go on, each in its place, whatever comes between; of the others the last ones are remembered."""
+    readers = ahead()
+    for start in (0, 5000):
+        readers.stored(1, start, start + 100, 10_000)
+        assert readers.stored(1, start + 100, start + 200, 10_000) != []
+    for start in range(1000, 3000, 150):
+        assert readers.stored(1, start, start + 10, 10_000) == []
+    assert readers.continues(1, 400)
+    assert readers.continues(1, 5400)
+    assert readers.continues(1, 2960)
+    assert not readers.continues(1, 1010)
+    assert readers.stored(1, 400, 500, 10_000) == [(500, 600), (600, 700)]
+    assert readers.cached(1, 5250, 10_000) == [(5400, 5500)]
 
 
 def test_a_reader_that_finds_its_bytes_keeps_its_lead() -> None:
@@ -43,14 +59,16 @@ def test_nothing_is_wanted_behind_the_limit() -> None:
     assert readers.cached(1, 250, 250) == []
 
 
-def test_what_could_not_be_read_begins_anew() -> None:
+def test_what_could_not_be_read_is_read_by_whoever_comes_there() -> None:
+    """It goes on from there; nobody begins anew."""
     readers = ahead()
     readers.stored(1, 0, 100, 1000)
-    readers.stored(1, 100, 200, 1000)
-    readers.forget(1)
-    assert readers.cached(1, 250, 1000) == []
-    assert readers.stored(1, 200, 300, 1000) == []
+    assert readers.stored(1, 100, 200, 1000) == [(200, 300), (300, 400)]
+    readers.not_read(1, 300)
+    assert readers.cached(1, 350, 1000) == []
     assert readers.stored(1, 300, 400, 1000) == [(400, 500), (500, 600)]
+    readers.forget(1)
+    assert not readers.continues(1, 400)
 
 
 def test_a_bounded_number_of_segments_is_remembered() -> None:
@@ -65,5 +83,6 @@ def test_a_bounded_number_of_segments_is_remembered() -> None:
 def test_it_can_be_off() -> None:
     readers = ahead(count_max=0)
     readers.stored(1, 0, 100, 1000)
+    assert readers.continues(1, 100)
     assert readers.stored(1, 100, 200, 1000) == []
-    assert len(readers) == 0
+    assert readers.continues(1, 200)

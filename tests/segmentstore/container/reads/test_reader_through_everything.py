@@ -160,6 +160,7 @@ async def test_each_byte_is_read_once_or_its_absence_said(seed: int, tmp_path: P
         flush_write_bytes_max=rng.choice([200, 10_000]),
         read_ahead_bytes=rng.choice([64, 256]),
         read_ahead_range_bytes=rng.choice([0, 1024]),
+        read_small_bytes=rng.choice([1, 32, 256]),
         read_ahead_count_max=rng.choice([0, 2]),
         whole_read_bytes=rng.choice([0, 512]),
         storage_reads_max=rng.choice([1, 8]),

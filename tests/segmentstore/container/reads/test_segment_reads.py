@@ -309,6 +309,7 @@ async def test_a_merge_is_read_the_same_before_while_and_after_storage_does_it(s
     """SS-118, SS-119, SS-120: readers across the seam at random moments of the merge in storage, with evictions."""
     rng = random.Random(seed)
     ahead = {"read_ahead_count_max": rng.choice([0, 2]), "read_ahead_range_bytes": rng.choice([0, 256])}
+    ahead["read_small_bytes"] = rng.choice([1, 16, 64])
     lives = Incarnations(replace(PLAIN, read_ahead_bytes=64, **ahead))
     try:
         container = await lives.start()
@@ -385,6 +386,77 @@ async def test_use_of_the_cache_is_zero_after_a_failed_log_write_and_after_a_sto
     await append(container, A, bytes(100))
     await lives.stop(container)
     assert lives.cache.used_bytes == 0
+
+
+async def test_reads_here_and_there_fetch_no_more_than_a_little(lives: Incarnations) -> None:
+    """Forty reads of 8 bytes cost 100 bytes each at most; one that goes on where another ended is extended."""
+    container = await lives.start(read_small_bytes=100, whole_read_bytes=64)
+    data = random.Random(7).randbytes(100_000)
+    segment = await stored(container, data)
+    reads = note_reads(container)
+    offsets = random.Random(8).sample(range(0, 100_000, 1000), 40)
+    for offset in offsets:
+        assert await read(container, segment, offset + 46, 8) == data[offset + 46 : offset + 54]
+    assert reads == [(offset + 46, 54) for offset in offsets]
+    reads.clear()
+    await turns()
+    (offset,) = offsets[-1:]
+    assert await read(container, segment, offset + 100, 8) == data[offset + 100 : offset + 108]
+    assert reads == [(offset + 100, 900)]
+    evict_all(container)
+    reads.clear()
+    assert await read(container, segment, offset + 997, 8) == data[offset + 997 : offset + 1005]
+    assert await read(container, segment, offset + 250, 1000) == data[offset + 250 : offset + 997]
+    assert reads == [(offset + 997, 103), (offset + 250, 747)]
+
+
+async def test_clients_take_turns_where_storage_is_read(lives: Incarnations) -> None:
+    """Forty cold reads of one client wait; another one's first is the second to be served, not the last."""
+    container = await lives.start(read_small_bytes=10, storage_reads_max=1)
+    data = random.Random(9).randbytes(10_000)
+    segment = await stored(container, data)
+    reads = note_reads(container)
+    lives.chunks.hold("read")
+    many = [
+        asyncio.ensure_future(container.reader.read(segment, 100 * number, 8, client="many"))
+        for number in range(40)
+    ]
+    await turns()
+    one = asyncio.ensure_future(container.reader.read(segment, 9000, 8, client="one"))
+    shared = asyncio.ensure_future(container.reader.read(segment, 3900, 8, client="another"))
+    await turns()
+    assert reads == [(0, 10)]
+    lives.chunks.release("read")
+    for call in (one, shared):
+        await call
+    assert (await one).joined() == data[9000:9008]
+    await asyncio.gather(*many)
+    assert reads[:4] == [(0, 10), (100, 10), (3900, 10), (9000, 10)]
+    assert len(reads) == 41
+
+
+async def test_reads_whose_client_has_gone_are_not_made(lives: Incarnations) -> None:
+    """Those that wait leave the line, unless another client wants the same; the one under way ends in the cache."""
+    container = await lives.start(read_small_bytes=10, storage_reads_max=1)
+    data = random.Random(10).randbytes(10_000)
+    segment = await stored(container, data)
+    reads = note_reads(container)
+    lives.chunks.hold("read")
+    gone = [
+        asyncio.ensure_future(container.reader.read(segment, 100 * number, 8, client="gone")) for number in range(10)
+    ]
+    await turns()
+    stays = asyncio.ensure_future(container.reader.read(segment, 500, 8, client="stays"))
+    await turns()
+    for call in gone:
+        call.cancel()
+    await asyncio.gather(*gone, return_exceptions=True)
+    await turns()
+    assert len(container.reader._tasks) == 2
+    lives.chunks.release("read")
+    assert (await stays).joined() == data[500:508]
+    assert reads == [(0, 10), (500, 10)]
+    assert await read(container, segment, 300, 8) == data[300:308]
 
 
 # Read-ahead.

@@ -1,7 +1,8 @@
 """`ReadAhead`: who reads long-term storage sequentially, and what such a reader will want next.
 
 Two reads in a row, the second beginning where the first ended, make a reader sequential. From then on a few aligned
-ranges ahead of it are wanted in memory. One reader per segment is remembered, of a bounded number of segments.
+ranges ahead of it are wanted in memory. A few readers of each segment are remembered, of a bounded number of segments;
+of those that are not sequential the last ones, so that reads here and there displace no sequential reader.
 
 No I/O: the caller reads what is wanted, if it has room and means for it.
 Source: segment store specification, R4.18.
@@ -11,6 +12,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+
+#: Readers of one segment that are remembered.
+_READERS_MAX = 4
 
 
 @dataclass(slots=True)
@@ -32,38 +36,60 @@ class ReadAhead:
         self.range_bytes: int = range_bytes
         self._count_max = count_max
         self._segments_max = segments_max
-        self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
+        self._sequences: OrderedDict[int, list[_Sequence]] = OrderedDict()
 
     def __len__(self) -> int:
         """Return how many segments are remembered."""
         return len(self._sequences)
 
+    def continues(self, segment_id: int, start: int) -> bool:
+        """Say whether a reader that needs bytes from `start` goes on where a read of storage, or one ahead, ended."""
+        return self._find(segment_id, start) is not None
+
     def stored(self, segment_id: int, start: int, end: int, limit: int) -> list[tuple[int, int]]:
         """Note that a reader needs `[start, end)` from storage; return the ranges below `limit` to read ahead."""
-        if not self._count_max:
-            return []
-        sequence = self._sequences.get(segment_id)
-        if sequence is None or not sequence.next_offset <= start <= sequence.ahead_offset:
-            self._sequences[segment_id] = _Sequence(end, end)
-            self._sequences.move_to_end(segment_id)
-            if len(self._sequences) > self._segments_max:
-                self._sequences.popitem(last=False)
+        sequence = self._find(segment_id, start)
+        if sequence is None:
+            self._begin(segment_id, end)
             return []
         sequence.is_sequential = True
         sequence.next_offset = end
         return self._wanted(sequence, limit)
 
+    def _find(self, segment_id: int, start: int) -> _Sequence | None:
+        for sequence in self._sequences.get(segment_id, ()):
+            if sequence.next_offset <= start <= sequence.ahead_offset:
+                return sequence
+        return None
+
+    def _begin(self, segment_id: int, end: int) -> None:
+        sequences = self._sequences.setdefault(segment_id, [])
+        self._sequences.move_to_end(segment_id)
+        if len(self._sequences) > self._segments_max:
+            self._sequences.popitem(last=False)
+        if any(sequence.next_offset == end for sequence in sequences):
+            return
+        if len(sequences) == _READERS_MAX:
+            del sequences[next((at for at, each in enumerate(sequences) if not each.is_sequential), 0)]
+        sequences.append(_Sequence(end, end))
+
     def cached(self, segment_id: int, end: int, limit: int) -> list[tuple[int, int]]:
         """Note that a reader found its bytes up to `end` in memory; return the ranges to read ahead, mostly none."""
-        sequence = self._sequences.get(segment_id)
-        if sequence is None or not sequence.is_sequential or not sequence.next_offset < end <= sequence.ahead_offset:
-            return []
-        # Where the range ends that the reader is in: nothing more is wanted until it is past that.
-        sequence.next_offset = min(-(-end // self.range_bytes) * self.range_bytes, sequence.ahead_offset)
-        return self._wanted(sequence, limit)
+        for sequence in self._sequences.get(segment_id, ()):
+            if sequence.is_sequential and sequence.next_offset < end <= sequence.ahead_offset:
+                # Where the range ends that the reader is in: nothing more is wanted until it is past that.
+                sequence.next_offset = min(-(-end // self.range_bytes) * self.range_bytes, sequence.ahead_offset)
+                return self._wanted(sequence, limit)
+        return []
+
+    def not_read(self, segment_id: int, start: int) -> None:
+        """Note that what was wanted from `start` on could not be read ahead; whoever comes there reads it."""
+        for sequence in self._sequences.get(segment_id, ()):
+            if sequence.next_offset <= start < sequence.ahead_offset:
+                sequence.ahead_offset = start
 
     def forget(self, segment_id: int) -> None:
-        """Forget a segment's reader, because what was wanted could not be read."""
+        """Forget a segment's readers: it is gone."""
         self._sequences.pop(segment_id, None)
 
     def _wanted(self, sequence: _Sequence, limit: int) -> list[tuple[int, int]]:

@@ -9,6 +9,8 @@ Source: segment store specification, sections 4.3 and 4.4; wire protocol specifi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.errors import (
@@ -24,6 +26,7 @@ from penstock.model.segments import Buffer, SegmentData
 from penstock.segmentstore.container.reads.disk_cache import DiskCache, SegmentKey
 from penstock.segmentstore.container.reads.read_ahead import ReadAhead
 from penstock.segmentstore.container.reads.read_index import VIEW_SHARE_MAX, Found, Missing, Victims
+from penstock.segmentstore.container.reads.storage_turns import StorageTurns, Turn
 from penstock.segmentstore.container.reads.tail_waits import ReadWaiter, TailWaits
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container_settings import ContainerSettings
@@ -62,6 +65,18 @@ class _Wait(ReadWaiter):
             self.future.set_exception(error)
 
 
+@dataclass(slots=True, eq=False)
+class _StorageRead:
+    """A read of storage that is under way or waits for its turn, and how many wait for it."""
+
+    start: int
+    end: int
+    turn: Turn
+    task: asyncio.Task[bytes]
+    is_ahead: bool
+    waiting_count: int = 0
+
+
 class SegmentReader:
     """Reads of one container's segments."""
 
@@ -73,8 +88,9 @@ class SegmentReader:
         self._is_closed = False
         self._settings = settings
         self._storage_read = storage_read
-        self._storage_slots = asyncio.Semaphore(settings.storage_reads_max)
-        self._pending: dict[tuple[int, int], tuple[int, asyncio.Task[bytes]]] = {}
+        self._turns = StorageTurns(settings.storage_reads_max)
+        #: By segment id and where the range ends.
+        self._pending: dict[tuple[int, int], _StorageRead] = {}
         self._tasks: set[asyncio.Task[bytes]] = set()
         self._loop = asyncio.get_running_loop()
         self._ahead = ReadAhead(
@@ -84,6 +100,7 @@ class SegmentReader:
         )
         #: Where reads end, those of whole ranges ahead first.
         self._boundaries = sorted({settings.read_ahead_bytes, self._ahead.range_bytes}, reverse=True)
+        self._small_bytes = min(settings.read_small_bytes, settings.read_ahead_bytes)
         self._disk_cache: DiskCache | None = None
         self._epoch = 0
 
@@ -136,8 +153,11 @@ class SegmentReader:
             is_end_of_segment=is_at_end and segment.durable_sealed,
         )
 
-    async def read(self, segment: Segment, offset: int, length: int) -> SegmentData:
-        """Read up to `length` durable bytes, from wherever they are; none at the segment's end. See `Segments.read`."""
+    async def read(self, segment: Segment, offset: int, length: int, *, client: Hashable = None) -> SegmentData:
+        """Read up to `length` durable bytes, from wherever they are; none at the segment's end. See `Segments.read`.
+
+        `client`: whose read it is. Clients take turns where reads of storage have to wait.
+        """
         while True:
             answer = self.read_cached(segment, offset, length)
             if answer is not None:
@@ -145,12 +165,12 @@ class SegmentReader:
             if offset >= segment.durable_length:
                 return SegmentData(offset, (), is_at_tail=True, is_end_of_segment=False)
             wanted = min(length, segment.durable_length - offset)
-            data = await self._fetch(segment, offset, wanted)
+            data = await self._fetch(segment, offset, wanted, client)
             if data is None:
                 continue
             found = sum(map(len, data))
             while found < wanted <= self._settings.whole_read_bytes:
-                if (more := await self._fetch(segment, offset + found, wanted - found)) is not None:
+                if (more := await self._fetch(segment, offset + found, wanted - found, client)) is not None:
                     data = [*data, *more]
                     found += sum(map(len, more))
             is_at_end = offset + found == segment.durable_length
@@ -169,7 +189,7 @@ class SegmentReader:
             if offset < segment.start_offset:
                 raise SegmentTruncatedError(segment.name, start_offset=segment.start_offset, offset=offset)
             found = segment.index.lookup(offset, end - offset)
-            data = found.data if isinstance(found, Found) else await self._fetch(segment, offset, end - offset)
+            data = found.data if isinstance(found, Found) else await self._fetch(segment, offset, end - offset, None)
             for part in data or ():
                 parts.append(part)
                 offset += len(part)
@@ -197,7 +217,7 @@ class SegmentReader:
             if wait.waits is not None:
                 wait.waits.remove(wait)
 
-    async def _fetch(self, segment: Segment, offset: int, length: int) -> list[Buffer] | None:
+    async def _fetch(self, segment: Segment, offset: int, length: int, client: Hashable) -> list[Buffer] | None:
         """Get bytes that are not in this segment's memory; None: look again, the place changed meanwhile."""
         found = segment.index.lookup(offset, length)
         if isinstance(found, Found):
@@ -205,7 +225,7 @@ class SegmentReader:
         if not isinstance(found, Missing):
             source = found.source
             try:
-                data = await self._fetch(source, found.offset, found.length)
+                data = await self._fetch(source, found.offset, found.length, client)
             except (NoSuchSegmentError, SegmentTruncatedError):
                 if segment.index.lookup(offset, length) != found or segment.is_deleted:
                     return None
@@ -222,7 +242,7 @@ class SegmentReader:
             if segment.damage is not None:
                 raise segment.damage.with_traceback(None)  # It is raised often, and would remember each time.
             raise AssertionError(f"{segment.name}: byte {offset} is neither in memory nor in long-term storage")
-        stored = await self._read_storage(segment, offset, min(found.end, segment.storage_length) - offset)
+        stored = await self._read_storage(segment, offset, min(found.end, segment.storage_length) - offset, client)
         return None if stored is None else [stored]
 
     def _stopped(self) -> ContainerOfflineError:
@@ -230,19 +250,20 @@ class SegmentReader:
 
     # Storage.
 
-    async def _read_storage(self, segment: Segment, offset: int, length: int) -> Buffer | None:
-        """Read from storage up to the next boundary, sharing one read among all who want that range.
+    async def _read_storage(self, segment: Segment, offset: int, length: int, client: Hashable) -> Buffer | None:
+        """Read from storage, sharing one read among all who want that range.
 
         None: the range that was shared no longer has the byte, read again.
         """
-        start, end, task = self._storage_task(segment, offset)
-        for ahead_start, ahead_end in self._ahead.stored(segment.id, offset, end, segment.storage_length):
+        read = self._storage_read_of(segment, offset, length, client)
+        for ahead_start, ahead_end in self._ahead.stored(segment.id, offset, read.end, segment.storage_length):
             self._read_ahead(segment, ahead_start, ahead_end)
+        read.waiting_count += 1
         try:
-            data = await asyncio.shield(task)
+            data = await asyncio.shield(read.task)
         except asyncio.CancelledError:
             caller = asyncio.current_task()
-            if task.cancelled() and not (caller is not None and caller.cancelling()):
+            if read.task.cancelled() and not (caller is not None and caller.cancelling()):
                 raise self._stopped() from None
             raise
         except SegmentTruncatedError:
@@ -250,12 +271,18 @@ class SegmentReader:
                 raise SegmentTruncatedError(
                     segment.name, start_offset=segment.durable_start_offset, offset=offset
                 ) from None
-            if start < offset:
+            if read.start < offset:
                 return None  # It was the beginning of somebody else's range that went.
             raise
+        finally:
+            read.waiting_count -= 1
+            if not (read.waiting_count or read.is_ahead or read.turn.is_given):
+                # A connection that ended must not leave its reads in the line.
+                self._drop_pending((segment.id, read.end), read)
+                read.task.cancel()
         if segment.is_deleted:
             raise NoSuchSegmentError(segment.name)  # The bytes may be those of a later segment of its name.
-        first = offset - start
+        first = offset - read.start
         if first >= len(data):
             return None  # The disk cache had only a part of it.
         if not first and length >= len(data):
@@ -264,65 +291,86 @@ class SegmentReader:
         # A small part of a long range would keep all of it alive.
         return part if len(part) * VIEW_SHARE_MAX >= len(data) else bytes(part)
 
-    def _storage_task(self, segment: Segment, offset: int) -> tuple[int, int, asyncio.Task[bytes]]:
-        """Return the read that gets `offset`, a new one if none does, and its range.
+    def _storage_read_of(self, segment: Segment, offset: int, length: int, client: Hashable) -> _StorageRead:
+        """Return the read that gets `offset`, a new one if none does.
 
-        A new one goes up to the next multiple of `read_ahead_bytes`: who reads here and there needs no more.
+        Of a sequential reader a new one goes up to the next multiple of `read_ahead_bytes`. Who reads here and there
+        needs no more than was asked for, and gets that up to the next multiple of `read_small_bytes`.
         """
+        end = limit = segment.storage_length
         for boundary in self._boundaries:
-            end = min((offset // boundary + 1) * boundary, segment.storage_length)
+            end = segment.index.gap_end(offset, min((offset // boundary + 1) * boundary, limit))
+            if (read := self._shared(segment, offset, end, client)) is not None:
+                return read
+        if not self._ahead.continues(segment.id, offset):
+            small = self._small_bytes
+            # A short one is read whole, also across a boundary.
+            end = min(-(-(offset + length) // small) * small, limit if length <= small else end)
             end = segment.index.gap_end(offset, end)
-            key = (segment.id, end)
-            start, task = self._pending.get(key, (0, None))
-            if task is not None and start <= offset:
-                return start, end, task
-        return self._begin_storage_task(segment, offset, end)
+            if (read := self._shared(segment, offset, end, client)) is not None:
+                return read
+        return self._begin_storage_read(segment, offset, end, client, is_ahead=False)
 
-    def _begin_storage_task(self, segment: Segment, start: int, end: int) -> tuple[int, int, asyncio.Task[bytes]]:
-        key = (segment.id, end)
-        task = self._loop.create_task(self._read_and_cache(segment, start, end - start))
-        self._pending[key] = (start, task)
+    def _shared(self, segment: Segment, offset: int, end: int, client: Hashable) -> _StorageRead | None:
+        read = self._pending.get((segment.id, end))
+        if read is None or read.start > offset:
+            return None
+        self._turns.join(read.turn, client)
+        return read
+
+    def _begin_storage_read(
+        self, segment: Segment, start: int, end: int, client: Hashable, *, is_ahead: bool
+    ) -> _StorageRead:
+        turn = Turn(client)
+        task = self._loop.create_task(self._read_and_cache(segment, start, end - start, turn))
+        read = _StorageRead(start, end, turn, task, is_ahead)
+        self._pending[segment.id, end] = read
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._drop_pending(key, done))
-        return start, end, task
+        task.add_done_callback(lambda done: self._ended(segment.id, read))
+        return read
 
     def _read_ahead(self, segment: Segment, start: int, end: int) -> None:
         """Read a range before somebody asks for it, if there is room and nobody has to wait for that."""
-        if (
+        if segment.is_deleted or segment.is_merged:
+            self._ahead.forget(segment.id)
+        elif (
             self._is_closed
             or len(self._tasks) >= self._settings.storage_reads_max
             or not segment.index.takes_stored
-            or segment.is_deleted
-            or segment.is_merged
         ):
-            self._ahead.forget(segment.id)  # Whoever comes to it reads it, and may become sequential again.
+            self._ahead.not_read(segment.id, start)
         elif isinstance(segment.index.lookup(start, end - start, is_use=False), Missing):
             end = segment.index.gap_end(start, end)
-            pending_start, _ = self._pending.get((segment.id, end), (end, None))
-            if pending_start > start:
-                self._begin_storage_task(segment, start, end)
+            pending = self._pending.get((segment.id, end))
+            if pending is None or pending.start > start:
+                self._begin_storage_read(segment, start, end, None, is_ahead=True)
 
-    def _drop_pending(self, key: tuple[int, int], task: asyncio.Task[bytes]) -> None:
-        self._tasks.discard(task)
-        if key in self._pending and self._pending[key][1] is task:
+    def _ended(self, segment_id: int, read: _StorageRead) -> None:
+        self._tasks.discard(read.task)
+        self._drop_pending((segment_id, read.end), read)
+        if not read.task.cancelled():
+            read.task.exception()  # Those who wait for it hear of it; nobody may be left.
+
+    def _drop_pending(self, key: tuple[int, int], read: _StorageRead) -> None:
+        if self._pending.get(key) is read:
             del self._pending[key]
-        if not task.cancelled():
-            task.exception()  # Those who wait for it hear of it; nobody may be left.
 
-    async def _read_and_cache(self, segment: Segment, offset: int, length: int) -> bytes:
+    async def _read_and_cache(self, segment: Segment, offset: int, length: int, turn: Turn) -> bytes:
         disk = self._disk_cache
         data = await disk.read(self._disk_key(segment), offset, length) if disk is not None else None
         is_on_disk = data is not None
         if data is None:
-            async with self._storage_slots:
-                try:
-                    async with asyncio.timeout(self._settings.storage_read_timeout_s):
-                        data = await self._storage_read(segment, offset, length)
-                except TimeoutError as error:
-                    raise StorageReadTimeoutError(
-                        f"{segment.name}: long-term storage did not return {length} bytes at {offset} "
-                        f"within {self._settings.storage_read_timeout_s} s"
-                    ) from error
+            try:
+                await self._turns.take(turn)
+                async with asyncio.timeout(self._settings.storage_read_timeout_s):
+                    data = await self._storage_read(segment, offset, length)
+            except TimeoutError as error:
+                raise StorageReadTimeoutError(
+                    f"{segment.name}: long-term storage did not return {length} bytes at {offset} "
+                    f"within {self._settings.storage_read_timeout_s} s"
+                ) from error
+            finally:
+                self._turns.leave(turn)
         # Apart from the read: whatever goes wrong with the cache, those who wait get their bytes.
         self._loop.call_soon(self._insert, segment, offset, data, is_on_disk)
         return data
