@@ -28,8 +28,8 @@ TEMPORARY_SUFFIX = ".tmp"
 RESERVE_RECORD_PREFIX = "reserve-record-"
 
 #: Who claims a log writes this version, and a version that does not know it refuses the log before the claim. So it
-#: grows with every change that an earlier version cannot read, anywhere in the log: of this record, files and their
-#: frames, container frames, kinds of operations, checkpoints.
+#: grows with every change that an earlier version cannot read, in the log (this record, files and their frames,
+#: container frames, kinds of operations, checkpoints) or in what it leads to. See docs/formats.md, "Compatibility".
 EPOCH_VERSION = 4
 #: Before version 4 the record had neither the end of the log nor the id of the cluster.
 _EPOCH_VERSION_WITHOUT_CLUSTER = 3

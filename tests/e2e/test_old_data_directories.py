@@ -1,0 +1,123 @@
+"""Data directories of earlier commits, opened, read and written by the code of today.
+
+`tests/support/old_data_directory.py` made them and says what is in them. They are the proof of what docs/formats.md
+promises under "Compatibility". Names: date and commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import struct
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.model.checksum import crc32c
+from support.old_data_directory import CONTAINERS, EVENTS, READ_COUNT, SEALED, TABLE, until_committed
+from support.standalone_process import ServerProcessError, StandaloneProcess, run_penstock
+
+pytestmark = pytest.mark.e2e
+
+ARCHIVES = Path(__file__).parents[1] / "data" / "data-directories"
+#: Version of `log.epoch` in each.
+LOG_VERSIONS = {"2026-11-23-3b1be23": 3, "2026-11-26-209d395": 3, "2026-11-26-ac3ec60": 4}
+TODAY = 4
+WAIT_S = 60.0
+
+
+def unpack(name: str, directory: Path) -> None:
+    with lzma.open(ARCHIVES / f"{name}.tar.xz") as file, tarfile.open(fileobj=file) as archive:
+        archive.extractall(directory, filter="data")
+
+
+def log_versions(data: Path) -> set[int]:
+    return {int.from_bytes(path.read_bytes()[8:10]) for path in data.glob("tier1/*/log.epoch")}
+
+
+def fingerprints(data: Path) -> dict[str, str]:
+    files = (path for path in data.rglob("*") if path.is_file() and path.name != "LOCK")
+    return {str(path.relative_to(data)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[StandaloneProcess]:
+    process = StandaloneProcess(tmp_path, "--containers", str(CONTAINERS))
+    yield process
+    if process.is_running:
+        process.kill9()
+
+
+def read_all(client: penstock.Client, stream: str) -> list[str]:
+    """Return all events of a stream, those of a segment in order."""
+    with client.batch(stream) as batch:
+        return [event.data.decode() for part in batch.ranges for event in batch.events(part)]
+
+
+def check_contents(client: penstock.Client, added: int = 0) -> None:
+    """Compare all that is in a directory with what it should be; `added` events of each key came since."""
+    found: dict[str, list[str]] = {}
+    for text in read_all(client, "old/events"):
+        found.setdefault(f"key-{text.partition(':')[0]}", []).append(text)
+    new = [f"added-{number}" for number in range(added)]
+    assert found == {key: [*texts, *(f"{key[4:]}:{text}" for text in new)] for key, texts in EVENTS.items()}
+    assert read_all(client, "old/sealed") == SEALED
+    with client.table("old/table", keys=penstock.TextKeys()) as table:
+        assert {key: value.decode() for key, value in table.items()} == TABLE
+    with pytest.raises(penstock.StreamSealedError), client.event_writer("old/sealed"):
+        pass
+
+
+@pytest.mark.parametrize("name", LOG_VERSIONS)
+def test_a_data_directory_of_an_earlier_commit_is_read_and_written(name: str, server: StandaloneProcess) -> None:
+    unpack(name, server.data_dir)
+    assert log_versions(server.data_dir) == {LOG_VERSIONS[name]}
+    server.start()
+    with penstock.connect(server.uri) as client:
+        check_contents(client)
+        with client.reader_group("audit", ["old/events"]) as group, group.reader("two") as reader:
+            total = sum(map(len, EVENTS.values()))
+            unread = [reader.read(timeout_s=WAIT_S) for _ in range(total - READ_COUNT)]
+            assert None not in unread
+            assert reader.read(timeout_s=0.5) is None, "what the group had read before is not read again"
+            reader.commit()
+        with client.event_writer("old/events") as writer:
+            for key in EVENTS:
+                writer.write(f"{key[4:]}:added-0".encode(), routing_key=key)
+        with client.begin_transaction("old/events") as transaction:
+            for key in EVENTS:
+                transaction.write(f"{key[4:]}:added-1".encode(), routing_key=key)
+        until_committed(client, transaction.id)
+    server.kill9()
+    server.start()
+    with penstock.connect(server.uri) as client:
+        check_contents(client, added=2)
+    server.stop()
+    assert log_versions(server.data_dir) == {TODAY}
+    check = run_penstock("storage", "check", "--data-dir", str(server.data_dir))
+    assert check.returncode == 0, check.stdout + check.stderr
+
+
+def test_a_data_directory_of_a_later_version_is_refused_and_not_changed(server: StandaloneProcess) -> None:
+    """As a later version leaves it: its number is in the record of each log. With the old number all is as it was."""
+    unpack("2026-11-26-ac3ec60", server.data_dir)
+    before = {path: path.read_bytes() for path in server.data_dir.glob("tier1/*/log.epoch")}
+    assert len(before) == CONTAINERS
+    for path, data in before.items():
+        body = data[:8] + (TODAY + 1).to_bytes(2) + data[10:96]
+        path.write_bytes(body + struct.pack(">I", crc32c(body, 0)) + data[100:])
+    unchanged = fingerprints(server.data_dir)
+    for _ in range(2):
+        with pytest.raises(ServerProcessError, match=rf"format version {TODAY + 1}, this version reads 3 to {TODAY}"):
+            server.start()
+        assert fingerprints(server.data_dir) == unchanged
+    listed = run_penstock("log", "list", "--data-dir", str(server.data_dir))
+    assert listed.stdout.count("later version, ") == CONTAINERS, listed.stdout
+    for path, data in before.items():
+        path.write_bytes(data)
+    server.start()
+    with penstock.connect(server.uri) as client:
+        check_contents(client)
