@@ -20,6 +20,7 @@ from penstock.segmentstore.container.log.salvage_report import SalvageReport
 _ARGUMENTS: dict[str, object] = {
     "int": 7,
     "int | None": 7,
+    "int | str": 7,
     "float": 1.5,
     "str": "some text",
     "bytes": b"some bytes",

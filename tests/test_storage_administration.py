@@ -13,6 +13,7 @@ import pytest
 
 from penstock.data_directory import DataDirectory, DataDirectoryError
 from penstock.long_term_storage import open_long_term_storage
+from penstock.model.checksum import crc32c
 from penstock.model.errors import DataDirectoryInUseError, StorageIdentityError, StorageUnavailableError
 from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import Runtime, real_runtime
@@ -21,6 +22,7 @@ from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.log_records import EPOCH_VERSION
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.storage_check import ProblemKind, StorageReport
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
@@ -196,6 +198,17 @@ async def test_a_table_of_records_that_is_lost_leaves_its_container_unchecked(tm
     assert report.checked_chunk_count == report.chunk_count > 0
     assert report.orphan_count == 0, "what nothing is known of is no orphan"
     assert report.stranger_count > 0
+
+
+async def test_a_log_of_a_later_version_is_no_damage(stopped: StandaloneSettings) -> None:
+    (epoch,) = Path(stopped.data_dir, "tier1", "0").glob("log.epoch")
+    content = epoch.read_bytes()
+    body = content[:8] + (EPOCH_VERSION + 1).to_bytes(2) + content[10:96]
+    epoch.write_bytes(body + crc32c(body, 0).to_bytes(4) + content[100:])
+    report, _ = await check(stopped)
+    assert [(problem.kind, problem.container) for problem in report.problems] == [(ProblemKind.LATER_VERSION, 0)]
+    assert f"format version {EPOCH_VERSION + 1}" in report.problems[0].message
+    assert report.orphan_count == 0
 
 
 async def test_a_damaged_log_and_one_that_is_gone_are_told(stopped: StandaloneSettings) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.data_directory import DataDirectoryError
-from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, StorageUnavailableError
+from penstock.model.checksum import crc32c
+from penstock.model.errors import InvalidArgumentError, LaterVersionError, NoSuchSegmentError, StorageUnavailableError
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.container.log.image import ContainerImage, ImageName
 from penstock.settings import StandaloneSettings
@@ -108,6 +109,23 @@ async def test_an_image_that_was_not_written_to_its_end_is_passed_over(lost: Sta
         [f"_system/containers/{partial.name}"],
     ]
     assert report.containers[1].image == f"_system/containers/{image.name}"
+
+
+async def test_an_image_of_a_later_version_is_not_passed_over_for_an_earlier_one(lost: StandaloneSettings) -> None:
+    """It holds what was acknowledged since. Nothing is made, and nothing in long-term storage is changed."""
+    (path,) = images(lost, 0)
+    name = ImageName.parse(f"_system/containers/{path.name}")
+    assert name is not None
+    image = ContainerImage.decode(name, path.read_bytes())
+    newer = replace(image, name=replace(name, number=name.number + 1))
+    content = b"".join(map(bytes, newer.encode()))
+    head = content[:8] + b"\0\2" + content[10:56]
+    later = path.parent / Path(newer.name.name).name
+    later.write_bytes(head + crc32c(head, 0).to_bytes(4) + content[60:])
+    with pytest.raises(LaterVersionError, match=f"{later.name} was written by a later version.* version 2, .* reads 1"):
+        await recover(lost)
+    assert not Path(lost.data_dir, "tier1", "0").exists()
+    assert {path, later} <= set(images(lost, 0))
 
 
 async def test_the_newest_image_counts_whatever_numbers_are_missing_before_it(lost: StandaloneSettings) -> None:

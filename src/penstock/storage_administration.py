@@ -111,9 +111,9 @@ async def check_opened(
             containers.append(CheckedContainer(container_id, log.epoch, inspection.mark, tables))
         check = StorageCheck(chunks, containers, runtime=runtime)
         for container_id, damage in failures.items():
-            check.note(ProblemKind.LOG_DAMAGED, container_id, str(damage))
+            check.note(ProblemKind.of(damage, ProblemKind.LOG_DAMAGED), container_id, str(damage))
         for container_id, damage in index_problems.items():
-            check.note(ProblemKind.INDEX_DAMAGED, container_id, str(damage))
+            check.note(ProblemKind.of(damage, ProblemKind.INDEX_DAMAGED), container_id, str(damage))
         await check.survey()
         with show_progress(check.report.chunk_bytes) as progress:
             await check.verify(progress.note, is_read=is_read)

@@ -153,10 +153,13 @@ class StaleLogError(LogRefusedError):
 class LaterVersionError(UnreadableDataError):
     """Stored data (`path`) has a format that only a later version of Penstock reads. It was not changed.
 
-    `what` has number `found`, of a format version or a kind of record; this version reads `oldest` to `known`.
+    `what` has number `found`, of a format version or a kind of record; this version reads `oldest` to `known`. Where
+    there are names in place of numbers, both are all that this version reads.
     """
 
-    def __init__(self, path: str, *, found: int, known: int, what: str = "format version", oldest: int = 1) -> None:
+    def __init__(
+        self, path: str, *, found: int | str, known: int | str, what: str = "format version", oldest: int | str = 1
+    ) -> None:
         reads = str(known) if oldest == known else f"{oldest} to {known}"
         super().__init__(
             f"{path} was written by a later version of Penstock: {what} {found}, this version reads {reads}. "

@@ -21,6 +21,7 @@ from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
+    LaterVersionError,
     NoSuchChunkError,
     StorageError,
     StorageNotRespondingError,
@@ -68,6 +69,7 @@ class ProblemKind(StrEnum):
         CHUNK_SHORT: it has fewer bytes than belong to its segment.
         CHUNK_UNREADABLE: storage fails to read it.
         BLOCK_DAMAGED: bytes of it are not what was written.
+        LATER_VERSION: a container's log, or a record, can only be read by a later version. It is no damage.
     """
 
     LOG_DAMAGED = "log_damaged"
@@ -80,6 +82,12 @@ class ProblemKind(StrEnum):
     CHUNK_SHORT = "chunk_short"
     CHUNK_UNREADABLE = "chunk_unreadable"
     BLOCK_DAMAGED = "block_damaged"
+    LATER_VERSION = "later_version"
+
+    @classmethod
+    def of(cls, error: StorageError, damage: ProblemKind) -> ProblemKind:
+        """Return the kind of an error: `damage`, unless the data are of a later version."""
+        return cls.LATER_VERSION if isinstance(error, LaterVersionError) else damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +220,7 @@ class StorageCheck:
                 for entry in page.entries:
                     check_garbage(entry.key, entry.value)
         except UnreadableDataError as error:
-            self.note(ProblemKind.RECORD_DAMAGED, container.id, str(error), chunk=error.path)
+            self.note(ProblemKind.of(error, ProblemKind.RECORD_DAMAGED), container.id, str(error), chunk=error.path)
 
     async def _entries(
         self, container: CheckedContainer, table: MetadataTable, *, is_told: bool
@@ -224,7 +232,8 @@ class StorageCheck:
                 page = await table.page(limit=self._settings.page_length, token=token, first=SEGMENTS_FIRST)
             except UnreadableDataError as error:
                 if is_told:
-                    self.note(ProblemKind.RECORD_DAMAGED, container.id, str(error), chunk=error.path)
+                    kind = ProblemKind.of(error, ProblemKind.RECORD_DAMAGED)
+                    self.note(kind, container.id, str(error), chunk=error.path)
                 return
             if not page.entries:
                 return
@@ -240,7 +249,8 @@ class StorageCheck:
             if is_told:
                 run = run_of(entry.key)
                 segment = run.segment if run is not None else entry.key.decode(errors="replace")
-                self.note(ProblemKind.RECORD_DAMAGED, container.id, str(error), segment=segment)
+                kind = ProblemKind.of(error, ProblemKind.RECORD_DAMAGED)
+                self.note(kind, container.id, str(error), segment=segment)
             return None
 
     # Every segment.

@@ -6,7 +6,8 @@ What each version reads: docs/formats.md, "Compatibility".
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -100,26 +101,45 @@ async def test_frames_of_a_later_version_are_refused_before_the_claim(lives: Inc
     assert await read_all(await lives.start(), A) == b"acknowledged"
 
 
+def with_snapshots(lives: Incarnations, change: Callable[[list[Any]], list[Any]]) -> None:
+    """Change the fields of each checkpoint's snapshot in the log."""
+    frames = lives.logs._get(0).frames
+    before = list(frames)
+    for index, frame in enumerate(before):
+        (record,) = RecordReader().feed(frame.data)
+        number, operation = decode_operation(record)
+        if isinstance(operation, Checkpoint):
+            snapshot = msgspec.msgpack.encode(change(msgspec.msgpack.decode(operation.snapshot)))
+            changed = encode_operation(number, msgspec.structs.replace(operation, snapshot=snapshot))
+            frames[index] = LogFrame(frame.address, frame_of(changed))
+    assert frames != before
+
+
 async def test_a_checkpoint_of_a_later_version_is_refused_and_the_log_is_not_disabled(lives: Incarnations) -> None:
     """It is found in the replay, after the claim. The version that wrote it opens the log as if nothing had been."""
     await written_log(lives)
     stored = lives.logs._get(0)
     kept = list(stored.frames)
-    for index, frame in enumerate(stored.frames):
-        (record,) = RecordReader().feed(frame.data)
-        number, operation = decode_operation(record)
-        if isinstance(operation, Checkpoint):
-            fields = msgspec.msgpack.decode(operation.snapshot)
-            # Other fields may have other types, too.
-            later = msgspec.msgpack.encode([SNAPSHOT_VERSION + 1, "other fields", *fields[2:]])
-            changed = encode_operation(number, msgspec.structs.replace(operation, snapshot=later))
-            stored.frames[index] = LogFrame(frame.address, frame_of(changed))
-    assert stored.frames != kept
+    # Other fields may have other types, too.
+    with_snapshots(lives, lambda fields: [SNAPSHOT_VERSION + 1, "other fields", *fields[2:]])
     for _ in range(2):
         with pytest.raises(LaterVersionError, match=f"checkpoint version {SNAPSHOT_VERSION + 1}"):
             await lives.start()
         lives.live.clear()
         assert stored.is_enabled
+    stored.frames = kept
+    assert await read_all(await lives.start(), A) == b"acknowledged"
+
+
+async def test_a_mode_of_layout_of_a_later_version_is_refused_and_the_log_is_not_disabled(lives: Incarnations) -> None:
+    await written_log(lives)
+    stored = lives.logs._get(0)
+    kept = list(stored.frames)
+    with_snapshots(lives, lambda fields: [*fields[:5], fields[5] | {b"\0layout": b"other"}])
+    with pytest.raises(LaterVersionError, match=r"mode of layout other, this version reads .*install_new"):
+        await lives.start()
+    lives.live.clear()
+    assert stored.is_enabled
     stored.frames = kept
     assert await read_all(await lives.start(), A) == b"acknowledged"
 

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptionError,
+    LaterVersionError,
     MissingChunkError,
     NoSuchSegmentError,
     OutcomeUnknownError,
@@ -257,7 +258,13 @@ class ContainerStorage:
     async def _settle_layout(self) -> None:
         """Find out under which mode of layout this incarnation runs, and record it."""
         pinned = self._state.metadata.pinned
-        before = LayoutMode(pinned.get(_LAYOUT_KEY, LayoutMode.INSTALL_NEW.encode()).decode())
+        stored = pinned.get(_LAYOUT_KEY, LayoutMode.INSTALL_NEW.encode()).decode()
+        try:
+            before = LayoutMode(stored)
+        except ValueError as error:
+            path = f"the log of container {self._container_id}"
+            known = ", ".join(LayoutMode)
+            raise LaterVersionError(path, found=stored, known=known, oldest=known, what="mode of layout") from error
         self.layout_mode = next_mode(before, self._settings.layout.mode)
         if self.layout_mode is not before:
             await self._persist_pinned([TableUpdate(_LAYOUT_KEY, self.layout_mode.encode())], [])
