@@ -61,7 +61,7 @@ async def serving(*, calls_max=None, sends_max=-1, **changes):
     add_ControllerServiceServicer_to_server(answers, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    settings = ClientSettings(retry_time_max_s=0.5, **changes)
+    settings = ClientSettings(controller_attempt_count_max=3, **changes)
     client = ControllerClient.connect(f"tcp://127.0.0.1:{port}", settings, Random(1))
     client.waits = Waits(settings)
     try:
@@ -95,7 +95,7 @@ async def test_a_reply_that_is_too_long_names_the_limit_of_the_end_that_refuses_
 
 
 async def test_a_controller_with_too_many_calls_has_no_full_disk():
-    """Nothing was done, so a change has no unknown outcome; and it is repeated until its time is up."""
+    """Nothing was done, so a change has no unknown outcome; and it is repeated."""
     async with serving(calls_max=1) as (client, answers):
         hanging = asyncio.ensure_future(client._stub.checkScopeExists(pb.ScopeInfo(scope="hang")))
         await answers.hanging.wait()
