@@ -13,6 +13,7 @@ from penstock.testing.simulation.faults import (
     DiskErrors,
     FaultPlan,
     FaultSettings,
+    HalfOpen,
     Partition,
     Pause,
     PlannedFault,
@@ -34,6 +35,7 @@ ALL = FaultPlan(
         PlannedFault(4.0, CrashAtDiskCall("b", 2, Death.POWER, 1.0)),
         PlannedFault(5.0, DiskErrors("b", 0.5, 0.25, 1.0, 2.0)),
         PlannedFault(6.0, ClockJump("a", -3000)),
+        PlannedFault(7.0, HalfOpen("a", "b", is_one_way=True)),
     )
 )
 KINDS = tuple(dict.fromkeys(type(planned.fault).__name__ for planned in ALL.faults))

@@ -23,14 +23,17 @@ STREAM = "scope/stream"
 SETTINGS = ClusterSettings(
     controller_count=2,
     client=ClientSettings(
-        request_timeout_s=5.0, controller_request_timeout_s=1.0, retry_time_max_s=600.0, retry_delay_max_s=0.2
+        request_timeout_s=5.0, controller_request_timeout_s=1.0, retry_time_max_s=600.0, retry_delay_max_s=0.2,
+        keepalive_interval_s=0.6,
     ),
-)
+)  # fmt: skip
 #: Longer than a session lasts: the others take it for dead.
 STANDS_STILL_S = 8.0
 #: Shorter: nobody does, and it never hears of anything.
 STANDS_STILL_SHORTLY_S = 2.0
-IMPATIENT = replace(SETTINGS, client=replace(SETTINGS.client, controller_request_timeout_s=0.4))
+IMPATIENT = replace(
+    SETTINGS, client=replace(SETTINGS.client, controller_request_timeout_s=0.4, keepalive_interval_s=0.25)
+)
 
 Call = Callable[[Client], Awaitable[None]]
 

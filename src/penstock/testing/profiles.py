@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from penstock.testing.mutations.half_open import HALF_OPEN
 from penstock.testing.mutations.peers import CLOCKS, CONTROLLERS, TRANSACTIONS
 from penstock.testing.mutations.sinks import SINKS
 from penstock.testing.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
@@ -37,7 +38,7 @@ OBJECT_RESCUES = replace(RESCUES, name="object rescues", storage="bucket", plan=
 
 _ALL = (
     Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS,
-    RESCUES, OBJECT_RESCUES, LONG_OUTAGES,
+    RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN,
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {

@@ -2,7 +2,7 @@
 
 A log whose disk answers is written while long-term storage hangs. A connection is read again within a bound, however
 long its appends cannot be taken, since reads and group state stand behind them. What all connections hold stays within
-one budget, however many they are.
+one budget, however many they are. A connection that was forgotten in between goes, and what it holds with it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from penstock.testing.simulation.host import Host
 _LOG_S_MAX = 4.0
 #: What a request may wait beyond `read_delay_s_max`: between two looks, and for a loop that is busy.
 _READ_SLACK_S = 3.0
+#: What a connection may stay beyond `dead_peers.timeout_s` after it was forgotten: its end is a turn of the process.
+_END_SLACK_S = 3.0
 
 
 class ProgressMonitor:
@@ -66,6 +68,13 @@ class ProgressMonitor:
         unread = self._unread[host.name] = {}
         settings = server.settings
         for connection in server.connections:
+            forgotten_s = getattr(connection._transport, "forgotten_s", None)
+            timeout_s = settings.dead_peers.timeout_s
+            if forgotten_s is not None and not host.is_paused and now_s > forgotten_s + timeout_s + _END_SLACK_S:
+                yield (
+                    f"a connection that was forgotten in between {now_s - forgotten_s:.0f} s ago is still there, with "
+                    f"all that it holds: at most {timeout_s:g} s are allowed (dead_peers.timeout_s)"
+                )
             if (
                 connection._is_reading
                 or connection.is_write_blocked

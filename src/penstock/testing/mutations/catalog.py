@@ -49,6 +49,7 @@ from penstock.segmentstore.tier2.chunk_files import ChunkFiles
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.testing.mutations.controller import CONTROLLER_MUTATIONS
 from penstock.testing.mutations.group_changes import GROUP_MUTATIONS
+from penstock.testing.mutations.half_open import HALF_OPEN_MUTATIONS
 from penstock.testing.mutations.isolation import ISOLATION_MUTATIONS
 from penstock.testing.mutations.joins import JOIN_MUTATIONS
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
@@ -500,6 +501,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *SINK_MUTATIONS,
     *REMOTE_MUTATIONS,
     *RESCUE_MUTATIONS,
+    *HALF_OPEN_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

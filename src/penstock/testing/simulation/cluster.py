@@ -471,6 +471,8 @@ class SimulatedCluster:
         self._client_count += 1
         names = names[at:] + names[:at]
         address = "tcp://" + ",".join(f"{name}:{CONTROLLER_PORT}" for name in names)
-        stub = simulated_stub(names[0], CONTROLLER_PORT, names[1:])
+        stub = simulated_stub(
+            names[0], CONTROLLER_PORT, names[1:], keepalive_interval_s=settings.keepalive_interval_s
+        )
         controller = ControllerClient(stub, settings, host.runtime.rng, address=address)
         return Client(address, settings, runtime=host.runtime, controller=controller)

@@ -2,11 +2,14 @@
 
 gRPC has threads and sockets of its own, so it cannot run here. What matters of it does: messages are serialised, calls
 share a connection, a reply may get lost with it, a deadline cancels the handler, and failures are `grpc.RpcError` with
-the status that the real server would send. The same table of calls answers here as it does there.
+the status that the real server would send. The same table of calls answers here as it does there. During calls a client
+pings a server that sends nothing, and drops the connection without an answer, as `ControllerClient` asks of gRPC.
+Between calls the server's pings are the kernel's probes here.
 
 A frame is a uint32 length of what follows, a uint64 call number, and: from the client a byte with the length of the
-call's name, the name and the request (no name: cancel); from the server a byte with the gRPC status and the
-reply, or the text that goes with a status that is not 0 and, each after a zero byte, the keys of its metadata.
+call's name, the name and the request (no name: cancel, or a ping if the number is 0); from the server a byte with the
+gRPC status and the reply, or the text that goes with a status that is not 0 and, each after a zero byte, the keys of
+its metadata.
 """
 
 from __future__ import annotations
@@ -28,11 +31,15 @@ from penstock.controller.grpc.status import metadata_of, status_of
 from penstock.controller.grpc.table import call_table, services
 from penstock.controller.service import ControllerService
 from penstock.model.errors import PenstockError, PicklableError
+from penstock.runtime.sockets import detect_dead_peers
+from penstock.testing.simulation.transport import SimulatedTransport
 
 _logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct(">IQB")
 _LENGTH_OF_NUMBER = 9
+#: Calls are numbered from 1.
+_PING = 0
 _METHODS = {method.name: method for service in services() for method in service.methods}
 _STATUS = {cast(tuple[int, str], status.value)[0]: status for status in grpc.StatusCode}
 
@@ -99,7 +106,9 @@ class _Served(_Frames):
 
     def frame_received(self, number: int, byte: int, body: bytes) -> None:
         if not byte:
-            if number in self._tasks:
+            if number == _PING:
+                self.send(_PING, 0, b"")
+            elif number in self._tasks:
                 self._tasks[number].cancel()
             return
         work = self._answer(number, body[:byte].decode(), body[byte:])
@@ -134,20 +143,54 @@ class _Served(_Frames):
 async def serve_controller(service: ControllerService, host: str, port: int) -> asyncio.AbstractServer:
     """Answer the controller's calls on a port of the simulated host that this runs on, called `host`."""
     table = dict(call_table(Front(service, lambda: [(host, port)])))
-    return await asyncio.get_running_loop().create_server(lambda: _Served(table), None, port)
+    server = await asyncio.get_running_loop().create_server(lambda: _Served(table), None, port, start_serving=False)
+    detect_dead_peers(server, service.settings.dead_peers)
+    await server.start_serving()
+    return server
 
 
 class _Channel(_Frames):
-    def __init__(self, host: str) -> None:
+    """A client's connection. `keepalive_interval_s`: between the last byte and a ping, and between that and the end."""
+
+    def __init__(self, host: str, keepalive_interval_s: float) -> None:
         super().__init__()
         self.host = host
         self.is_lost = False
-        self.has_received = False
+        #: It was dropped because no ping was answered.
+        self.is_silent = False
+        self._keepalive_interval_s = keepalive_interval_s
         self._last_number = 0
         self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        # gRPC sets TCP_USER_TIMEOUT to what its own pings have.
+        cast(SimulatedTransport, transport).set_timeouts(None, self._keepalive_interval_s)
+        self._watch(self._ping)
+
+    def data_received(self, data: bytes) -> None:
+        self._watch(self._ping)
+        super().data_received(data)
+
+    def _watch(self, then: Callable[[], None]) -> None:
+        """Call `then` unless something comes within the interval."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._keepalive_interval_s, then)
+
+    def _ping(self) -> None:
+        if self._calls:
+            self.send(_PING, 0, b"")
+            self._watch(self._give_up)
+        else:
+            self._watch(self._ping)
+
+    def _give_up(self) -> None:
+        self.is_silent = self.is_lost = True
+        self.transport.abort()
 
     def frame_received(self, number: int, byte: int, body: bytes) -> None:
-        self.has_received = True
         future = self._calls.pop(number, None)
         if future is None or future.done():
             return
@@ -159,6 +202,8 @@ class _Channel(_Frames):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
+        if self._timer is not None:
+            self._timer.cancel()
         calls, self._calls = self._calls, {}
         for future in calls.values():
             if not future.done():
@@ -171,7 +216,6 @@ class _Channel(_Frames):
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._calls[number] = future
         encoded = name.encode()
-        self.has_received = False
         self.send(number, len(encoded), encoded + payload)
         try:
             return await future
@@ -186,7 +230,8 @@ class _Channel(_Frames):
 class _Stub:
     """Has every call of the services as an attribute."""
 
-    def __init__(self, hosts: Sequence[str], port: int) -> None:
+    def __init__(self, hosts: Sequence[str], port: int, keepalive_interval_s: float) -> None:
+        self._keepalive_interval_s = keepalive_interval_s
         #: The one to ask first stands first.
         self._hosts = list(hosts)
         self._port = port
@@ -204,13 +249,12 @@ class _Stub:
             async with asyncio.timeout(timeout):
                 channel = await self._connected()
                 reply = await channel.call(name, request.SerializeToString())
+        except SimulatedRpcError:
+            if channel is not None and channel.is_silent:
+                # gRPC greets a server before it uses a connection: one that stands still takes none.
+                self._turn_from(channel.host)
+            raise
         except TimeoutError as error:
-            if channel is not None and not channel.has_received:
-                # Nothing at all was heard meanwhile: gRPC's TCP_USER_TIMEOUT ends such a connection.
-                if not channel.is_lost:
-                    self._turn_from(channel.host)
-                channel.is_lost = True
-                channel.transport.abort()
             raise SimulatedRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, f"no reply to {name}") from error
         return GetMessageClass(_METHODS[name].output_type).FromString(reply)
 
@@ -227,7 +271,7 @@ class _Stub:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     _, channel = await asyncio.get_running_loop().create_connection(
-                        partial(_Channel, host), host, self._port
+                        partial(_Channel, host, self._keepalive_interval_s), host, self._port
                     )
                 return channel
             except (OSError, TimeoutError) as error:
@@ -245,9 +289,12 @@ class _Stub:
         self._hosts.append(host)
 
 
-def simulated_stub(host: str, port: int, others: Sequence[str] = ()) -> ControllerStub:
+def simulated_stub(
+    host: str, port: int, others: Sequence[str] = (), *, keepalive_interval_s: float = 6.0
+) -> ControllerStub:
     """Return a stub for `ControllerClient` whose calls go over the simulated network from the host that uses it.
 
-    `others`: hosts of further controllers, for when that at `host` gives no answer.
+    `others`: hosts of further controllers, for when that at `host` gives no answer. `keepalive_interval_s`: as in the
+    client's settings.
     """
-    return cast(ControllerStub, _Stub([host, *others], port))
+    return cast(ControllerStub, _Stub([host, *others], port, keepalive_interval_s))

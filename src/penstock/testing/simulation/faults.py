@@ -66,6 +66,29 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
+class HalfOpen:
+    """Every connection between two hosts is forgotten without a word, or only what `one` sends to `other`.
+
+    New connections work at once.
+    """
+
+    one: str
+    other: str
+    is_one_way: bool = False
+
+    def strike(self, simulation: Simulation) -> None:
+        """Do it."""
+        simulation.network.forget_flows(self.one, self.other)
+        if not self.is_one_way:
+            simulation.network.forget_flows(self.other, self.one)
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it lasts: that is for both ends to find out."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SlowLink:
     """Packets from `source` to `target` take up to `delay_s` longer, and the bandwidth is divided by `factor`."""
 
@@ -166,6 +189,7 @@ class ClockJump:
 Fault = (
     Partition
     | Reset
+    | HalfOpen
     | SlowLink
     | Pause
     | Crash
@@ -183,7 +207,7 @@ Fault = (
 _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
 #: What is planned for a cluster, not drawn for any host: see `workloads.plans`.
 _CLUSTER_KINDS = ("Takeover", "Reassignment", "Move")
-_LINK_KINDS = ("Partition", "Reset", "SlowLink")
+_LINK_KINDS = ("Partition", "Reset", "HalfOpen", "SlowLink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +352,8 @@ def _draw_fault(
             return Partition(one, two, lasts_s, is_one_way=rng.random() < 0.5)
         case "Reset":
             return Reset(one, two)
+        case "HalfOpen":
+            return HalfOpen(one, two, is_one_way=rng.random() < 0.5)
         case "SlowLink":
             return SlowLink(one, two, round(rng.uniform(0.0, 0.5), 6), float(rng.choice((1, 10, 1000))), lasts_s)
         case "Pause":

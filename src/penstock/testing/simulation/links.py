@@ -69,6 +69,9 @@ class LinkEnd(Protocol):
     def sever(self) -> None:
         """Its connection is reset, as from outside."""
 
+    def forget_flow(self, source: str) -> None:
+        """Nothing that its connection sends from the host `source` arrives any more."""
+
 
 class Links:
     """See the module. All choices come from `rng`."""
@@ -81,6 +84,8 @@ class Links:
         self._links: dict[tuple[str, str], _Link] = {}
         self._hosts: dict[str, bool] = {}
         self._ends: dict[LinkEnd, None] = {}
+        #: When `forget_flows` was called last.
+        self.flows_forgotten_s: float = float("-inf")
 
     # -- hosts and links ----------------------------------------------------------------------------------------
 
@@ -161,6 +166,18 @@ class Links:
                 end.sever()
         self.note(f"reset {one} {other} {count}")
         return count
+
+    def forget_flows(self, source: str, target: str) -> int:
+        """Let nothing arrive any more that connections made so far send from `source` to `target`; return how many.
+
+        As a firewall does that forgot them: neither end is notified, and new connections work.
+        """
+        found = [end for end in self._ends if {end.local_host, end.remote_host} == {source, target}]
+        for end in found:
+            end.forget_flow(source)
+        self.flows_forgotten_s = self.loop.time()
+        self.note(f"forget {source} {target} {len(found)}")
+        return len(found)
 
     def _links_changed(self, concerns: Callable[[str, str], bool]) -> None:
         for end in list(self._ends):

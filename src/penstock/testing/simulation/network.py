@@ -147,6 +147,7 @@ class Network(Links):
         client = SimulatedTransport(self, process, local, remote, label)
         accepted = SimulatedTransport(self, server.process, remote, local, f"{target}:{port}>{source}:{local[1]}")
         client.peer, accepted.peer = accepted, client
+        accepted.set_timeouts(server.socket.peer_timeout_s, server.socket.unacknowledged_timeout_s)
         # Nothing may get to the client before the answer that establishes the connection.
         accepted.arrives_after(answer_s)
         self.remember(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 from penstock.testing.simulation.loop import SimulatedLoop
@@ -11,17 +12,39 @@ from penstock.testing.simulation.transport import SimulatedTransport
 
 
 class ListeningSocket:
-    """What `SimulatedServer.sockets` holds: enough to ask for the address."""
+    """What `SimulatedServer.sockets` holds: the address, and the options that its connections inherit."""
 
     def __init__(self, host: str, port: int) -> None:
         self._name = (host, port)
+        self._options: dict[tuple[int, int], int] = {}
 
     def getsockname(self) -> tuple[str, int]:
         """Return host and port."""
         return self._name
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
-        """Do nothing: how much kernels hold is a setting of the simulated network."""
+        """Set an option. How much kernels hold is a setting of the simulated network, whatever is said here."""
+        self._options[level, option] = value
+
+    @property
+    def peer_timeout_s(self) -> float | None:
+        """After how long without a sign of life the kernel drops a connection; None: never."""
+        timeout_s = self.unacknowledged_timeout_s
+        if not self._options.get((socket.SOL_SOCKET, socket.SO_KEEPALIVE)):
+            return None
+        if timeout_s is not None:
+            return timeout_s
+        idle_s, interval_s, count = (
+            self._options[socket.IPPROTO_TCP, getattr(socket, name)]
+            for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        )
+        return float(idle_s + interval_s * count)
+
+    @property
+    def unacknowledged_timeout_s(self) -> float | None:
+        """After how long without an acknowledgement it does so; None: after the time that the network is set to."""
+        milliseconds = self._options.get((socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", -1)))
+        return milliseconds / 1000 if milliseconds else None
 
 
 class SimulatedServer(asyncio.AbstractServer):
@@ -42,6 +65,7 @@ class SimulatedServer(asyncio.AbstractServer):
         self._forget = forget
         self._factory = factory
         self._port = port
+        self.socket: ListeningSocket = ListeningSocket(process.host_name, port)
         self._backlog = backlog
         self._waiting: dict[SimulatedTransport, None] = {}
         self._is_serving = False
@@ -51,7 +75,7 @@ class SimulatedServer(asyncio.AbstractServer):
     @property
     def sockets(self) -> tuple[ListeningSocket, ...]:
         """The socket, or nothing once it is closed."""
-        return () if self._is_closed else (ListeningSocket(self.process.host_name, self._port),)
+        return () if self._is_closed else (self.socket,)
 
     def get_loop(self) -> SimulatedLoop:
         """See `asyncio.AbstractServer`."""

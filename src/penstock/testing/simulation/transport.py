@@ -9,6 +9,9 @@ What is lost stays with the sender's kernel, which sends it again when the link 
 `retransmission_timeout_s` without progress the connection ends with ETIMEDOUT. A process that dies leaves the ends of
 its connections to the kernel: the peer sees end of file or a reset, or nothing if the machine lost its power. As on
 Linux, a close with unread bytes resets the connection, and so does a byte that arrives after the close.
+
+A flow that was forgotten in between (`Links.forget_flows`) delivers nothing any more, while the link is whole. An end
+that probes its peer (`set_timeouts`) ends then, after its time without a sign of life.
 """
 
 from __future__ import annotations
@@ -75,6 +78,13 @@ class SimulatedTransport(asyncio.Transport):
         # Bytes were lost for good: nothing behind them is ever delivered, but a reset.
         self._has_gap = False
         self._unacknowledged_bytes = 0
+        #: Nothing that this end sends arrives any more: something in between has forgotten the connection.
+        self._is_forgotten = False
+        #: When this connection was forgotten in a direction, the last time.
+        self.forgotten_s: float | None = None
+        self._unacknowledged_timeout_s = links.settings.retransmission_timeout_s
+        self._peer_timeout_s: float | None = None
+        self._heard_s = self._loop.time()
         #: Increased when everything on the wire is lost; arrivals of an older era are void.
         self._era = 0
         # Receiving.
@@ -95,6 +105,15 @@ class SimulatedTransport(asyncio.Transport):
         self.set_protocol(protocol)
         protocol.connection_made(self)
         self._schedule_read()
+
+    def set_timeouts(self, peer_s: float | None, unacknowledged_s: float | None) -> None:
+        """Say after how long without a sign of life, and without an acknowledgement, the kernel ends the connection.
+
+        Of `peer_s` None: an end that has nothing to send waits for ever; of the other: as the network is set.
+        """
+        self._peer_timeout_s = peer_s
+        if unacknowledged_s is not None:
+            self._unacknowledged_timeout_s = unacknowledged_s
 
     # -- asyncio.Transport --------------------------------------------------------------------------------------
 
@@ -215,7 +234,9 @@ class SimulatedTransport(asyncio.Transport):
     def _arrive(self, item: _Item, era: int) -> None:
         if era != self._era or (self._has_gap and item is not _Signal.RESET):
             return
-        if self._held or not self._links.is_passable(self.local_host, self.remote_host):
+        if self._is_forgotten and item is _Signal.RESET:
+            return  # It is sent once.
+        if self._held or not self._is_passable_out:
             self._held.append(item)
             self._links.remember(self)
             self._start_patience()
@@ -225,8 +246,7 @@ class SimulatedTransport(asyncio.Transport):
     def _start_patience(self) -> None:
         if self._held_since_s is None:
             self._held_since_s = now_s = self._loop.time()
-            timeout_s = self._links.settings.retransmission_timeout_s
-            self._loop.at(now_s + timeout_s, partial(self._lose_patience, now_s))
+            self._loop.at(now_s + self._unacknowledged_timeout_s, partial(self._lose_patience, now_s))
 
     def _lose_patience(self, since_s: float) -> None:
         if self._held_since_s == since_s:
@@ -237,9 +257,46 @@ class SimulatedTransport(asyncio.Transport):
             else:
                 self._end(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)), is_silent=True)
 
+    @property
+    def _is_passable_out(self) -> bool:
+        """Whether what this end sends arrives."""
+        return not self._is_forgotten and self._links.is_passable(self.local_host, self.remote_host)
+
+    @property
+    def _is_passable_back(self) -> bool:
+        """Whether what the peer sends, acknowledgements among it, arrives."""
+        return not self.peer._is_forgotten and self._links.is_passable(self.remote_host, self.local_host)
+
+    def forget_flow(self, source: str) -> None:
+        """See `LinkEnd.forget_flow`. A world event."""
+        now_s = self._loop.time()
+        sender = self if self.local_host == source else self.peer
+        if sender._is_forgotten:
+            return
+        sender._is_forgotten = True
+        for end in (self, self.peer):
+            if end.forgotten_s is None and end._peer_timeout_s is not None:
+                # Until now its probes were answered.
+                end._heard_s = now_s
+                end._loop.at(now_s + end._peer_timeout_s, end._check_peer)
+            end.forgotten_s = now_s
+
+    def _check_peer(self) -> None:
+        """End the connection if nothing came from the peer for too long. A world event."""
+        if self.is_gone or self._is_end_due or self._peer_timeout_s is None:
+            return
+        due_s = self._heard_s + self._peer_timeout_s
+        if due_s > self._loop.time():
+            self._loop.at(due_s, self._check_peer)
+            return
+        self._links.note(f"dead peer of {self.label}")
+        self._drop_wire()
+        self._transmit(_Signal.RESET)
+        self._end(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)), is_silent=True)
+
     def link_changed(self) -> None:
         """Send again what was held, after a while, if the link lets it pass now."""
-        if self._unacknowledged_bytes and self._links.is_passable(self.remote_host, self.local_host):
+        if self._unacknowledged_bytes and self._is_passable_back:
             self._kernel_bytes -= self._unacknowledged_bytes
             self._unacknowledged_bytes = 0
             if not self._held:
@@ -251,7 +308,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _retransmit(self) -> None:
         self._is_retransmission_due = False
-        if not self._held or not self._links.is_passable(self.local_host, self.remote_host):
+        if not self._held or not self._is_passable_out:
             return
         held, self._held = self._held, deque()
         if not self._unacknowledged_bytes:
@@ -266,7 +323,7 @@ class SimulatedTransport(asyncio.Transport):
         """The peer's process has read some bytes: there is room again, as soon as that is known here."""
         if self.is_gone:
             return
-        if not self._links.is_passable(self.remote_host, self.local_host):
+        if not self._is_passable_back:
             self._unacknowledged_bytes += byte_count
             self._start_patience()
             return
@@ -308,6 +365,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def take_in(self, item: _Item) -> None:
         """Take what the link brings. A world event."""
+        self._heard_s = self._loop.time()
         self._links.note_arrival(self.peer.label, item.value if isinstance(item, _Signal) else _content(item))
         if self._has_reset:
             return  # There is no connection any more; what comes behind its reset must not look as if there were.

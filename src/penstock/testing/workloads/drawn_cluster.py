@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.client.settings import ClientSettings
 from penstock.controller.settings import ControllerSettings, RetentionSettings, WatermarkSettings
+from penstock.runtime.sockets import DeadPeerSettings
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.container_settings import (
     ActivitySettings,
@@ -39,6 +40,8 @@ T = TypeVar("T")
 _KIB = 1024
 #: Memory for what connections send, of a store to which a crowd of them sends while its log stands still.
 _CROWDED_INGEST_BYTES = 64 * _KIB
+#: Longer than partitions last: those are for clients to find.
+_PEER_TIMEOUT_S = 15.0
 
 
 def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded: bool) -> ClusterSettings:
@@ -57,6 +60,7 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_writes_ahead(cluster, own("writes ahead"))
     cluster = _with_read_ranges(cluster, own("read ranges"))
     cluster = _with_transients(cluster, own("transients"))
+    cluster = _with_dead_peers(cluster, profile)
     if profile.rescue_gap_s:
         cluster = _with_images(cluster, own("images"))
     if profile.storage == "bucket" or profile.has_joins:
@@ -308,6 +312,28 @@ def _with_transients(cluster: ClusterSettings, rng: random.Random) -> ClusterSet
     )
     connection = replace(cluster.segment_store.connection, transient_segments_max=rng.choice((1, 4, 256)))
     return replace(cluster, segment_store=replace(cluster.segment_store, container=container, connection=connection))
+
+
+def _with_dead_peers(cluster: ClusterSettings, profile: Profile) -> ClusterSettings:
+    """Return a cluster whose servers drop dead peers soon, and whose clients wait as long as by default, or less."""
+    client = cluster.client
+    if profile.has_usual_times:
+        usual = ClientSettings()
+        client = replace(
+            client,
+            connect_timeout_s=usual.connect_timeout_s,
+            request_timeout_s=usual.request_timeout_s,
+            keepalive_interval_s=usual.keepalive_interval_s,
+            controller_request_timeout_s=usual.controller_request_timeout_s,
+        )
+    dead_peers = DeadPeerSettings(probe_after_s=5.0, probe_interval_s=2.0, timeout_s=_PEER_TIMEOUT_S)
+    connection = replace(cluster.segment_store.connection, dead_peers=dead_peers)
+    return replace(
+        cluster,
+        client=client,
+        segment_store=replace(cluster.segment_store, connection=connection),
+        controller=replace(cluster.controller, dead_peers=dead_peers),
+    )
 
 
 def _with_images(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:

@@ -22,7 +22,7 @@ from penstock.testing.simulation.owner_faults import Move, Reassignment, Takeove
 
 #: Kinds that a plan is made of unless a profile says otherwise.
 ALL_KINDS = (
-    "Partition", "Reset", "SlowLink", "Pause", "Crash", "CrashAtDiskCall", "DiskErrors", "ClockJump",
+    "Partition", "Reset", "HalfOpen", "SlowLink", "Pause", "Crash", "CrashAtDiskCall", "DiskErrors", "ClockJump",
     "DiskFull", "NoDescriptors", "DiskStall", "StorageMissing",
 )  # fmt: skip
 #: What every drawn plan has at least, if that many are allowed.

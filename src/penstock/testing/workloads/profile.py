@@ -62,6 +62,7 @@ class Profile:
         scale_gap_s: ... and mean time between two scales of a stream.
         has_retention: streams are truncated all the time as their policies say; if not, the controller looks at none.
         stream_lives_count: clients that make, change and delete streams, if "streams" is among the workloads.
+        has_usual_times: clients wait for servers as long as they do by default; if not, for less.
         habits: what users do, if "user writers" are among the workloads, and "users", who read what those write.
     """
 
@@ -103,6 +104,7 @@ class Profile:
     scale_gap_s: float = 3.0
     has_retention: bool = False
     stream_lives_count: int = 1
+    has_usual_times: bool = False
     habits: UserHabits = field(default_factory=UserHabits)
 
     def of_length(self, work_s: float) -> Profile:

@@ -26,6 +26,7 @@ from penstock.testing.workloads.profile import Profile
 from penstock.testing.workloads.reincarnations import Reincarnations
 from penstock.testing.workloads.segments import ByteAppender, ByteReader, SegmentLives
 from penstock.testing.workloads.sinks import Sinks
+from penstock.testing.workloads.steady_calls import SteadyCalls
 from penstock.testing.workloads.stream_lives import StreamLives
 from penstock.testing.workloads.subscribers import Subscribers
 from penstock.testing.workloads.tables import CounterClient, TableClient
@@ -232,6 +233,8 @@ class Scenario:
             )  # fmt: skip
         if "transaction crowd" in self.workloads:
             made.append(WholeReader(*place("whole-reader"), stream=MAIN_STREAM))
+        if "steady calls" in self.workloads:
+            made.append(SteadyCalls(*place("steady-calls")))
         if "group changes" in self.workloads:
             made.append(GroupChanges(*place("group-changes"), habits=self.profile.habits))
         for name, kind in _OF_USERS.items():
