@@ -37,6 +37,7 @@ from penstock.wire.commands import (
     WrongHost,
 )
 from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, memory_store, turns
+from support.writer_slots import slots_of
 
 A = "s/t/0.#epoch.0"
 W = b"w" * 16
@@ -81,7 +82,11 @@ class Bench:
         settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=container)
         self.store: SegmentStore = memory_store(self.logs, FaultyChunks(), runtime, settings)
         self.replies = NotedReplies()
-        self.processor = AppendProcessor(self.store, self.replies, writers_max=2)
+        self.processor = AppendProcessor(self.store, self.replies, slots_of(200))
+
+    def limit_writers(self, count: int) -> None:
+        """Begin anew with a connection that may have so many."""
+        self.processor = AppendProcessor(self.store, self.replies, slots_of(count))
 
     async def set_up(self, writer_id: bytes = W) -> None:
         self.processor.set_up(SetupAppend(1, writer_id, A, ""))
@@ -196,6 +201,7 @@ async def test_a_set_up_that_is_answered_after_the_end_of_the_connection_leaves_
 
 
 async def test_writers_of_one_connection_are_bounded(bench: Bench) -> None:
+    bench.limit_writers(2)
     for number in range(2):
         await bench.set_up(bytes((number,)) * 16)
     await bench.set_up(b"\0" * 16)
@@ -412,7 +418,7 @@ async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
 ) -> None:
     """Nothing is stored behind the gap, what it counted is given back, and the others in line are let in."""
     await bench.set_up()
-    other = AppendProcessor(bench.store, NotedReplies(), writers_max=2)
+    other = AppendProcessor(bench.store, NotedReplies(), slots_of(2))
     other.set_up(SetupAppend(1, b"o" * 16, A, ""))
     await turns(12)
     (container,) = bench.store.containers
@@ -483,6 +489,7 @@ async def test_a_set_up_that_waited_for_its_segment_waits_on_while_appends_are_r
 
 
 async def test_set_ups_that_wait_are_bounded(bench: Bench) -> None:
+    bench.limit_writers(2)
     bench.processor.give_up_held()
     for number in range(3):
         bench.processor.set_up(SetupAppend(number, bytes([number]) * 16, A, ""))

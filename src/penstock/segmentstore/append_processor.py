@@ -37,6 +37,7 @@ from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.request_processor import error_reply
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.writer_budget import WriterSlots
 from penstock.segmentstore.writer_state import WriterState
 from penstock.wire.append_runs import AppendRun, assemble, may_be_kept, may_hold_append, scan_appends
 from penstock.wire.codec import encode
@@ -58,6 +59,7 @@ from penstock.wire.commands import (
 from penstock.wire.straight import data_appended_frame
 
 logger: logging.Logger = logging.getLogger(__name__)
+
 
 class Replies(Protocol):
     """The sending side of a connection."""
@@ -85,10 +87,11 @@ class AppendProcessor:
     no room waits until it has. What comes behind it from the same writer waits with it, nothing else does.
     """
 
-    def __init__(self, store: SegmentStore, replies: Replies, writers_max: int) -> None:
+    def __init__(self, store: SegmentStore, replies: Replies, slots: WriterSlots) -> None:
         self._store = store
         self._replies = replies
-        self._writers_max = writers_max
+        #: One for each writer that is set up, is being set up, or waits to be.
+        self._slots = slots
         self._writers: dict[bytes, WriterState] = {}
         self._to_acknowledge: dict[WriterState, None] = {}
         #: Bytes taken in, less those finished, that the connection has not been told of.
@@ -168,6 +171,7 @@ class AppendProcessor:
         """Send nobody away any more, and set up those who wait for that."""
         self._is_refusing = False
         waiting, self._waiting_set_ups = self._waiting_set_ups, []
+        self._slots.give_back(len(waiting))
         for command in waiting:
             self._set_up_in_order(command)
         self.settle()
@@ -187,9 +191,7 @@ class AppendProcessor:
         is_urgent = is_written_for_readers(command.segment)
         if self._is_refusing and not is_urgent:
             # Whatever its container says: its appends would be sent away, and it would be here again at once.
-            if len(self._waiting_set_ups) >= self._writers_max:
-                replies.abort(f"more than {self._writers_max} writers wait to be set up on one connection")
-            else:
+            if self._take_slot(command):
                 self._waiting_set_ups.append(command)
             return
         try:
@@ -226,9 +228,6 @@ class AppendProcessor:
             # Its bytes are entries; others would ruin it.
             replies.send(encode(OperationUnsupported(command.request_id, "SetupAppend")))
             return
-        if len(self._writers) >= self._writers_max and command.writer_id not in self._writers:
-            replies.abort(f"more than {self._writers_max} writers on one connection")
-            return
         try:
             container.attributes.check_room(segment)
             stored = segment.attribute(command.writer_id)
@@ -237,8 +236,9 @@ class AppendProcessor:
             return
         # What is accepted now is durable when the callback runs; a later append is rejected until then, because its
         # writer is not set up yet.
+        if self._writers.pop(command.writer_id, None) is None and not self._take_slot(command):
+            return
         state = WriterState(command.writer_id, container, segment, stored, command.request_id)
-        self._writers.pop(command.writer_id, None)
 
         def durable(error: BaseException | None) -> None:
             if error is not None:
@@ -248,10 +248,24 @@ class AppendProcessor:
                 return
             # The acknowledgements of an earlier set-up must not come behind the answer, which stands for them.
             self.send_acknowledgements()
+            if command.writer_id in self._writers:
+                self._slots.give_back()  # It was set up twice at the same time.
             self._writers[command.writer_id] = state
             replies.send(encode(AppendSetup(command.request_id, command.segment, command.writer_id, stored)))
 
         container.pipeline.when_durable(durable)
+
+    def _take_slot(self, command: SetupAppend) -> bool:
+        """Count one more writer; when there is no room for it, say so to the peer and return False."""
+        slots = self._slots
+        if slots.take() or (slots.forget_ended(self._writers, self._to_acknowledge) and slots.take()):
+            return True
+        shortage = slots.shortage(command.segment)
+        if isinstance(shortage, SegmentStoreBusyError):
+            self._replies.send(encode(error_reply(shortage, command.request_id, command.segment, "SetupAppend")))
+        else:
+            self._replies.abort(str(shortage))
+        return False
 
     def scan(self, buffer: memoryview, position: int, end: int) -> int:
         """Gather what stands whole in a receive buffer; return where that ends. See `scan_appends`.
@@ -549,6 +563,7 @@ class AppendProcessor:
     def close(self) -> None:
         """Forget all writers; what was accepted stays accepted."""
         self._is_closed = True
+        self._slots.close()
         self._writers.clear()
         self._to_acknowledge.clear()
         self.lanes.close()

@@ -20,14 +20,15 @@ from typing import Protocol, cast
 from penstock.model.errors import PenstockError, ProtocolError
 from penstock.model.segments import Buffer
 from penstock.runtime.failure_levels import level_of
-from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import IngestWindow
 from penstock.segmentstore.read_processor import ReadProcessor
+from penstock.segmentstore.request_memory import memory_of
 from penstock.segmentstore.request_processor import RequestProcessor
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.writer_budget import WriterBudget, WriterSlots
 from penstock.wire.append_runs import may_be_kept
 from penstock.wire.codec import decode_request, encode
 from penstock.wire.commands import (
@@ -57,6 +58,7 @@ class ConnectionHost(Protocol):
     loop: asyncio.AbstractEventLoop
     connections: dict[Connection, None]
     budget: IngestBudget
+    writers: WriterBudget
     #: Replies that wait for slow readers, over all connections.
     slow_reply_bytes: int
     is_stopping: bool
@@ -102,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._settings = server.settings
         self._loop = server.loop
         self._receiver = FrameReceiver(buffer_length=server.receive_length)
-        self._appends = AppendProcessor(server.store, self, server.settings.writers_max)
+        self._appends = AppendProcessor(server.store, self, WriterSlots(server.writers))
         self._requests = RequestProcessor(
             server.store, transient_segments_max=server.settings.transient_segments_max
         )
@@ -293,7 +295,9 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError("a second Hello")
         else:
             self._appends.take_in()
-            self.spawn(self._answer(command, len(payload)))
+            byte_count = memory_of(command, len(payload))
+            self.note_outstanding(byte_count)
+            self.spawn(self._answer(command, byte_count))
 
     def _greet(self, command: WireCommand) -> None:
         if not isinstance(command, Hello):
@@ -305,12 +309,12 @@ class Connection(asyncio.BufferedProtocol):
         if command.low > WIRE_VERSION or command.high < WIRE_VERSION_OLDEST:
             self.abort(f"peer speaks versions {command.low} to {command.high}")
 
-    async def _answer(self, command: WireCommand, length: int) -> None:
-        self.note_outstanding(length + OPERATION_OVERHEAD_BYTES)
+    async def _answer(self, command: WireCommand, byte_count: int) -> None:
+        """Answer a request that `byte_count` was noted for. Cancelled before it begins, the connection is lost."""
         try:
             self.send(encode(await self._requests.answer(command)))
         finally:
-            self.note_outstanding(-length - OPERATION_OVERHEAD_BYTES)
+            self.note_outstanding(-byte_count)
 
     # The Replies and ReadReplies seams.
 

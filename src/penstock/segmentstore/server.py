@@ -20,6 +20,7 @@ from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.writer_budget import WriterBudget
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class SegmentStoreServer:
         self._flush_is_scheduled = False
         #: What all connections together hold of what they sent.
         self.budget: IngestBudget = IngestBudget(self.settings.ingest_bytes_max, self.settings.unacknowledged_bytes_max)
+        #: What the writers of all connections take.
+        self.writers: WriterBudget = WriterBudget(self.settings.writers_bytes_max, self.settings.writer_bytes_max)
         #: Replies that wait for slow readers, over all connections.
         self.slow_reply_bytes = 0
 

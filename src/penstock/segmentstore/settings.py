@@ -141,7 +141,10 @@ class ConnectionSettings:
         tail_read_bytes_max: memory of reads on one connection that wait for bytes beyond the end of a segment, 800
             bytes each; further ones are answered at once, without bytes ...
         tail_reads_bytes_max: ... and of those on all connections together; each holds no more than is free.
-        writers_max: writers set up on one connection.
+        writer_bytes_max: memory of the writers that one connection has set up, 1 KiB each; a peer with more is
+            disconnected, and sets those up again that it still uses ...
+        writers_bytes_max: ... and of those of all connections together. Each connection holds no more than is free; for
+            more it is told to try again later.
         transient_segments_max: large events that one connection may write at the same time; for more it is told to try
             again later.
         connections_max: connections served at once; more are refused. Fewer when the process may not have so many
@@ -166,7 +169,8 @@ class ConnectionSettings:
     reads_max: int = 1024
     tail_read_bytes_max: int = 16 * MIB
     tail_reads_bytes_max: int = 64 * MIB
-    writers_max: int = 8192
+    writer_bytes_max: int = 8 * MIB
+    writers_bytes_max: int = 64 * MIB
     transient_segments_max: int = 256
     connections_max: int = 4096
     accept_backlog: int = 1024

@@ -33,6 +33,7 @@ from penstock.wire.commands import (
     WrongHost,
 )
 from support.containers import QUIET, SMALL_CACHE, memory_runtime, turns, until
+from support.writer_slots import slots_of
 
 A, B = "s/stuck/0.#epoch.0", "s/t/0.#epoch.0"
 V, W = b"v" * 16, b"w" * 16
@@ -144,7 +145,7 @@ async def test_a_held_segment_can_still_be_sealed_truncated_and_deleted(bench: B
 async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(bench: Bench) -> None:
     """On the wire: the writer is sent away once there is room; another one on the connection is answered at once."""
     replies = NotedReplies()
-    processor = AppendProcessor(bench.store, replies, writers_max=4)
+    processor = AppendProcessor(bench.store, replies, slots_of(4))
     processor.set_up(SetupAppend(1, V, A, ""))
     processor.set_up(SetupAppend(2, W, B, ""))
     await turns(5)
@@ -180,7 +181,7 @@ async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(ben
 async def test_a_writer_hears_that_a_stuck_segment_is_sealed_or_gone(bench: Bench, is_deleted: bool) -> None:
     """It would be sent away and come again for ever: no wait gives room to a segment that takes nothing."""
     replies = NotedReplies()
-    processor = AppendProcessor(bench.store, replies, writers_max=4)
+    processor = AppendProcessor(bench.store, replies, slots_of(4))
     processor.set_up(SetupAppend(1, V, A, ""))
     await turns(5)
     await bench.fill(A)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.writer_budget import WRITER_BYTES
 from penstock.testing.simulation.host import Host
 
 #: How long a log that can be written may write nothing of what it was given; many times a slow sync.
@@ -99,6 +100,9 @@ def _observe_memory(server: SegmentStoreServer) -> Iterator[str]:
     budget = server.budget
     if sum(held) != budget.used_bytes:
         yield f"connections hold {sum(held)} bytes, their budget counts {budget.used_bytes}"
+    writer_count = sum(connection._appends._slots.count for connection in server.connections)
+    if writer_count * WRITER_BYTES != server.writers.used_bytes:
+        yield f"connections have {writer_count} writers, their budget counts {server.writers.used_bytes} bytes"
     allowed = budget.bytes_max + server.receive_length * sum(map(bool, held))
     if sum(held) > allowed:
         yield (
