@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from penstock.client.group_packing import pack_record, part_count, unpack_record
+from penstock.client.group_state import FORMAT_VERSION as GROUP_VERSION
 from penstock.client.group_state import GroupState
 from penstock.controller.metadata.codec import decode as decode_controller_record
 from penstock.controller.metadata.codec import encode as encode_controller_record
@@ -109,7 +110,7 @@ def manifest() -> tuple[bytes, bytes]:
 
 def group_state() -> tuple[bytes, bytes]:
     data = GroupState([], {}).encode()
-    fields = msgspec.json.decode(data) | {"version": 4, "streams": {"other": "fields"}}
+    fields = msgspec.json.decode(data) | {"version": GROUP_VERSION + 1, "streams": {"other": "fields"}}
     return data, msgspec.json.encode(fields)
 
 
@@ -175,7 +176,10 @@ CASES = {
         lambda data: decode_controller_record(SealedSizes, data, table="t", key="k"), "version 3, .* 1 to 2",
     ),
     "backup": Case(*backup(), lambda data: Backup.decode(data, "backup.json"), "backup.json .* version 2"),
-    "reader group": Case(*group_state(), GroupState.decode, "state .* version 4, .* reads 3", InvalidArgumentError),
+    "reader group": Case(
+        *group_state(), GroupState.decode, f"state .* version {GROUP_VERSION + 1}, .* to {GROUP_VERSION}",
+        InvalidArgumentError,
+    ),
     "packed reader group": Case(
         *packed_group(), lambda data: unpack_record([data]), "packed format 2", InvalidArgumentError
     ),
@@ -206,6 +210,7 @@ WITHOUT_CHECKSUM = {
     "parts of a reader group",
     "ledger of a sink",
     "offset of a query",
+    "reader group",
 }
 
 

@@ -216,3 +216,20 @@ def test_a_record_of_a_later_format_is_refused():
     later = msgspec.structs.replace(rgs.create({}, ["a/b"]), version=FORMAT_VERSION + 1)
     with pytest.raises(LaterVersionError):
         GroupState.decode(later.encode())
+
+
+@pytest.mark.parametrize("packed_format", [None, 2])
+async def test_the_state_of_a_later_version_is_refused_by_the_name_of_its_group(cluster, stack, packed_format):
+    """And it is not changed. The advice used to be to delete the group, or that the record was damaged."""
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    await client.create_stream(STREAM)
+    async with client.reader_group("audit", [STREAM]) as group:
+        table = reader_group_table(group.scope, group._record.group_id)
+        later = msgspec.structs.replace(stored_state(cluster, group), version=FORMAT_VERSION + 1).encode()
+        if packed_format is not None:
+            later = bytes([packed_format]) + later
+        await client._segment_client.table_put(table, [TableUpdate(b"state", later, VERSION_ANY)])
+    with pytest.raises(LaterVersionError, match=r"state of reader group retail/audit .* this version reads"):
+        async with client.reader_group("retail/audit") as again, again.reader("one"):
+            pass
+    assert entries_of(cluster, group)[b"state"].value == later

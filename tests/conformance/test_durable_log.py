@@ -15,6 +15,7 @@ import pytest
 from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
+    LaterVersionError,
     LogClosedError,
     LogDisabledError,
     LogFencedError,
@@ -25,6 +26,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile, LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.durable_log import DurableLog, DurableLogFactory, LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
@@ -366,6 +368,34 @@ async def test_disable_fails_appends_in_flight_and_later_opens_until_enabled(fac
     assert found[0] == b"kept"
     assert found[1:] == [b"in flight"] * (len(found) - 1)
     await append(log, b"on we go")
+    await log.close()
+
+
+async def test_a_log_that_the_inspection_refuses_is_not_claimed(factory: DurableLogFactory) -> None:
+    """Its owner is not fenced, and no epoch is used up. The inspection sees each frame of a log in one file."""
+    owner = await opened(factory)
+    await append(owner, b"one")
+    await append(owner, b"later")
+    seen: list[bytes] = []
+
+    def inspect(frame: bytes) -> None:
+        seen.append(frame)
+        if frame == b"later":
+            raise LaterFormatError("kind", found=4, known=3)
+
+    refused = factory.create(0)
+    with pytest.raises(LaterVersionError, match="kind 4, this version reads 1 to 3"):
+        await refused.open(inspect)
+    await refused.close()
+    assert seen == [b"one", b"later"]
+    await append(owner, b"more")
+    await owner.confirm_ownership()
+    await owner.close()
+    log = factory.create(0)
+    await log.open(seen.append)
+    assert log.epoch == 2
+    assert [data for _, data in await contents(log)] == [b"one", b"later", b"more"]
+    assert seen[2:] == [b"one", b"later", b"more"]
     await log.close()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import msgspec
 
@@ -20,6 +21,7 @@ from penstock.client.group_packing import pack_record, part_count, unpack_record
 from penstock.client.group_state import GroupState
 from penstock.client.retry import Backoff
 from penstock.model.errors import (
+    LaterVersionError,
     MetadataConflictError,
     NoSuchReaderGroupError,
     NoSuchSegmentError,
@@ -39,6 +41,8 @@ _UPDATE_PAUSE_MAX_S = 0.02
 _UPDATE_PAUSE_S_LIMIT = 1.0
 
 _Step = Callable[[GroupState], GroupState]
+_Stored = TypeVar("_Stored")
+_Read = TypeVar("_Read")
 
 
 class _Change:
@@ -276,7 +280,7 @@ class GroupRecord:
             if entry is None:
                 raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} has no state")
             parts = [entry.value]
-            for number in range(1, part_count(entry.value)):
+            for number in range(1, self._readable(part_count, entry.value)):
                 (part,) = await segments.table_get(self._table, [_part_key(number)])
                 if part is None:
                     return None
@@ -287,7 +291,20 @@ class GroupRecord:
                     return None
         except NoSuchSegmentError as error:
             raise self._gone() from error
-        return GroupState.decode(unpack_record(parts)), entry.version
+        return self._readable(GroupState.decode, self._readable(unpack_record, parts)), entry.version
+
+    def _readable(self, read: Callable[[_Stored], _Read], stored: _Stored) -> _Read:
+        """Return what `read` makes of `stored`; if only a later version can, the error names the group."""
+        try:
+            return read(stored)
+        except LaterVersionError as error:
+            raise LaterVersionError(
+                f"the state of reader group {self.scope}/{self.name}",
+                found=error.found,
+                known=error.known,
+                oldest=error.oldest,
+                what=error.what,
+            ) from None
 
     def _gone(self) -> NoSuchReaderGroupError:
         return NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} does not exist any more")
