@@ -120,6 +120,32 @@ async def test_readers_whose_heartbeats_lose_their_replies_are_not_expelled(clus
     assert stored_state(cluster, group).readers.keys() == {reader.name for reader in readers}
 
 
+async def test_a_reader_whose_change_of_the_record_takes_long_is_not_expelled(cluster, stack, caplog, monkeypatch):
+    """For three times as long as the time-out no change of its client gets through."""
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    other = await stack.enter_async_context(cluster.client(**FAST))
+    await client.create_stream(STREAM, scaling=Scaling.fixed(2))
+    group = await stack.enter_async_context(client.reader_group("audit", [STREAM]))
+    same = await stack.enter_async_context(other.reader_group("retail/audit"))
+    first = await stack.enter_async_context(group.reader("r00"))
+    second = await stack.enter_async_context(same.reader("r01"))
+    await until(lambda: len(first.segments) == len(second.segments) == 1)
+    table_put, may_write = client._segment_client.table_put, asyncio.Event()
+
+    async def held_up(table, updates):
+        if any(update.key == b"state" for update in updates):
+            await may_write.wait()
+        return await table_put(table, updates)
+
+    monkeypatch.setattr(client._segment_client, "table_put", held_up)
+    committing = asyncio.create_task(first.commit())
+    await asyncio.sleep(3 * FAST["reader_timeout_s"])
+    assert "declared" not in caplog.text
+    assert first.segments
+    may_write.set()
+    await committing
+
+
 async def test_readers_of_one_client_join_in_few_writes_of_the_record(cluster, stack, monkeypatch):
     client = await stack.enter_async_context(cluster.client(**{**FAST, "reader_timeout_s": 60.0}))
     await client.create_stream(STREAM, scaling=Scaling.fixed(30))

@@ -126,3 +126,58 @@ async def test_segments_that_no_reader_can_hold_are_reported(cluster, caplog):
                     while len(second.segments) < 3:
                         await second.read(0.05)
                 assert (await group.describe()).unassigned == []
+
+
+@pytest.mark.parametrize("positions", ["automatic", "manual"])
+async def test_readers_that_hold_all_they_may_read_the_rest_in_turn(cluster, positions):
+    """Each event comes once, in the order of its key, while more are written all the time; 12 segments, 5 at a time."""
+    rotation = {"reader_segment_count_max": 3, "reader_rotation_interval_s": 0.05}
+    async with (
+        cluster.client(**FAST, **rotation) as one,
+        cluster.client(**FAST, **{**rotation, "reader_segment_count_max": 2}) as two,
+    ):
+        await one.create_stream("retail/orders", scaling=Scaling.fixed(12))
+        group = await one.reader_group("audit", ["retail/orders"])
+        same = await two.reader_group("retail/audit")
+        readers = [await group.reader("r1", positions=positions), await same.reader("r2", positions=positions)]
+        found = []
+
+        async def read(reader):
+            while True:
+                event = await reader.read(0.1)
+                if event is not None:
+                    found.append(int(event.data))
+                if positions == "manual":
+                    await reader.commit()
+
+        tasks = [asyncio.create_task(read(reader)) for reader in readers]
+        for start in range(0, 600, 60):
+            await write(one, range(start, start + 60))
+            await until(lambda start=start: len(found) >= start + 30 or any(task.done() for task in tasks))
+        await until(lambda: len(found) >= 600 or any(task.done() for task in tasks))
+        for task in tasks:
+            task.cancel()
+        assert await asyncio.gather(*tasks, return_exceptions=True)
+        for reader in readers:
+            await reader.close()
+        state = await group._state()
+        assert len(state.unassigned) == 12
+        assert sorted(found) == list(range(600))
+
+
+async def test_a_segment_with_an_event_in_hand_is_not_exchanged(cluster):
+    rotation = {"reader_segment_count_max": 1, "reader_rotation_interval_s": 0.02}
+    async with cluster.client(**FAST, **rotation) as client:
+        await client.create_stream("retail/orders", scaling=Scaling.fixed(3))
+        await write(client, range(30))
+        async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader("r1") as reader:
+            found = [int((await reader.read(5)).data)]
+            held = reader.segments
+            await asyncio.sleep(0.3)
+            assert reader.segments == held
+            while len(found) < 30:
+                event = await reader.read(5)
+                assert event is not None
+                assert event.redelivery_count == 0
+                found.append(int(event.data))
+        assert sorted(found) == list(range(30))

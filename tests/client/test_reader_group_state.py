@@ -364,3 +364,21 @@ def test_no_history_of_streams_loses_or_doubles_one(data):
         assert all(offset >= limits[segment] for segment, offset in state.ended.items())
         assert set(rgs.stream_cuts(state)) == {f"retail/{stream}" for stream in read}
         assert GroupState.decode(state.encode()) == state
+
+
+def test_segments_are_exchanged_one_for_one_and_once():
+    positions = {segment_name("s", "a", number): 10 * number for number in range(6)}
+    names = list(positions)
+    state = rgs.acquire(rgs.join(rgs.create(positions, ["s/a"]), "r", "i"), "r", 3)
+    held = state.readers["r"].segments
+    given = {segment: HeldSegment(1000 + index, held[segment].turn) for index, segment in enumerate(names[:3])}
+    changed = rgs.exchange(state, "r", given, [names[5], "s/a/99.#epoch.0", names[3]])
+    assert set(changed.readers["r"].segments) == {names[2], names[5], names[3]}
+    assert changed.unassigned == {names[0]: 1000, names[1]: 1001, names[4]: 40}
+    assert changed.readers["r"].segments[names[5]] == HeldSegment(50, state.next_turn)
+    # Again, as after a lost reply, with a turn of before, or without anything to take: nothing.
+    assert rgs.exchange(changed, "r", {names[0]: given[names[0]]}, [names[4]]) is changed
+    assert rgs.exchange(changed, "r", given, []) is changed
+    stale = {names[2]: HeldSegment(5, held[names[2]].turn + 100)}
+    assert rgs.exchange(changed, "r", stale, [names[4]]) is changed
+    assert rgs.exchange(changed, "nobody", given, [names[4]]) is changed

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 
 from penstock.client.group_liveness import Liveness
@@ -11,11 +12,16 @@ from penstock.client.group_pace import heartbeat_interval_s, next_tick_s, poll_i
 from penstock.client.group_state import GroupState
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.settings import ClientSettings
+from penstock.model.errors import PenstockError
+
+_log = logging.getLogger(__name__)
 
 #: The first readers by name, so many, watch all others; all watch these.
 WATCHER_COUNT = 3
 #: A poll by another reader of the same client, this share of the interval ago or later, counts as one's own.
 _SHARED_SHARE = 0.5
+#: A heartbeat that failed is repeated after this share of its interval.
+_RETRY_SHARE = 0.25
 
 #: What shows that a reader is alive, when it changes: its incarnation, its count in the record, its own entry.
 Sign = tuple[str, int, bytes]
@@ -59,15 +65,11 @@ class GroupWatch:
 
     def is_poll_due(self) -> bool:
         """Say whether the record is to be polled."""
-        return asyncio.get_running_loop().time() >= self._poll_due_s()
+        return asyncio.get_running_loop().time() >= self.poll_due_s()
 
-    def is_heartbeat_due(self) -> bool:
-        """Say whether this reader is to show that it is alive."""
-        return asyncio.get_running_loop().time() >= self._heartbeat_due_s()
-
-    def due_s(self) -> float:
-        """Return when the first of both is due, on the loop's clock."""
-        return min(self._poll_due_s(), self._heartbeat_due_s())
+    def poll_due_s(self) -> float:
+        """Return when the record is to be polled, on the loop's clock."""
+        return _tick_s(self._polled_s, self._interval_s(), self._record.phase)
 
     def polled(self) -> None:
         """Note that the record was read now, or could not be."""
@@ -94,12 +96,26 @@ class GroupWatch:
         self._liveness.observe(signs, asyncio.get_running_loop().time(), state.reader_timeout_s)
         return state, self._liveness.silent(state.reader_timeout_s, but=(self._name,))
 
-    async def show_alive(self) -> None:
-        """Show that this reader is alive, although nothing of the record changes."""
-        begun_s = asyncio.get_running_loop().time()
-        self._has_own_entry = True
-        await self._record.show_alive(self._name, self._incarnation, heartbeat_interval_s(self._reader_timeout_s))
-        self._shown_s = begun_s
+    async def keep_alive(self, is_working: Callable[[], bool]) -> None:
+        """Show that this reader is alive while nothing of the record does, whenever `is_working` says that it is."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(max(self._heartbeat_due_s() - loop.time(), 0.0))
+            if loop.time() < self._heartbeat_due_s():
+                continue  # The record has shown it meanwhile.
+            begun_s = loop.time()
+            if is_working():
+                self._has_own_entry = True
+                limit_s = heartbeat_interval_s(self._reader_timeout_s)
+                try:
+                    await self._record.show_alive(self._name, self._incarnation, limit_s)
+                except PenstockError as error:
+                    _log.warning(
+                        "reader %s could not show group %s that it is alive: %s", self._name, self._record.name, error
+                    )
+                    await asyncio.sleep(limit_s * _RETRY_SHARE)
+                    continue
+            self._shown_s = begun_s
 
     async def leave(self) -> None:
         """Delete this reader's own entry, if it may have one."""
@@ -109,9 +125,6 @@ class GroupWatch:
 
     def _interval_s(self) -> float:
         return poll_interval_s(self._settings, self._reader_timeout_s, self._reader_count, self._unchanged_count)
-
-    def _poll_due_s(self) -> float:
-        return _tick_s(self._polled_s, self._interval_s(), self._record.phase)
 
     def _heartbeat_due_s(self) -> float:
         return _tick_s(self._shown_s, heartbeat_interval_s(self._reader_timeout_s), self._record.phase)

@@ -16,6 +16,7 @@ from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
 from penstock.client.group_pace import store_interval_s
+from penstock.client.group_rotation import Rotation
 from penstock.client.group_state import GroupState, HeldSegment
 from penstock.client.group_watch import GroupWatch, Sign
 from penstock.client.read_ahead import ReadAhead
@@ -106,9 +107,7 @@ class Membership:
         self._beat_interval_s = cluster.settings.position_interval_s
         self._is_interval_reported = False
         self._is_end_reported = False
-        # Since when this reader has no room for segments that no reader holds. None: it has.
-        self._full_since_s: float | None = None
-        self._is_lack_reported = False
+        self._rotation = Rotation(f"{record.scope}/{record.name}", name, cluster.settings)
         self._watch = GroupWatch(record, name, incarnation, cluster.settings)
         self._wake = asyncio.Event()
         self._requests: list[asyncio.Future[None]] = []
@@ -123,6 +122,7 @@ class Membership:
         # Until then others are to have the segments. None: this reader takes part.
         self._aside_until_s: float | None = None
         self._task: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
 
     # -- for the reader -----------------------------------------------------------------------------------------
 
@@ -144,6 +144,10 @@ class Membership:
         """Begin: returns once this reader is in the group and has its share."""
         self._working_s = self._beaten_s = asyncio.get_running_loop().time()
         self._task = start_watched(self._run(), f"keep reader {self._name}", self._fail)
+        # A task of its own: a change of the record may wait for long behind those of other readers.
+        self._heartbeats = start_watched(
+            self._watch.keep_alive(self._is_working), f"show that reader {self._name} is alive", self._fail
+        )
         await self.store()
 
     async def store(self) -> None:
@@ -184,9 +188,11 @@ class Membership:
 
     async def stop(self) -> None:
         """End the task. What it was changing is found in the record by whoever looks next."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        tasks = [task for task in (self._task, self._heartbeats) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         self._drop_all()
         self._settle_requests(self.failure or StreamError(f"reader {self._name} was closed"))
 
@@ -234,12 +240,11 @@ class Membership:
             try:
                 is_due = loop.time() >= self._store_due_s() and self._has_news()
                 is_beat = bool(requests) or is_due or self._is_awaited()
-                if is_woken or is_beat or is_polling:
+                if is_woken or is_beat or is_polling or loop.time() >= self._exchange_due_s():
                     await self._look(is_beat=is_beat, is_polling=is_polling)
-                if self._is_joined and self._watch.is_heartbeat_due():
-                    await self._watch.show_alive()
             except PenstockError as error:
                 self._watch.polled()
+                self._rotation.postpone()
                 self._note(error)
                 _answer(requests, error)
                 # Whoever waits may look first.
@@ -256,6 +261,11 @@ class Membership:
             await self._pause()
         self._settle_requests(self.failure)
 
+    def _is_working(self) -> bool:
+        """Say whether this reader is in the group, and could read the record not too long ago."""
+        silent_s = asyncio.get_running_loop().time() - self._working_s
+        return self._is_joined and silent_s <= self._settings.retry_time_max_s
+
     def _is_awaited(self) -> bool:
         """Say whether a checkpoint awaits this reader, or is to be begun by it."""
         if self._state is None:
@@ -266,6 +276,10 @@ class Membership:
         """Return when positions that have moved are stored, on the loop's clock."""
         reader_count = 1 if self._state is None else len(self._state.readers)
         return self._beaten_s + store_interval_s(self._beat_interval_s, reader_count)
+
+    def _exchange_due_s(self) -> float:
+        """Return when segments are given up for others that no reader holds, on the loop's clock."""
+        return self._rotation.due_s() if self._is_joined else float("inf")
 
     def _has_news(self) -> bool:
         """Say whether the record lacks something that it is to have of this reader; look again after an interval."""
@@ -281,7 +295,7 @@ class Membership:
 
     async def _pause(self) -> None:
         try:
-            async with asyncio.timeout_at(min(self._watch.due_s(), self._store_due_s())):
+            async with asyncio.timeout_at(min(self._watch.poll_due_s(), self._store_due_s(), self._exchange_due_s())):
                 await self._wake.wait()
         except TimeoutError:
             pass  # Something is due.
@@ -298,6 +312,8 @@ class Membership:
 
     def _fail(self, error: PenstockError) -> None:
         self.failure = error
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
         self._drop_all()
         self._settle_requests(error)
         self._hands._notice()
@@ -326,7 +342,8 @@ class Membership:
             if source.is_leaving and segment not in ends and self._hands._is_settled(source)
             and (offset := self._hands._position_of(source, is_leaving=True)) is not None
         }  # fmt: skip
-        given = {**leaving, **{segment: end for segment, (end, _) in ends.items()}}
+        exchanged, wanted = self._exchanged()
+        given = {**leaving, **exchanged, **{segment: end for segment, (end, _) in ends.items()}}
         positions = self.positions(is_leaving=False) if is_beat and self._is_joined else {}
         handed_out = self._hands._handed_out()
         # Begun with the positions of this reader, so nothing more is written if it is alone.
@@ -345,6 +362,7 @@ class Membership:
             for segment, (end, successors) in ends.items():
                 state = rgs.finish(state, self._name, segment, end, successors)
             state = rgs.give_up(state, self._name, leaving)
+            state = rgs.exchange(state, self._name, exchanged, wanted)
             if checkpoint is not None:
                 state = rgs.begin_checkpoint(state, checkpoint)
             if is_beat:
@@ -371,6 +389,18 @@ class Membership:
         self._follow(state)
         if self.failure is None and self._is_in_the_way(state):
             await self._step_aside()
+
+    def _exchanged(self) -> tuple[dict[str, HeldSegment], Sequence[str]]:
+        """Return where to go on in segments that are given up for others that no reader holds, and those others."""
+        if asyncio.get_running_loop().time() < self._exchange_due_s():
+            return {}, ()
+        positions = self.positions(is_leaving=True)
+
+        def may_go(source: SegmentEvents) -> bool:
+            return source.segment in positions and self._hands._is_settled(source)
+
+        going, wanted = self._rotation.choose(self.open_segments.values(), may_go)
+        return {source.segment: positions[source.segment] for source in going}, wanted
 
     def _acquire(self, state: GroupState) -> GroupState:
         return rgs.acquire(state, self._name, self._settings.reader_segment_count_max)
@@ -433,35 +463,21 @@ class Membership:
                 source.is_leaving = False
                 self._hands._enqueue(source)
         self.is_finished = state.is_finished
-        self._report_unread(state, len(me.segments))
+        self._rotation.follow(state, len(me.segments))
+        self._report_end()
         if came or went or surplus or self.is_finished:
             self._hands._notice()
         if (came or went) and self._on_change is not None:
             self._on_change(came, went)
 
-    def _report_unread(self, state: GroupState, held_count: int) -> None:
-        """Log, once each, that segments are left without a reader, and that the group has read everything."""
+    def _report_end(self) -> None:
+        """Log, once, that the group has read everything."""
         if self.is_finished and not self._is_end_reported:
             _log.info(
                 "reader %s: group %s/%s is finished: every stream was read to its end",
                 self._name, self._record.scope, self._record.name,
             )  # fmt: skip
         self._is_end_reported = self.is_finished
-        now_s = asyncio.get_running_loop().time()
-        if not state.unassigned or held_count < self._settings.reader_segment_count_max:
-            self._full_since_s = None
-            self._is_lack_reported = False
-            return
-        if self._full_since_s is None:
-            self._full_since_s = now_s
-        # Others may be about to take them.
-        if not self._is_lack_reported and now_s - self._full_since_s >= self._settings.reader_group_refresh_s:
-            self._is_lack_reported = True
-            _log.warning(
-                "reader %s of group %s/%s holds %d segments (reader_segment_count_max); segments that no reader holds: "
-                "%d. Start more readers, or raise reader_segment_count_max",
-                self._name, self._record.scope, self._record.name, held_count, len(state.unassigned),
-            )  # fmt: skip
 
     async def _ends(self) -> dict[str, tuple[HeldSegment, dict[str, Sequence[str]]]]:
         """Return the segments that were read to their end, with that and their successors."""

@@ -305,6 +305,38 @@ def give_up(state: GroupState, name: str, positions: Mapping[str, HeldSegment]) 
     return release(state, name, {segment: positions[segment] for segment in chosen})
 
 
+def exchange(
+    state: GroupState, name: str, positions: Mapping[str, HeldSegment], wanted: Sequence[str]
+) -> GroupState:
+    """Release segments in `positions`, as `release` does, and give the reader as many of `wanted` in their place.
+
+    Both in order, as far as there are both: the reader holds as many as before.
+    """
+    reader = state.readers.get(name)
+    if reader is None:
+        return state
+    given = [
+        segment
+        for segment, position in positions.items()
+        if segment in reader.segments and reader.segments[segment].turn == position.turn
+    ]
+    taken = [segment for segment in wanted if segment in state.unassigned][: len(given)]
+    if not taken:
+        return state
+    kept = {segment: offset for segment, offset in state.unassigned.items() if segment not in taken}
+    held = {
+        segment: HeldSegment(state.unassigned[segment], state.next_turn + index) for index, segment in enumerate(taken)
+    }
+    renewed = msgspec.structs.replace(reader, segments={**reader.segments, **held})
+    changed = _changed(
+        state,
+        unassigned=kept,
+        readers=_with_reader(state, name, renewed),
+        next_turn=state.next_turn + len(taken),
+    )
+    return release(changed, name, {segment: positions[segment] for segment in given[: len(taken)]})
+
+
 def finish(
     state: GroupState, name: str, segment: str, end: HeldSegment, successors: Mapping[str, Sequence[str]]
 ) -> GroupState:

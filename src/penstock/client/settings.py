@@ -53,6 +53,8 @@ class ClientSettings:
         reader_read_ahead_bytes_max: bytes read ahead by one reader, of all its segments together; one event that is
             larger is read all the same.
         reader_segment_count_max: segments read by one reader at one time.
+        reader_rotation_interval_s: how often a reader of so many segments gives up some of them for others that no
+            reader holds.
         position_interval_s: how often a reader stores its positions and shows that it is alive.
         reader_timeout_s: a reader whose state has not changed for so long is declared dead by another one. Of groups
             created here; a group that exists has its own.
@@ -136,6 +138,7 @@ class ClientSettings:
     read_ahead_block_count: int = 2
     reader_read_ahead_bytes_max: int = 32 * _MIB
     reader_segment_count_max: int = 4096
+    reader_rotation_interval_s: float = 10.0
     position_interval_s: float = 3.0
     reader_timeout_s: float = 30.0
     processing_time_max_s: float = 300.0
