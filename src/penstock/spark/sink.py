@@ -21,6 +21,7 @@ from penstock.spark.exactly_once import BatchIdentity, Decisions, SinkBatch, Sin
 from penstock.spark.ledger import SinkIdentity
 from penstock.spark.options import SinkOptions
 from penstock.spark.sink_rows import SinkRows
+from penstock.spark.worker_memory import freeze_loaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,6 +77,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Ta
         rows.write_all(batches, write)
         for writer in writers.values():
             writer.flush()
+    freeze_loaded("sink")
     return TaskWritten(rows.event_count, rows.payload_bytes)
 
 
@@ -114,6 +116,7 @@ def prepare_batches(
         except PenstockError as second:
             error.add_note(f"and what the task had written stays until its lease or limit ends it: {second}")
         raise
+    freeze_loaded("sink")
     return TaskWritten(rows.event_count, rows.payload_bytes, transactions, identity)
 
 

@@ -207,6 +207,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     from penstock.spark.batches import as_declared, record_batches
     from penstock.spark.decoding import EventDecoder, raw_columns
     from penstock.spark.store import StoredStream
+    from penstock.spark.worker_memory import freeze_loaded
 
     stream, wanted = StoredStream(options.store, *split_scoped_name(partition.stream)), partition.byte_range
     part = DirectPart(partition.direct, options)
@@ -238,6 +239,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
                 raise
             _report(stream.name, losses)
     part.finish(stream, partition.byte_range)
+    freeze_loaded("source")
 
 
 class PenstockBatchReader(DataSourceReader):

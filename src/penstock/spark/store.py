@@ -48,6 +48,9 @@ _log = logging.getLogger(__name__)
 #: Event boundaries are looked for by walking so many bytes at most: segment stores index a border about every MiB.
 WALK_BYTES_MAX = 4 * 1024 * 1024
 
+#: How far before a target a border is searched for first: a little more than borders usually lie apart.
+BORDER_BYTES_FIRST = 3 * 512 * 1024
+
 #: Clients kept open in one process. More than one only when a session talks to several stores.
 CLIENT_COUNT_MAX = 8
 
@@ -334,7 +337,7 @@ class StoredStream:
 
     def _border(self, name: str, known: int, target: int) -> int:
         """Return a border between appends, or the boundary `known`: the one not far before `target`, if possible."""
-        distance = WALK_BYTES_MAX
+        distance = min(BORDER_BYTES_FIRST, WALK_BYTES_MAX)
         while (at := target - distance) > known:
             border = run_in_client(self.settings, partial(_locate, name, at))
             if border <= target:
