@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 
 import grpc.aio
 import pytest
@@ -61,3 +62,38 @@ async def test_a_connection_without_calls_goes_when_nothing_answers_its_pings(cl
         assert not is_lost.done()
         await stub.checkScopeExists(pb.ScopeInfo(scope="a"))
         is_lost.cancel()
+
+
+IDLE_CLIENT = """
+import sys
+import pravega_client as pravega
+manager = pravega.StreamManager("tcp://127.0.0.1:" + sys.argv[1])
+assert manager.create_scope("s")
+print("idle", flush=True)
+sys.stdin.readline()
+assert "s" in manager.list_scope()
+"""
+
+
+@pytest.mark.interop
+async def test_an_idle_client_of_pravega_answers_the_pings(cluster):
+    """The unmodified PyPI client, in a process of its own: it goes on over the connection that it has."""
+    pytest.importorskip("pravega_client")
+    async with GrpcServer(await cluster.start(), "127.0.0.1", 0, settings=SETTINGS) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", IDLE_CLIENT, str(server.port),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(60):
+                assert await process.stdout.readline() == b"idle\n"
+                connected = set(server._clients._peers)
+                # As long as it takes until another client that answers two pings and then none is dropped.
+                await answer_pings(*await asyncio.open_connection("127.0.0.1", server.port), answered_max=2)
+                _, errors = await process.communicate(b"\n")
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0, errors.decode()
+        assert set(server._clients._peers) == connected

@@ -18,7 +18,7 @@ from penstock.wire.commands import (
     SegmentCreated,
     SegmentRead,
 )
-from support.containers import until
+from support.containers import turns, until
 from support.deaf_socket import deafen
 from support.raw_wire import RawWire
 from support.wire_service import CONNECTION, A, W, WireService, set_up
@@ -88,6 +88,24 @@ async def test_what_waits_for_a_dead_peer_is_bounded(
     deafen(wire.writer)
     await service.store.append(A, b"news")
     await until(lambda: not service.server.connections)
+
+
+async def test_a_peer_that_takes_none_of_its_replies_is_dropped_with_them(
+    serve: Callable[[DeadPeerSettings], Awaitable[WireService]],
+) -> None:
+    """Its kernel is alive, and says that there is no room: the replies would pin memory for ever."""
+    service = await serve(replace(UNPROBED, probe_after_s=1.0, timeout_s=3.0))
+    await service.store.append(A, bytes(100_000))
+    wire = await service.connect()
+    wire.writer.transport.pause_reading()  # type: ignore[attr-defined]  # the transport of a stream reads, too
+    (connection,) = service.server.connections
+    while not connection.is_write_blocked:
+        wire.send(*(ReadSegment(A, 0, 100_000, "", 1) for _ in range(10)))
+        await turns()
+    await until(lambda: not service.server.connections)
+    assert service.server.slow_reply_bytes == 0
+    other = await service.connect()
+    await other.ask(KeepAlive(), KeepAlive)
 
 
 async def test_administrators_that_are_dead_leave_room_for_others(
