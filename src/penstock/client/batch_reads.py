@@ -19,7 +19,13 @@ from penstock.client.event import Event, EventBatch
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.segment_extents import segment_infos
 from penstock.client.starts import Start, checked_start, end_cuts, start_cuts
-from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError, SegmentTruncatedError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    PenstockError,
+    PositionBeyondEndError,
+    SegmentTruncatedError,
+)
 from penstock.model.events import EVENT_HEADER_LENGTH, EventAssembler, framed_length_at, offsets_of
 from penstock.model.names import segment_name, split_scoped_name
 from penstock.model.segments import SegmentInfo
@@ -92,6 +98,7 @@ class BatchReader(LifeCycle):
                 raise InvalidArgumentError(
                     f"batch of {stream}: give ranges of this stream, or else start, end and range_bytes"
                 )
+            await _check_ends(cluster, ranges)
             plan = _Plan(None, None, tuple(ranges))
         else:
             settings = cluster.settings
@@ -234,6 +241,20 @@ async def _planned(cluster: Cluster, stream: str, start: Start, end: Start, rang
         borders = [begin, *await _borders(cluster, name, begin, end_offset, range_bytes), end_offset]
         ranges += [BatchRange(stream, segment_id, at, to) for at, to in pairwise(borders) if at < to]
     return _Plan(first, last, tuple(ranges))
+
+
+async def _check_ends(cluster: Cluster, ranges: Sequence[BatchRange]) -> None:
+    """Raise `PositionBeyondEndError` for a range that was planned before the store was restored to an earlier state."""
+    ends: dict[str, int] = {}
+    for each in ranges:
+        ends[each.segment] = max(each.end, ends.get(each.segment, 0))
+    for (name, end), info in zip(ends.items(), await segment_infos(cluster, list(ends)), strict=True):
+        if isinstance(info, NoSuchSegmentError | SegmentTruncatedError):
+            continue  # Raised by the read of that range.
+        if isinstance(info, PenstockError):
+            raise info
+        if end > info.length:
+            raise PositionBeyondEndError(name, position=end, end=info.length)
 
 
 def _checked(name: str, info: SegmentInfo | PenstockError, begin: int, behind: int | None) -> int:

@@ -31,6 +31,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     OutcomeUnknownError,
     PenstockError,
+    PositionBeyondEndError,
     SegmentTruncatedError,
     StreamError,
 )
@@ -565,6 +566,12 @@ class Reader(LifeCycle):
                 raise
             _log.warning("reader %s: %s; going on there", self.name, error)
             return True
+        except PositionBeyondEndError:
+            # Not read again: by then the segment may have grown past the position, into the midst of an event.
+            if source.failing_since_s is None:
+                source.failing_since_s = asyncio.get_running_loop().time()
+            self._enqueue(source)
+            raise
         except PenstockError:
             # The next call reads again from where the events end, and raises again while the reason lasts.
             if source.failing_since_s is None:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from penstock.client.cluster import Cluster
 from penstock.client.segment_extents import segment_infos
 from penstock.client.times import cut_at_time
-from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError
+from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError, PositionBeyondEndError
 from penstock.model.names import parse_segment_name, segment_name, split_scoped_name
 from penstock.model.stream_cuts import EARLIEST, LATEST, OFFSET_FUTURE, StreamCut, is_cut_text
 from penstock.model.times import Time, is_time, time_ms
@@ -150,7 +150,11 @@ async def _check_cut(cluster: Cluster, stream: str, cut: StreamCut) -> None:
         if isinstance(info, PenstockError):
             raise info
         if offset > info.length:
-            raise InvalidArgumentError(
-                f"the stream cut lies beyond the end of {stream}: {segment} has {info.length} bytes, the cut says "
-                f"{offset}; nothing could ever be read from there on"
+            raise PositionBeyondEndError(
+                segment,
+                position=offset,
+                end=info.length,
+                message=f"the stream cut lies beyond the end of {stream}: {segment} has {info.length} bytes, the cut "
+                f"says {offset}; nothing could ever be read from there on. The data before it are lost, as after a "
+                "restore from an older backup: take a new cut",
             )

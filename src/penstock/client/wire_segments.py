@@ -14,12 +14,14 @@ from random import Random
 from penstock.client.connection_pool import ConnectionPool, Purpose
 from penstock.client.deadline import within
 from penstock.client.exchanges import Exchanges, in_time
+from penstock.client.known_ends import KnownEnds
 from penstock.client.replies import error_of, expect, unexpected
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     BadOffsetError,
     OutcomeUnknownError,
     PenstockError,
+    PositionBeyondEndError,
     SegmentTruncatedError,
     TableKeyMissingError,
     TableKeyVersionError,
@@ -133,6 +135,7 @@ class WireSegments:
         self._settings = settings
         self._rng = rng
         self._token = token
+        self._known_ends = KnownEnds()
         self._exchanges = Exchanges(pool, settings, rng, waits_for_space=waits_for_space)
 
     # -- segments -----------------------------------------------------------------------------------------------
@@ -328,12 +331,28 @@ class WireSegments:
         return await self._read(segment, offset, min(length, READ_LENGTH_MAX), wait=True)
 
     async def _read(self, segment: str, offset: int, length: int, *, wait: bool) -> SegmentData:
+        async def exchange(connection: WireConnection) -> WireCommand:
+            if not self._known_ends.reaches(connection, segment, offset):
+                # Nobody would answer a read beyond the end before the segment has grown past it.
+                request_id = connection.next_request_id()
+                found = await connection.request(request_id, GetStreamSegmentInfo(request_id, segment, self._token))
+                if isinstance(found, WrongHost):
+                    return found
+                # What else the segment store answers, it answers to the read, too.
+                if isinstance(found, StreamSegmentInfo):
+                    if offset > found.write_offset:
+                        raise PositionBeyondEndError(segment, position=offset, end=found.write_offset)
+                    self._known_ends.note(connection, segment, found.write_offset)
+            request_id = connection.next_request_id()
+            command = ReadSegment(segment, offset, length, self._token, request_id)
+            reply = await connection.request(request_id, command, timeout_s=None)
+            if isinstance(reply, SegmentRead):
+                self._known_ends.note(connection, segment, offset + len(reply.buffer))
+            return reply
+
         while True:
-            reply = await self._ask(
-                segment,
-                lambda request_id: ReadSegment(segment, offset, length, self._token, request_id),
-                purpose=Purpose.READ,
-                timeout_s=None,
+            reply = await self._exchanges.run(
+                segment, exchange, Purpose.READ, is_repeatable=True, is_long_poll=True
             )
             if isinstance(reply, SegmentIsSealed):
                 # Sealed while waiting at the tail.

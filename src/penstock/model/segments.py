@@ -197,7 +197,8 @@ class Segments(Protocol):
         """Read up to `length` bytes from `offset`; fewer come at the tail or at a boundary of the cache.
 
         At the tail of an unsealed segment: an empty answer, or with `wait` the data that arrive next.
-        Raises `SegmentTruncatedError` before the start offset.
+        Raises `SegmentTruncatedError` before the start offset. Over the wire raises `PositionBeyondEndError` beyond
+        the end with `wait`, unless a position there existed on the same connection.
         """
 
     async def get_attribute(self, segment: str, attribute_id: bytes) -> int:

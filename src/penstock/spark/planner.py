@@ -18,7 +18,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
-from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError
+from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PositionBeyondEndError
+from penstock.model.names import segment_name, split_scoped_name
 from penstock.spark.offsets import Cut
 from penstock.spark.sharing import Claims, Lookup, share_bytes, share_events
 
@@ -119,6 +120,10 @@ class StreamView(Protocol):
         """Return the end of the event that starts at `start`."""
 
 
+def _full_name(view: StreamView, segment: int) -> str:
+    return segment_name(*split_scoped_name(view.name), segment)
+
+
 class _Walk:
     """A cut on its way from a start towards an end, and the ranges it has passed."""
 
@@ -172,6 +177,10 @@ class _Walk:
         result: dict[int, int] = {}
         for segment in sorted(self.cut):
             left = self.limit(segment) - self.cut[segment]
+            if left < 0 and segment not in self.end:
+                raise PositionBeyondEndError(
+                    _full_name(self.view, segment), position=self.cut[segment], end=self.limit(segment)
+                )
             if left < 0:
                 raise InvalidArgumentError(
                     f"stream {self.view.name}: segment {segment} is to be read from byte {self.cut[segment]}, but "
@@ -369,7 +378,8 @@ def check_ranges(view: StreamView, ranges: Sequence[ByteRange]) -> None:
     """Check that the stream holds every byte of `ranges`, before a task waits for bytes that may never come.
 
     Raises:
-        InvalidArgumentError: a range goes past the end of its segment, or starts before what is kept.
+        PositionBeyondEndError: a range goes past the end of its segment.
+        InvalidArgumentError: a range starts before what is kept.
         NoSuchSegmentError: a segment was truncated whole.
     """
     for each, extent in zip(ranges, view.extents([each.segment for each in ranges]), strict=True):
@@ -377,10 +387,14 @@ def check_ranges(view: StreamView, ranges: Sequence[ByteRange]) -> None:
             extent.add_note(f"bytes [{each.start}, {each.end}) of it are gone: {TRUNCATED}")
             raise extent
         if each.end > extent.length:
-            raise InvalidArgumentError(
-                f"stream {view.name}: bytes [{each.start}, {each.end}) of segment {each.segment} are asked for, but it "
-                f"ends at {extent.length}: the cut lies past the end of the stream, or the stream was deleted and "
-                "created again; use cuts of this stream, or a new checkpoint location"
+            raise PositionBeyondEndError(
+                _full_name(view, each.segment),
+                position=each.end,
+                end=extent.length,
+                message=f"stream {view.name}: bytes [{each.start}, {each.end}) of segment {each.segment} are asked "
+                f"for, but it ends at {extent.length}: the cut lies past the end of the stream, which was restored "
+                "from an older backup, or deleted and created again; use cuts of this stream, or a new checkpoint "
+                "location"
             )
         if each.start < extent.start_offset:
             raise InvalidArgumentError(

@@ -20,6 +20,7 @@
     │   ├── SegmentBackloggedError      long-term storage does not take it; a retry is safe
     │   ├── SegmentSealedError
     │   ├── SegmentTruncatedError       fields `start_offset`, `offset`
+    │   ├── PositionBeyondEndError      fields `position`, `end`; also an InvalidArgumentError
     │   ├── BadOffsetError              fields `expected`, `actual`
     │   ├── SegmentMergedError
     │   ├── BadEventNumberError         another connection has written with this writer id
@@ -120,6 +121,7 @@ from penstock.model.errors.segments import (
     ContainerOfflineError,
     NoSuchSegmentError,
     OwnershipUnconfirmedError,
+    PositionBeyondEndError,
     SegmentBackloggedError,
     SegmentError,
     SegmentExistsError,
@@ -264,6 +266,7 @@ __all__ = [
     "OwnershipUnconfirmedError",
     "PenstockError",
     "PicklableError",
+    "PositionBeyondEndError",
     "ProtocolError",
     "RemoteFileCopiesError",
     "RemoteFileError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.model.errors.root import PenstockError
+from penstock.model.errors.root import InvalidArgumentError, PenstockError
 
 #: As `penstock.model.segments` has them, which builds on this module.
 _VERSION_ABSENT = -1
@@ -123,6 +123,26 @@ class SegmentTruncatedError(SegmentError):
         super().__init__(segment, f"offset {offset} is not available, the segment starts at {start_offset}")
         self.start_offset = start_offset
         self.offset = offset
+
+
+class PositionBeyondEndError(SegmentError, InvalidArgumentError):
+    """A `position` to read from lies beyond the `end` of the segment, both in bytes: the data before it are lost.
+
+    What was read is durable, so the segment store was restored from an older backup, or the stream was deleted and
+    created again under its name. Reading on there would begin inside an event once the segment is long enough.
+    """
+
+    def __init__(self, segment: str, *, position: int, end: int, message: str = "") -> None:
+        super().__init__(
+            segment,
+            message
+            or f"position {position} lies beyond the end of the segment, byte {end}: the data before it are lost, as "
+            "after a restore from an older backup, or the stream was deleted and created again. Nothing is read there, "
+            "also when the segment grows. Start at a position that exists: reset the reader group, seek, or take a new "
+            "stream cut",
+        )
+        self.position = position
+        self.end = end
 
 
 class BadOffsetError(SegmentError):
