@@ -101,7 +101,9 @@ def test_a_data_directory_of_an_earlier_commit_is_read_and_written(name: str, se
     assert check.returncode == 0, check.stdout + check.stderr
 
 
-def test_a_data_directory_of_a_later_version_is_refused_and_not_changed(server: StandaloneProcess) -> None:
+def test_a_data_directory_of_a_later_version_is_refused_and_not_changed(
+    server: StandaloneProcess, tmp_path: Path
+) -> None:
     """As a later version leaves it: its number is in the record of each log. With the old number all is as it was."""
     unpack("2026-11-26-ac3ec60", server.data_dir)
     before = {path: path.read_bytes() for path in server.data_dir.glob("tier1/*/log.epoch")}
@@ -116,6 +118,11 @@ def test_a_data_directory_of_a_later_version_is_refused_and_not_changed(server: 
         assert fingerprints(server.data_dir) == unchanged
     listed = run_penstock("log", "list", "--data-dir", str(server.data_dir))
     assert listed.stdout.count("later version, ") == CONTAINERS, listed.stdout
+    for command in (["log", "enable", "0"], ["log", "salvage", "0"], ["storage", "backup", str(tmp_path / "backup")]):
+        refused = run_penstock(*command, "--data-dir", str(server.data_dir))
+        assert refused.returncode == 1, refused
+        assert "was written by a later version of Penstock" in refused.stderr
+    assert fingerprints(server.data_dir) == unchanged
     for path, data in before.items():
         path.write_bytes(data)
     server.start()

@@ -20,7 +20,8 @@ from penstock.segmentstore.later_format import version_error
 #: Serialisation version u8, key length u32, value length i32 (-1 = removal), explicit version i64 (NO_VALUE = offset).
 ENTRY_HEADER: Final = struct.Struct(">BIiq")
 ENTRY_FORMAT_VERSION: Final = 1
-#: An entry has no checksum of its own, so only the next versions are taken for such. All else is damage.
+#: An entry has no checksum of its own, so only the next versions are taken for such, with lengths that an entry may
+#: have. All else is damage.
 _LATER_VERSIONS: Final = range(ENTRY_FORMAT_VERSION + 1, 16)
 ENTRY_LENGTH_MAX: Final = ENTRY_HEADER.size + TABLE_KEY_LENGTH_MAX + TABLE_VALUE_LENGTH_MAX
 BATCH_LENGTH_MAX: Final = 32 * 1024 * 1024
@@ -110,12 +111,9 @@ def parse_entries(segment: str, data: bytes, offset: int) -> Iterator[ParsedEntr
     header_length = ENTRY_HEADER.size
     while end - position >= header_length:
         format_version, key_length, value_length, version = ENTRY_HEADER.unpack_from(data, position)
-        if (
-            format_version != ENTRY_FORMAT_VERSION
-            or not 0 < key_length <= TABLE_KEY_LENGTH_MAX
-            or not -1 <= value_length <= TABLE_VALUE_LENGTH_MAX
-        ):
-            if format_version in _LATER_VERSIONS:
+        has_lengths = 0 < key_length <= TABLE_KEY_LENGTH_MAX and -1 <= value_length <= TABLE_VALUE_LENGTH_MAX
+        if format_version != ENTRY_FORMAT_VERSION or not has_lengths:
+            if has_lengths and format_version in _LATER_VERSIONS:
                 path = f"the entry at byte {offset + position} of table segment {segment}"
                 raise version_error(path, format_version, (ENTRY_FORMAT_VERSION,))
             raise CorruptionError(segment, offset + position, "these bytes are not a table entry")
