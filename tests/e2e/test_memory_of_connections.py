@@ -15,7 +15,15 @@ import pytest
 
 from penstock.standalone_process import child_environment
 from penstock.wire.codec import encode
-from penstock.wire.commands import AppendBlockEnd, Hello, SetupAppend, TableKeyValue, UpdateTableEntries
+from penstock.wire.commands import (
+    AppendBlockEnd,
+    Hello,
+    ReadTable,
+    SetupAppend,
+    TableKey,
+    TableKeyValue,
+    UpdateTableEntries,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -100,8 +108,8 @@ def set_up(port: int, number: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def stalled() -> Iterator[tuple[list[socket.socket], int, int]]:
-    """A server whose log has stalled, with a writer on each connection: these, its process id, its resident bytes."""
+def running() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server: its process, and its port."""
     process = subprocess.Popen(
         [sys.executable, "-c", SERVER],
         stdin=subprocess.PIPE,
@@ -109,21 +117,30 @@ def stalled() -> Iterator[tuple[list[socket.socket], int, int]]:
         text=True,
         env=child_environment(),
     )
-    wires: list[socket.socket] = []
     try:
-        assert process.stdin is not None
         assert process.stdout is not None
-        port = int(process.stdout.readline())
-        wires += [set_up(port, number) for number in range(CONNECTION_COUNT)]
-        process.stdin.write("stall\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "stalled\n"
-        yield wires, process.pid, resident_bytes(process.pid, "VmRSS")
+        yield process, int(process.stdout.readline())
     finally:
-        for wire in wires:
-            wire.close()
         process.kill()
         process.wait()
+
+
+@contextlib.contextmanager
+def stalled() -> Iterator[tuple[list[socket.socket], int, int]]:
+    """A server whose log has stalled, with a writer on each connection: these, its process id, its resident bytes."""
+    wires: list[socket.socket] = []
+    with running() as (process, port):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            wires += [set_up(port, number) for number in range(CONNECTION_COUNT)]
+            process.stdin.write("stall\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "stalled\n"
+            yield wires, process.pid, resident_bytes(process.pid, "VmRSS")
+        finally:
+            for wire in wires:
+                wire.close()
 
 
 def send_all(flow: dict[socket.socket, memoryview]) -> dict[socket.socket, int]:
@@ -193,3 +210,25 @@ def test_lists_of_the_smallest_entries_hold_a_bounded_amount_of_memory_against_a
         grown = resident_bytes(pid, "VmHWM") - before
         assert flow, "less was sent than the budget has room for"
         assert grown <= BUDGET_BYTES + CACHE_BYTES + SLACK_BYTES, f"{grown / MIB:.0f} MiB"
+
+
+def test_replies_that_are_not_taken_hold_a_bounded_amount_of_memory() -> None:
+    """A hundred reads of a table of 5 MiB, asked for over one connection that then takes nothing."""
+    with running() as (process, port):
+        wire = set_up(port, 0)
+        wire.setblocking(True)
+        table = "s/k0/0.#epoch.0"
+        for number in range(10):
+            entry = TableKeyValue(bytes([number]), -1, bytes(MIB // 2))
+            wire.sendall(encode(UpdateTableEntries(number, table, "", [entry], -1)))
+            assert wire.recv(4096)
+        until_idle(process.pid)
+        before = resident_bytes(process.pid, "VmRSS")
+        keys = [TableKey(bytes([number]), -1) for number in range(10)]
+        wire.sendall(encode(ReadTable(1, table, "", keys)) * 100)
+        time.sleep(QUIET_S)
+        until_idle(process.pid)
+        grown = resident_bytes(process.pid, "VmHWM") - before
+        assert select.select([wire], [], [], 0.0)[0], "nothing was answered"
+        assert grown <= 8 * MIB + 3 * 6 * MIB + SLACK_BYTES, f"{grown / MIB:.0f} MiB"
+        wire.close()

@@ -23,6 +23,7 @@ from penstock.runtime.failure_levels import level_of
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import IngestWindow
+from penstock.segmentstore.long_replies import LONG_REPLY_REQUESTS, LongReplies
 from penstock.segmentstore.read_processor import ReadProcessor
 from penstock.segmentstore.request_memory import memory_of
 from penstock.segmentstore.request_processor import RequestProcessor
@@ -109,6 +110,14 @@ class Connection(asyncio.BufferedProtocol):
             server.store, transient_segments_max=server.settings.transient_segments_max
         )
         self._reads = ReadProcessor(server.store, self, server.loop, server.settings.reads_max)
+        self._long_replies = LongReplies(
+            self,
+            self._requests.answer,
+            container_count=server.store.settings.container_count,
+            under_way_max=server.settings.table_reads_max,
+        )
+        #: Of long replies that are queued and not handed to the transport yet.
+        self._long_reply_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport
         self._out: list[Buffer] = []
@@ -245,6 +254,7 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_slow_replies()
         self.is_write_blocked = False
         self._reads.resume()
+        self._long_replies.resume()
         self._update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -312,7 +322,10 @@ class Connection(asyncio.BufferedProtocol):
     async def _answer(self, command: WireCommand, byte_count: int) -> None:
         """Answer a request that `byte_count` was noted for. Cancelled before it begins, the connection is lost."""
         try:
-            self.send(encode(await self._requests.answer(command)))
+            if isinstance(command, LONG_REPLY_REQUESTS):
+                await self._long_replies.reply(command)
+            else:
+                self.send(encode(await self._requests.answer(command)))
         finally:
             self.note_outstanding(-byte_count)
 
@@ -331,6 +344,16 @@ class Connection(asyncio.BufferedProtocol):
         if not self._flush_is_due:
             self._flush_is_due = True
             self._server.flush_later(self)
+
+    @property
+    def takes_replies(self) -> bool:
+        """See `LongReplyHost.takes_replies`."""
+        return not self.is_write_blocked and self._long_reply_bytes <= self._settings.write_buffer_bytes_max
+
+    def send_long(self, frame: bytes) -> None:
+        """See `LongReplyHost.send_long`."""
+        self._long_reply_bytes += len(frame)
+        self.send(frame)
 
     def acknowledge_later(self) -> None:
         """See `Replies.acknowledge_later`."""
@@ -420,6 +443,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(out)
         if self._slow_reply_bytes:
             self._note_slow_replies()
+        if self._long_reply_bytes:
+            self._long_reply_bytes = 0
+            if not self.is_write_blocked:
+                self._long_replies.resume()
 
     # Flow control.
 

@@ -147,6 +147,8 @@ class ConnectionSettings:
             more it is told to try again later.
         transient_segments_max: large events that one connection may write at the same time; for more it is told to try
             again later.
+        table_reads_max: reads of tables under way on one connection in each container. Each may hold a reply of 16 MiB
+            that is partly made; replies are made only while the client takes them.
         connections_max: connections served at once; more are refused. Fewer when the process may not have so many
             descriptors, see `DescriptorSettings`.
         accept_backlog: connections waiting to be accepted.
@@ -172,6 +174,7 @@ class ConnectionSettings:
     writer_bytes_max: int = 8 * MIB
     writers_bytes_max: int = 64 * MIB
     transient_segments_max: int = 256
+    table_reads_max: int = 32
     connections_max: int = 4096
     accept_backlog: int = 1024
     drain_timeout_s: float = 5.0
