@@ -29,13 +29,13 @@ from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
 from penstock.model.segments import SegmentInfo
 from penstock.spark import several
-from penstock.spark.options import StoreSettings, parse_source_options
+from penstock.spark.options import SourceOptions, StoreSettings, parse_source_options
 from penstock.spark.planner import advance, ranges_between
 from penstock.spark.several import StreamSet
 from penstock.spark.source import PenstockBatchReader, PenstockStreamReader
 from spark.test_spark_planner import ModelStream, check_all_is_covered, streams
 from support.clock import SetClock
-from support.live_writer import SLOW_S
+from support.live_writer import SLOW_S, check_gapless
 from support.spark_queries import read, run_to_the_end, scale
 
 if TYPE_CHECKING:
@@ -78,6 +78,16 @@ class Query:
 
 def written(stream: str, events: list[bytes]) -> Counter[tuple[str, bytes]]:
     return Counter((stream, event) for event in events)
+
+
+def of_stream(rows: Counter[tuple[str, bytes]], wanted: str) -> Counter[bytes]:
+    return Counter({event: count for (stream, event), count in rows.items() if stream == wanted})
+
+
+def batch_events(options: SourceOptions) -> Counter[bytes]:
+    reader = PenstockBatchReader(options)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return Counter(event for batch in batches for event in batch.column("event").to_pylist())
 
 
 @pytest.fixture
@@ -130,54 +140,66 @@ def test_messages_name_segment_and_stream() -> None:
     assert list(StreamSet(StoreSettings("tcp://nobody:1"), ["s/a"]).joined({"s/a": {7: 1}})) == [7]
 
 
-def test_a_new_stream_is_read_from_its_beginning_and_a_batch_comes_again_as_it_was(store, new_streams, write) -> None:
+def test_a_new_stream_is_read_from_its_beginning_and_a_batch_comes_again_as_it_was(
+    store, new_streams, write, live
+) -> None:
     scope, first, other = new_streams("orders-1", "others")
+    writer = live(first)
     query = Query(store, f"{scope}/orders-*,{other}", start="latest")
-    old = written(first, write(first, 5))
-    assert query.step() == old
+    writer.wait_for(5)
+    seen = query.step()
+    assert {stream for stream, _ in seen} == {first}
     _, second = new_streams("orders-2")
     early = write(second, 10)
     start = query.at
     end = query.plan(3 * EVENT_BYTES)
     rows = query.rows(start, end)
     assert 0 < rows.total() <= 3
-    assert {stream for stream, _ in rows} == {second}
     # What comes before the batch is run, or run again by the next driver, is none of it.
-    write(second, 10, first=10)
-    write(first, 10, first=5)
+    late = write(second, 10, first=10)
+    writer.wait_for(10)
     later = Query(store, f"{scope}/orders-*,{other}", at=start)
     assert later.rows(start, end) == rows
     later.at = end
-    while (following := later.step(100 * EVENT_BYTES)).total():
-        rows += following
-    assert {event for stream, event in rows if stream == second and event in early} == set(early)
-    assert rows.total() == 30
-    assert max(rows.values()) == 1
+    seen += rows + later.step(10 * EVENT_BYTES)
+    everything = writer.stop()
+    seen += later.step()
+    assert later.plan() == later.at
+    assert of_stream(seen, second) == Counter(early + late)
+    check_gapless(everything, of_stream(seen, first).elements())
 
 
-def test_limits_are_of_all_streams_and_each_gets_its_share(store, new_streams, write) -> None:
+def test_limits_are_of_all_streams_and_each_gets_its_share(store, new_streams, write, live) -> None:
     scope, small, large = new_streams("a", "b", segment_count=1)
     events = written(small, write(small, 10)) + written(large, write(large, 90))
+    writer = live(large, SLOW_S)
     query = Query(store, f"{scope}/*")
-    rows = query.step(10 * EVENT_BYTES)
-    assert Counter(stream for stream, _ in rows.elements()) == {small: 1, large: 9}
+    steps = [query.step(10 * EVENT_BYTES) for _ in range(5)]
+    assert all(8 <= step.total() <= 10 for step in steps)
+    rows = sum(steps, Counter())
+    # About a tenth of what is there is of the small stream.
+    assert 3 <= of_stream(rows, small).total() <= 6
     assert query.step(EVENT_BYTES - 1).total() == 1
+    writer.stop()
     while (following := query.step(7 * EVENT_BYTES)).total():
         assert following.total() <= 7
         rows += following
-    assert (events - rows).total() == 1
+    assert (events + written(large, writer.events) - rows).total() == 1
     assert query.plan() == query.at
 
 
-def test_a_pattern_that_finds_nothing_waits_for_its_first_stream(store, new_streams, write) -> None:
+def test_a_pattern_that_finds_nothing_waits_for_its_first_stream(store, new_streams, live) -> None:
     (scope,) = new_streams()
     query = Query(store, f"{scope}/orders-*", start="latest")
     assert json.loads(query.at) == {"streams": {}, "v": 2}
     assert query.plan() == query.at
     _, stream = new_streams("orders-1")
-    events = write(stream, 5)
-    assert query.step() == written(stream, events)
+    writer = live(stream)
+    rows = query.step()
+    assert rows
     assert "since" in query.at
+    events = writer.stop()
+    assert rows + query.step() == written(stream, events)
     assert query.plan() == query.at
     batch = PenstockBatchReader(parse_source_options({"uri": store.uri, "stream": f"{scope}/none-*"}))
     assert batch.partitions() == []
@@ -217,16 +239,17 @@ def delete(client: Client, stream: str) -> None:
 
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_a_deleted_stream_goes_by_fail_on_data_loss(
-    store, client, new_streams, write, caplog, is_planned: bool
+    store, client, new_streams, write, live, caplog, is_planned: bool
 ) -> None:
     """Deleted before its batch is planned, or before it is read; made anew, it is read from its beginning."""
     scope, kept, gone = new_streams("a", "b")
+    writer = live(kept)
     names = f"{kept},{scope}/b*"
     failing, passing = Query(store, names), Query(store, names, failOnDataLoss="false")
-    for query in (failing, passing):
-        query.step()
+    failing.step()
+    seen = passing.step()
     write(gone, 10)
-    events = written(kept, write(kept, 5))
+    writer.wait_for(5)
     start, end = passing.at, passing.plan()
     delete(client, gone)
     with pytest.raises(NoSuchStreamError):
@@ -236,102 +259,113 @@ def test_a_deleted_stream_goes_by_fail_on_data_loss(
             rows, passing.at = passing.rows(start, end), end
         else:
             rows = passing.step()
-    assert rows == events
+    assert {stream for stream, _ in rows} == {kept}
     assert f"stream {gone}, which was deleted" in caplog.text
     new_streams("b")
-    anew = write(gone, 3, first=50)
-    assert passing.step() == written(gone, anew)
+    anew = Counter(write(gone, 3, first=50))
+    seen += rows + passing.step()
+    assert of_stream(seen, gone) == anew
     # A query that has not looked in between knows the new stream by its segments.
     late = Query(store, names, at=start, failOnDataLoss="false")
-    assert late.step() == written(gone, anew) + events
+    assert of_stream(late.step(), gone) == anew
     with pytest.raises(Exception, match="gone"):
         Query(store, names, at=start).step()
+    events = writer.stop()
+    seen += passing.step()
+    assert of_stream(seen, kept) == Counter(events)
 
 
-def test_a_query_of_one_stream_goes_on_as_one_of_several(store, new_streams, write) -> None:
+def test_a_query_of_one_stream_goes_on_as_one_of_several(store, new_streams, write, live) -> None:
     scope, first, second = new_streams("a", "b")
-    write(first, 5)
+    writer = live(first)
     alone = Query(store, first)
-    alone.step()
-    later, others = write(first, 5, first=5), write(second, 5)
+    seen = alone.step()
+    others = write(second, 5)
     query = Query(store, f"{first},{second}", at=alone.at)
-    assert query.step() == written(first, later) + written(second, others)
+    writer.wait_for(5)
+    rows = query.step()
+    assert {stream for stream, _ in rows} == {first, second}
     with pytest.raises(InvalidArgumentError, match="belongs to a query of the streams"):
         Query(store, first, at=query.at).plan()
     # Streams that option `stream` no longer names are left.
     fewer = Query(store, f"{scope}/a*", at=query.at)
-    assert fewer.step() == Counter()
+    events = writer.stop()
+    seen += rows + fewer.step()
+    assert seen == written(first, events) + written(second, others)
     assert set(json.loads(fewer.at)["streams"]) == {first}
 
 
-def test_cuts_are_of_some_streams_and_the_others_are_read_whole(store, client, new_streams, write) -> None:
+def test_cuts_are_of_some_streams_and_the_others_are_read_whole(store, client, new_streams, write, live) -> None:
     scope, first, second = new_streams("a", "b")
-    write(first, 5)
+    writer = live(first)
+    writer.wait_for(5)
     cut = client.tail(first).to_text()
-    later, others = write(first, 5, first=5), write(second, 5)
+    before = Query(store, first, until=cut).step()
+    others = write(second, 5)
+    writer.wait_for(5)
     end = Query(store, f"{scope}/*")
-    end.step()
-    write(first, 5, first=10)
-    wanted = written(first, later) + written(second, others)
+    wanted = end.step() - before
+    writer.wait_for(5)
+    assert of_stream(wanted, second) == Counter(others)
+    assert of_stream(wanted, first).total() >= 5
     assert Query(store, f"{scope}/*", start=cut, until=end.at).step() == wanted
     reader = Query(store, f"{scope}/*", start=cut, until=end.at).reader
-    batch = PenstockBatchReader(reader._options)
-    rows = Counter(
-        event
-        for partition in batch.partitions()
-        for part in batch.read(partition)
-        for event in part.column("event").to_pylist()
-    )
-    assert rows == Counter(later + others)
+    assert batch_events(reader._options) == Counter(event for _, event in wanted.elements())
 
 
-def test_a_run_to_what_is_there_now_knows_no_later_streams(store, new_streams, write) -> None:
+def test_a_run_to_what_is_there_now_knows_no_later_streams(store, new_streams, write, live) -> None:
     scope, first = new_streams("a")
-    write(first, 5)
+    writer = live(first)
     query = Query(store, f"{scope}/*")
+    there = len(writer.events)
     query.reader.prepareForTriggerAvailableNow()
     _, second = new_streams("b")
-    write(second, 5)
-    assert query.step().total() == 5
+    later = write(second, 5)
+    writer.wait_for(5)
+    rows = query.step()
+    assert of_stream(rows, first).total() == rows.total() >= there
     assert query.plan() == query.at
+    writer.wait_for(1)
+    assert query.plan() == query.at
+    events = writer.stop()
+    rows += Query(store, f"{scope}/*", at=query.at).step()
+    assert rows == written(first, events) + written(second, later)
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_a_query_starts_and_ends_at_times_and_its_end_is_one(store, client, new_streams, write, is_alone: bool) -> None:
+def test_a_query_starts_and_ends_at_times_and_its_end_is_one(store, new_streams, live, is_alone: bool) -> None:
     """Stores come to know times better as a segment grows; what a query once took for its end stays that."""
     scope, stream = new_streams("a", segment_count=1)
     name = stream if is_alone else f"{scope}/*"
-    early = write(stream, 5)
-    time.sleep(0.002)  # Stores know milliseconds: what was stored in the one that is asked for may lie behind the cut.
-    moment = datetime.now(UTC).isoformat()
-    assert client.cut_at_time(stream, moment) == client.tail(stream)
+    writer = live(stream)
+    writer.wait_for(5)
+    early, moment = written(stream, list(writer.events)), datetime.now(UTC).isoformat()
     ending = Query(store, name, until=moment)
-    assert ending.step(3 * EVENT_BYTES).total() == 3
-    late = write(stream, 5, first=5)
-    # A later run, too; without what the first one has found the end would be the tail.
+    assert (rows := ending.step(3 * EVENT_BYTES)).total() == 3
+    # The end was resolved by now: an event may be stored that the writer does not know of yet.
+    known = len(writer.events) + 1
+    writer.wait_for(20)
+    # A later run, too; without what the first one has found the end would be another one.
     again = Query(store, name, at=ending.at, until=moment)
-    assert again.step().total() == 2
+    rest = again.step()
     assert again.plan() == again.at
-    assert client.cut_at_time(stream, moment, is_end=True) == client.tail(stream)
-    assert set(again.rows(ending.at, again.at)) == {(stream, event) for event in early[3:]}
+    assert early <= rows + rest
+    assert (rows + rest).total() <= known
+    assert again.rows(ending.at, again.at) == rest
     # A start at a time leaves nothing of then out; what comes is a batch as well as a query.
-    moment = datetime.now(UTC).isoformat()
-    last = write(stream, 5, first=10)
+    before, moment = len(writer.events) + 1, datetime.now(UTC).isoformat()
+    writer.wait_for(5)
+    late = writer.stop()[before:]
     rows = Query(store, name, start=moment).step()
-    assert rows >= written(stream, last)
+    assert rows >= written(stream, late)
     options = parse_source_options({"uri": store.uri, "stream": name, "start": moment})
-    batch = PenstockBatchReader(options)
-    found = [part for each in batch.partitions() for part in batch.read(each)]
-    assert Counter(event for part in found for event in part.column("event").to_pylist()) == Counter(
-        event for _, event in rows.elements()
-    )
-    assert len(early + late + last) == 15
+    assert batch_events(options) == Counter(event for _, event in rows.elements())
 
 
 def test_streams_of_a_pattern_scale_under_a_query(spark, store, new_streams, write, live, tmp_path: Path) -> None:
     """In a session: rows name their streams, and a second run finds a stream that is new."""
     scope, first = new_streams("orders-1", segment_count=1)
-    frame = spark.readStream.format("penstock").options(uri=store.uri, start="earliest", maxBytesPerTrigger=300)
+    frame = spark.readStream.format("penstock").options(uri=store.uri, start="earliest", maxBytesPerTrigger=600)
     frame = frame.load(f"{scope}/orders-*").select("scope", "stream", "event")
     events = written(first, write(first, 20))
     writer = live(first, SLOW_S)
@@ -341,7 +375,7 @@ def test_streams_of_a_pattern_scale_under_a_query(spark, store, new_streams, wri
     _, second = new_streams("orders-2")
     events += written(second, write(second, 20)) + written(first, writer.stop())
     query = run_to_the_end(frame, tmp_path / "out", tmp_path / "checkpoint")
-    assert max(report.numInputRows for report in query.recentProgress) <= 10
+    assert max(report.numInputRows for report in query.recentProgress) <= 21
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert Counter((f"{row.scope}/{row.stream}", bytes(row.event)) for row in rows) == events
     batch = read(spark, store, f"{first},{second}").groupBy("stream").count()
@@ -391,9 +425,10 @@ def test_a_micro_batch_ends_amid_no_transaction(
     committers = [threading.Thread(target=commit) for _ in range(4)]
     for committer in committers:
         committer.start()
-    grown = set()
+    grown, plan_count, until_s = set[int](), 0, time.monotonic() + 60
     try:
-        for _ in range(40):
+        # A busy machine may plan often before anything was committed.
+        while (plan_count := plan_count + 1) <= 40 or (len(grown) <= 2 and time.monotonic() < until_s):
             end = query.reader.latestOffset(json.loads(query.at), ReadAllAvailable())
             positions = end["positions"] if is_alone else end["streams"][stream]["positions"]
             ahead = {int(offset) - at_first.positions[int(segment)] for segment, offset in positions.items()}

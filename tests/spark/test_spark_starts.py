@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from penstock.model.errors import PenstockError
 from penstock.spark.options import parse_source_options
 from penstock.spark.source import PenstockStreamReader
-from support.live_writer import LIVE_KEY_COUNT
+from support.live_writer import check_gapless
 from support.spark_queries import events_of, follow, run_to_the_end, scale
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -77,18 +77,6 @@ class SparkCalls:
         events = self.run()
         self.commit()
         return events
-
-
-def check_gapless(written: Sequence[bytes], seen: Sequence[bytes]) -> None:
-    """Check that `seen` has no event twice, and of each routing key all that was written from its first one on.
-
-    A cut has one place in each segment, taken at moments that may lie apart.
-    """
-    assert max(Counter(seen).values()) == 1
-    found = set(seen)
-    for key in range(LIVE_KEY_COUNT):
-        mine = [event in found for event in written[key::LIVE_KEY_COUNT]]
-        assert mine == sorted(mine), f"key {key}"
 
 
 def start_text(client, stream: str, start: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -71,3 +73,15 @@ class LiveWriter:
         except BaseException as error:
             self._failure = error
             raise
+
+
+def check_gapless(written: Sequence[bytes], seen: Iterable[bytes]) -> None:
+    """Check that `seen` has no event twice, and of each routing key all that was written from its first one on.
+
+    A cut has one place in each segment, taken at moments that may lie apart.
+    """
+    counts = Counter(seen)
+    assert max(counts.values()) == 1
+    for key in range(LIVE_KEY_COUNT):
+        mine = [event in counts for event in written[key::LIVE_KEY_COUNT]]
+        assert mine == sorted(mine), f"key {key}"
