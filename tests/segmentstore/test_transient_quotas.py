@@ -1,4 +1,4 @@
-"""A client that makes transient segments without end, over a real socket: it is told to wait, others notice nothing."""
+"""A client that makes transient segments without end, over a real socket: it gets "busy", others are served."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_what_was_merged_or_deleted_does_not_count(service: WireService) -
 
 
 async def test_what_others_have_deleted_does_not_count(service: WireService) -> None:
-    """As the container does with idle ones: the connection is not told, and looks when its limit is reached."""
+    """As the container does with idle ones: the connection finds out when its limit is reached."""
     wire = await service.connect()
     names = [await make(wire) for _ in range(LIMIT)]
     for name in names:

@@ -258,8 +258,8 @@ class TransientSettings:
         share_percent_max: all transient segments of a container take at most this share of `active_segments_max`; the
             rest is reserved for other segments, ...
         parent_max: ... and those of one parent segment are at most so many. More are refused: the client tries again.
-        idle_s: one that has taken no bytes for so long is deleted. Time in which the container takes nothing from
-            anybody does not count.
+        idle_s: one that has taken no bytes for so long is deleted. Time in which the container takes no
+            appends at all does not count.
         sweep_interval_s: how often idle ones are looked for.
     """
 

@@ -143,10 +143,10 @@ class ConnectionSettings:
         tail_reads_bytes_max: ... and of those on all connections together; each holds no more than is free.
         writer_bytes_max: memory of the writers that one connection has set up, 1 KiB each; a peer with more is
             disconnected, and sets those up again that it still uses ...
-        writers_bytes_max: ... and of those of all connections together. Each connection holds no more than is free; for
-            more it is told to try again later.
-        transient_segments_max: large events that one connection may write at the same time; for more it is told to try
-            again later.
+        writers_bytes_max: ... and of those of all connections together. Each connection holds no more than is free;
+            further writers are refused as busy.
+        transient_segments_max: large events that one connection may write at the same time; further ones are refused as
+            busy.
         table_reads_max: reads of tables under way on one connection in each container. Each may hold a reply of 16 MiB
             that is partly made; replies are made only while the client takes them.
         connections_max: connections served at once; more are refused. Fewer when the process may not have so many

@@ -1,4 +1,4 @@
-"""Limits of transient segments in one container, and what happens to those that nobody continues."""
+"""Limits of transient segments in one container, and what happens to those that take no more bytes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Clock:
         self._loop.time = lambda: at_s  # type: ignore[method-assign]  # The clock is the seam.
 
 
-async def test_those_that_nobody_continues_are_deleted(lives: Incarnations) -> None:
+async def test_those_that_take_no_more_bytes_are_deleted(lives: Incarnations) -> None:
     """Bytes keep one alive; one without is deleted after `idle_s`, and its slot is free."""
     container = await lives.start(transients=TransientSettings(parent_max=2, idle_s=10.0, sweep_interval_s=60.0))
     alive, left = transient(0), transient(1)

@@ -34,7 +34,7 @@ _INTERVALS_COUNTED_MAX = 2.0
 
 
 class TransientSegments:
-    """The limits of one container's transient segments; deletes those that nobody continues.
+    """The limits of one container's transient segments; deletes those that take no more bytes.
 
     Args:
         count_max: how many the container may have.
@@ -59,7 +59,7 @@ class TransientSegments:
         #: By id, as of the last sweep: the length, and for how many seconds it has been the same.
         self._idle: dict[int, tuple[int, float]] = {}
         self._swept_s = asyncio.get_running_loop().time()
-        #: How many were deleted because nobody continued them.
+        #: How many were deleted because they took no bytes.
         self.expired_count: int = 0
 
     def check(self, name: str) -> None:
@@ -122,7 +122,7 @@ class TransientSegments:
 
     async def _expire(self, segment: Segment) -> bool:
         if segment.use_count or segment.length != self._idle[segment.id][0]:
-            return False  # Somebody has come back to it meanwhile.
+            return False  # It is in use again.
         try:
             await self._delete(segment.name)
         except (NoSuchSegmentError, SegmentMergedError):
