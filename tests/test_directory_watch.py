@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from penstock import directory_watch
 from penstock.data_directory import DataDirectory
 from penstock.directory_watch import DirectoryWatch
 from penstock.model.errors import DataDirectoryInUseError
@@ -82,6 +83,33 @@ async def test_a_directory_whose_file_system_is_gone_is_lost(watched: Watched) -
     assert "unmounted" in str(await watched.watch.lost())
     await watched.watch.stop()
     assert [path for path in watched.disk.files() if path.startswith(ROOT)] == []
+
+
+async def test_a_check_that_hangs_does_not_hold_up_the_stop(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a mount whose server is gone. A lock that it takes after all is given back."""
+    monkeypatch.setattr(directory_watch, "STOP_WAIT_S_MAX", 0.01)
+    begun = asyncio.Event()
+
+    def hang(work: object, function: object, *args: object) -> asyncio.Future[None]:
+        begun.set()
+        return asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(InlineWork, "run", hang)
+    watched.watch.start()
+    await begun.wait()
+    await watched.watch.stop()
+    assert "is left behind" in caplog.text
+
+    def close_meanwhile(call: str, path: str) -> None:
+        if call == DiskCall.LOCK:
+            watched.directory.close()
+
+    watched.disk.remove(f"{ROOT}/LOCK")
+    watched.disk.hook = close_meanwhile
+    assert watched.directory.retake() is None
+    watched.another().open(4)
 
 
 async def test_a_lock_that_cannot_be_taken_is_tried_again_and_said_once(

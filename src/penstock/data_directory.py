@@ -283,6 +283,9 @@ class DataDirectory:
         if former.state() is LockState.DIRECTORY_GONE:
             lock.release()
             raise self._lost(_DIRECTORY_GONE)
+        if self._lock is not former:
+            lock.release()  # It was closed meanwhile.
+            return None
         self._lock = lock
         return former
 

@@ -24,6 +24,9 @@ from penstock.runtime.runtime import Runtime
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+#: How long `DirectoryWatch.stop` waits for a check under way, in seconds. One that hangs for longer is left behind.
+STOP_WAIT_S_MAX = 5.0
+
 
 class DirectoryWatch:
     """Watches one open data directory. `on_retaken` is called with the directory when it was locked again."""
@@ -47,10 +50,20 @@ class DirectoryWatch:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Check no more; wait for a check under way, which may hold a lock."""
+        """Check no more; wait for a check under way, which may take the lock, for `STOP_WAIT_S_MAX`."""
         self._is_stopping.set()
-        if self._task is not None:
-            await self._task
+        if self._task is None:
+            return
+        await asyncio.wait((self._task,), timeout=STOP_WAIT_S_MAX)
+        if not self._task.done():
+            logger.warning(
+                "a check of the data directory %s has not ended within %g s and is left behind; its file system hangs",
+                self._directory.root, STOP_WAIT_S_MAX,
+            )  # fmt: skip
+            self._task.cancel()
+        (result,) = await asyncio.gather(self._task, return_exceptions=True)
+        if isinstance(result, Exception):
+            raise result
 
     async def lost(self) -> DataDirectoryLostError:
         """Wait until the directory is lost for good, and return why."""
