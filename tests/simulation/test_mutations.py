@@ -76,6 +76,7 @@ SLOW = {
     "let each segment read ahead as far as a reader",
     "refuse a second close",
     "write states without a fence",
+    "send no keep-alive",
 }
 
 
