@@ -11,6 +11,7 @@ from penstock.testing.mutations.sinks import SINKS
 from penstock.testing.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
 from penstock.testing.mutations.tables import TABLES_AND_STATES
 from penstock.testing.mutations.users import LONG_OUTAGES, USERS
+from penstock.testing.mutations.wrong_logs import WRONG_LOGS
 from penstock.testing.workloads.plans import ALL_KINDS, PlanSettings
 from penstock.testing.workloads.profile import Profile
 
@@ -38,7 +39,7 @@ OBJECT_RESCUES = replace(RESCUES, name="object rescues", storage="bucket", plan=
 
 _ALL = (
     Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS,
-    RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN,
+    RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS,
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {

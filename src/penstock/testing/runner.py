@@ -22,6 +22,7 @@ from typing import TextIO
 
 from penstock.model.errors import CorruptionError, InconsistentStateError, PenstockError, StorageFullError
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.log_records import EPOCH_FILE
 from penstock.testing.checks.controller import check_controller
 from penstock.testing.checks.history import EpochStarted, check_history
 from penstock.testing.checks.invariants import InvariantMonitor, check_storage, check_store, check_tables
@@ -37,6 +38,7 @@ from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError, SimulationError
 from penstock.testing.simulation.faults import FaultPlan, shrink
 from penstock.testing.simulation.host import Death, Host
+from penstock.testing.simulation.log_faults import WrongLogs
 from penstock.testing.simulation.loop import LoopSettings
 from penstock.testing.simulation.rescuer import replace_machines
 from penstock.testing.simulation.simulation import Simulation, SimulationSettings
@@ -354,8 +356,15 @@ class _Play:
                 self.found(f"{host.name}: container {container_id} is offline for want of room: {failure}")
             if isinstance(failure, InconsistentStateError) and self.fault_counts["MemoryFlip"]:
                 continue  # It begins anew, as it should.
+            if isinstance(failure, CorruptionError) and self._is_wrong_log(failure):
+                continue
             if isinstance(failure, CorruptionError) and not self.scenario.profile.bit_flip_count:
                 self.found(f"{host.name}: container {container_id} met corruption: {failure}")
+
+    def _is_wrong_log(self, failure: CorruptionError) -> bool:
+        """Say whether a fault explains the failure: records of the epoch were exchanged, or are old copies."""
+        faults = (planned.fault for planned in self.scenario.plan.faults)
+        return failure.path.endswith(f"/{EPOCH_FILE}") and any(isinstance(fault, WrongLogs) for fault in faults)
 
     async def _inspect(self, cluster: SimulatedCluster) -> None:
         """Read what the controller and every container have stored."""

@@ -285,9 +285,13 @@ class SegmentContainer(SegmentMerges):
                 # The log may lie on the same file system, and want what chunks take that nobody needs.
                 is_room_short=lambda: self.space.is_storage_low or self.space.is_log_low,
             )
+            # First: records of an old copy lead to chunks that are deleted by now, which is no corruption.
+            is_marked = bool(self.storage.orphans.mark)
+            if is_marked:
+                await self._check_that_log_is_newest()
             await self.storage.open(self._create, progress)
-            self.stale_log.mark = self.storage.orphans.mark
-            await self.stale_log.before_the_first_write(self._settings.recovery_lookup_s)
+            if not is_marked:
+                await self._check_that_log_is_newest()
             self.adoptions = Adoptions(self._chunks, self.state, self.storage, self._settings.layout)
             self.writer = StorageWriter(
                 self.state,
@@ -346,6 +350,10 @@ class SegmentContainer(SegmentMerges):
             recovered.operation_count,
             recovered.byte_count,
         )
+
+    async def _check_that_log_is_newest(self) -> None:
+        self.stale_log.mark = self.storage.orphans.mark
+        await self.stale_log.before_the_first_write(self._settings.recovery_lookup_s)
 
     def _start_deleting(self) -> None:
         """Start everything that deletes from long-term storage. The log is known to be the newest."""

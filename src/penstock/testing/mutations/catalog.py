@@ -69,6 +69,7 @@ from penstock.testing.mutations.subscribers import SUBSCRIBER_MUTATIONS
 from penstock.testing.mutations.tables import TABLE_MUTATIONS
 from penstock.testing.mutations.users import USER_MUTATIONS
 from penstock.testing.mutations.writes_ahead import WRITE_AHEAD_MUTATIONS
+from penstock.testing.mutations.wrong_logs import WRONG_LOG_MUTATIONS
 from penstock.wire.commands import SetupAppend, WireCommand
 
 _KIB = 1024
@@ -502,6 +503,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *REMOTE_MUTATIONS,
     *RESCUE_MUTATIONS,
     *HALF_OPEN_MUTATIONS,
+    *WRONG_LOG_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

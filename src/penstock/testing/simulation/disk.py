@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import posixpath
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from penstock.model.errors import DataDirectoryInUseError, StorageFullError
@@ -277,6 +277,11 @@ class SimulatedDisk:
     def mount(self, path: str) -> None:
         """Undo `unmount`. What was put into the empty directory meanwhile cannot be seen any more."""
         self.tree.mount(path)
+
+    @property
+    def unmounted(self) -> Sequence[str]:
+        """The directories in whose places `unmount` has put others."""
+        return self.tree.unmounted
 
     # What an observer may see.
 

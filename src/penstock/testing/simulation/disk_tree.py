@@ -161,6 +161,11 @@ class DiskTree:
         parent.live[name] = parent.durable[name] = DirectoryNode()
         return True
 
+    @property
+    def unmounted(self) -> Sequence[str]:
+        """See `SimulatedDisk.unmounted`."""
+        return list(self._unmounted)
+
     def mount(self, path: str) -> None:
         """See `SimulatedDisk.mount`."""
         parent, name = self.parent(path)

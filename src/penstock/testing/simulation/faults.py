@@ -19,6 +19,7 @@ from typing import get_args, get_type_hints
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.testing.simulation.host import Death
+from penstock.testing.simulation.log_faults import WRONG_LOG_KINDS, WrongLogs
 from penstock.testing.simulation.owner_faults import Move, Reassignment, Takeover
 from penstock.testing.simulation.simulation import Simulation
 from penstock.testing.simulation.storage_faults import DiskErrors, DiskFull, DiskStall, NoDescriptors, StorageMissing
@@ -203,6 +204,7 @@ Fault = (
     | Takeover
     | Reassignment
     | Move
+    | WrongLogs
 )
 _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
 #: What is planned for a cluster, not drawn for any host: see `workloads.plans`.
@@ -236,6 +238,7 @@ class FaultSettings:
         disk_error_rate_max: highest error rate of a sick disk.
         stall_places: what a `DiskStall` is drawn from.
         mount: what `StorageMissing` takes away.
+        wrong_logs: what a `WrongLogs` is drawn from.
         kinds: names of the kinds to draw from; a name given twice comes twice as often.
     """
 
@@ -246,6 +249,7 @@ class FaultSettings:
     disk_error_rate_max: float = 0.05
     stall_places: tuple[str, ...] = ("/tier1/", "/tier2/", "/")
     mount: str = "/data/tier2"
+    wrong_logs: tuple[str, ...] = WRONG_LOG_KINDS
     kinds: tuple[str, ...] = ("Partition", "Reset", "SlowLink", "Pause", "Crash", "CrashAtDiskCall", "ClockJump")
 
     def __post_init__(self) -> None:
@@ -373,6 +377,9 @@ def _draw_fault(
             return DiskStall(host, rng.choice(settings.stall_places), lasts_s)
         case "StorageMissing":
             return StorageMissing(host, settings.mount, lasts_s, rng.random() < 0.3)
+        case "WrongLogs":
+            age_s, down_s = round(rng.uniform(1.0, settings.lasts_s_max), 6), round(rng.uniform(0.01, 0.5), 6)
+            return WrongLogs(host, rng.choice(settings.wrong_logs), age_s, down_s, 0.5 + lasts_s)
         case _:
             return ClockJump(host, rng.randint(-settings.clock_jump_ms_max, settings.clock_jump_ms_max))
 

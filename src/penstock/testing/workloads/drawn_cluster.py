@@ -61,7 +61,9 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_read_ranges(cluster, own("read ranges"))
     cluster = _with_transients(cluster, own("transients"))
     cluster = _with_dead_peers(cluster, profile)
-    if profile.rescue_gap_s:
+    if not profile.has_chunk_faults:
+        cluster = _with_sound_storage(cluster)
+    if profile.rescue_gap_s or profile.has_images:
         cluster = _with_images(cluster, own("images"))
     if profile.storage == "bucket" or profile.has_joins:
         cluster = _with_joins(cluster, own("joins"))
@@ -333,6 +335,14 @@ def _with_dead_peers(cluster: ClusterSettings, profile: Profile) -> ClusterSetti
         client=client,
         segment_store=replace(cluster.segment_store, connection=connection),
         controller=replace(cluster.controller, dead_peers=dead_peers),
+    )
+
+
+def _with_sound_storage(cluster: ClusterSettings) -> ClusterSettings:
+    """Return a cluster whose long-term storage has no faults of its own, so that starts can wait for its answers."""
+    container = replace(cluster.segment_store.container, recovery_lookup_s=5.0)
+    return replace(
+        cluster, chunk_faults=None, segment_store=replace(cluster.segment_store, container=container)
     )
 
 

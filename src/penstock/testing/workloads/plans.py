@@ -18,6 +18,7 @@ from penstock.testing.simulation.faults import (
     SlowLink,
 )
 from penstock.testing.simulation.host import Death
+from penstock.testing.simulation.log_faults import WRONG_LOG_KINDS
 from penstock.testing.simulation.owner_faults import Move, Reassignment, Takeover
 
 #: Kinds that a plan is made of unless a profile says otherwise.
@@ -42,6 +43,7 @@ class PlanSettings:
         lasts_s_max: longest single fault.
         mean_gap_s_min, mean_gap_s_max: bounds of the mean time between two faults, drawn per plan.
         kinds: see `FaultSettings`.
+        wrong_logs: see `FaultSettings`.
         clock_jump_ms_max: farthest jump of a wall clock, either way.
         swizzle_rate, crash_loop_rate, zombie_rate: probability that a plan has one.
     """
@@ -51,6 +53,7 @@ class PlanSettings:
     mean_gap_s_min: float = 2.0
     mean_gap_s_max: float = 12.0
     kinds: tuple[str, ...] = ALL_KINDS
+    wrong_logs: tuple[str, ...] = WRONG_LOG_KINDS
     clock_jump_ms_max: int = 60_000
     swizzle_rate: float = 0.25
     crash_loop_rate: float = 0.2
@@ -88,7 +91,7 @@ def _draw(
 ) -> Sequence[PlannedFault]:  # fmt: skip
     drawing = FaultSettings(
         duration_s=settings.duration_s, mean_gap_s=mean_gap_s, lasts_s_max=settings.lasts_s_max, kinds=kinds,
-        clock_jump_ms_max=settings.clock_jump_ms_max,
+        clock_jump_ms_max=settings.clock_jump_ms_max, wrong_logs=settings.wrong_logs,
     )  # fmt: skip
     return FaultPlan.draw(rng, servers=servers, clients=clients, settings=drawing).faults
 

@@ -54,6 +54,9 @@ class Profile:
         layout_gap_s: mean time between two readers who lease a layout of chunks and read by it for a while; 0: none.
         rescue_gap_s: containers write images of themselves, and with this mean time between two a store is built anew
             from long-term storage alone, or all are flushed; 0: they write none. All have one long-term storage then.
+        has_images: containers write images of themselves, also without such builds.
+        has_chunk_faults: long-term storage fails now and then, beside the disk under it; False: never, and starts wait
+            for its answers.
         refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
         log_bytes_max: bound of each container's log; 0: as drawn.
         memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
@@ -96,6 +99,8 @@ class Profile:
     has_joins: bool = False
     layout_gap_s: float = 0.0
     rescue_gap_s: float = 0.0
+    has_images: bool = False
+    has_chunk_faults: bool = True
     refused_rate: float = 0.2
     log_bytes_max: int = 0
     memory_flip_rate: float = 0.1

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.model.errors import LogClosedError, LogDisabledError, LogFencedError, StaleLogError
+from penstock.model.errors import ChunkError, LogClosedError, LogDisabledError, LogFencedError, StaleLogError
 from penstock.segmentstore.container.storage import stale_log
 from penstock.segmentstore.container.storage.container_storage import storage_metadata_segment
 from penstock.segmentstore.container_settings import ImageSettings, OrphanSettings
 from penstock.segmentstore.tier1.memory_log import _StoredLog
+from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 from support.containers import QUIET, Incarnations, append, read_all, until
 
 SETTINGS = replace(
@@ -100,6 +101,36 @@ async def test_storage_that_answers_late_still_refuses_an_old_copy(
     with pytest.raises(LogDisabledError):
         await lives.start()
     assert await names(lives) >= newest
+
+
+async def test_one_refused_request_does_not_let_an_old_copy_serve(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await old_copy(lives)
+    lives.settings = replace(lives.settings, recovery_lookup_s=5.0)
+    inner, refused = lives.chunks.inner, []
+    answer = inner.list
+
+    async def list_chunks(prefix: str) -> list[ChunkInfo]:
+        if not refused:
+            refused.append(prefix)
+            raise ChunkError(prefix, "too many requests")
+        return await answer(prefix)
+
+    monkeypatch.setattr(inner, "list", list_chunks)
+    with pytest.raises(StaleLogError):
+        await lives.start()
+    assert refused
+
+
+async def test_an_old_copy_whose_chunks_are_deleted_is_reported_as_an_old_copy(lives: Incarnations) -> None:
+    """Later epochs replaced the chunks that its records lead to. That is no corruption."""
+    newest = await old_copy(lives)
+    for name in newest:
+        if name.startswith(f"{storage_metadata_segment(0)}.E-1-"):
+            await lives.chunks.inner.delete(name)
+    with pytest.raises(StaleLogError):
+        await lives.start()
 
 
 async def test_a_sweep_deletes_nothing_where_a_chunk_is_of_a_later_epoch(lives: Incarnations) -> None:

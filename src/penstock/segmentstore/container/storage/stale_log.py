@@ -27,6 +27,9 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 #: Pause before storage that did not answer is inspected again.
 RETRY_S = 1.0
+#: Attempts before the first write, and the pause between them: a single refused request must not let an old copy serve.
+FIRST_ATTEMPTS_MAX = 4
+_FIRST_RETRY_S = 0.05
 #: After one of these the incarnation ends.
 _FATAL = (StaleLogError, LogFencedError, LogClosedError)
 
@@ -49,7 +52,7 @@ class StaleLogCheck:
         self.is_done: bool = False
 
     async def before_the_first_write(self, timeout_s: float) -> None:
-        """Check, for at most `timeout_s`. Storage that fails or does not answer leaves `is_done` false.
+        """Check, for at most `timeout_s`. Storage that fails `FIRST_ATTEMPTS_MAX` times leaves `is_done` false.
 
         This incarnation has written nothing to long-term storage yet, so its own epoch there is another copy's.
 
@@ -57,7 +60,7 @@ class StaleLogCheck:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                await self._check(self._log.epoch)
+                await self._check_repeatedly()
         except _FATAL:
             raise
         except (TimeoutError, PenstockError, OSError) as error:
@@ -67,6 +70,17 @@ class StaleLogCheck:
                 self._id,
                 error,
             )
+
+    async def _check_repeatedly(self) -> None:
+        for attempt in range(1, FIRST_ATTEMPTS_MAX + 1):
+            try:
+                return await self._check(self._log.epoch)
+            except _FATAL:
+                raise
+            except (PenstockError, OSError):
+                if attempt == FIRST_ATTEMPTS_MAX:
+                    raise
+            await asyncio.sleep(_FIRST_RETRY_S)
 
     async def until_done(self) -> None:
         """Check until storage has answered. Raises as `before_the_first_write`."""
