@@ -18,7 +18,6 @@ from penstock.runtime.disk import Disk, DiskFile, LocalDisk
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.container_settings import ImageSettings, OrphanSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.damaged_log import DamagedLog
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.settings import StandaloneSettings
 from support.containers import until
@@ -81,24 +80,37 @@ def without_images(settings: StandaloneSettings) -> StandaloneSettings:
     return replace(settings, segment_store=replace(settings.segment_store, container=container))
 
 
-@pytest.fixture
-async def damaged(tmp_path: Path) -> StandaloneSettings:
-    """A store without images. A frame is damaged; what comes after it was partly flushed."""
+async def write_and_damage(tmp_path: Path, *, is_flushed: bool) -> StandaloneSettings:
+    """Return the settings of a store without images. A frame is damaged; what comes after it was flushed, or not."""
     settings = without_images(settings_of(tmp_path))
+    # The log is not cut meanwhile, and has no checkpoint after the damage.
+    container = replace(
+        settings.segment_store.container,
+        checkpoint_log_bytes=1 << 30,
+        checkpoint_log_bytes_idle=1 << 30,
+        checkpoint_frames=1 << 30,
+    )
+    settings = replace(settings, segment_store=replace(settings.segment_store, container=container))
     await fill(settings)
     async with running(settings) as store:
         await store.append(HERE[0], MARK)
         for name in NAMES:
             await store.append(name, b"after")
         await store.table_put("s/table", [TableUpdate(b"key", b"later")])
-        await asyncio.gather(*(container.flush() for container in store.containers))
+        if is_flushed:
+            await asyncio.gather(*(container.flush() for container in store.containers))
         await store.append(HERE[0], b"last")
     damage(settings)
     return settings
 
 
+@pytest.fixture
+async def damaged(tmp_path: Path) -> StandaloneSettings:
+    return await write_and_damage(tmp_path, is_flushed=False)
+
+
 async def test_what_is_intact_is_served_and_long_term_storage_is_left_alone(damaged: StandaloneSettings) -> None:
-    """Only the segment of the lost event ends there. Chunks that only lost records lead to are not swept."""
+    """Only the segment of the lost event ends there. No chunk is swept."""
     before, chunks = files(logs_of(damaged) / "0"), files(Path(damaged.tier2))
     salvaged = await salvage(damaged)
     report = salvaged.report
@@ -130,6 +142,23 @@ async def test_what_is_intact_is_served_and_long_term_storage_is_left_alone(dama
         assert await read(store, HERE[0]) == kept + b"new"
 
 
+async def test_bytes_that_long_term_storage_has_are_not_lost(tmp_path: Path) -> None:
+    settings = await write_and_damage(tmp_path, is_flushed=True)
+    chunks = files(Path(settings.tier2))
+    salvaged = await salvage(settings)
+    assert salvaged.report is not None
+    assert not any(loss.start < len(DATA + b"not flushed" + MARK) for loss in salvaged.report.segments.values())
+    async with running(settings) as store:
+        content = await read(store, HERE[0])
+        assert content.startswith(DATA + b"not flushed" + MARK + b"after")
+        for name in NAMES:
+            assert (await read(store, name)).startswith(DATA + b"not flushed"), name
+        orphans = store.containers[0].storage.orphans
+        await until(lambda: orphans.swept_ms is not None)
+        await asyncio.gather(*(container.flush() for container in store.containers))
+    assert set(chunks) <= set(files(Path(settings.tier2)))
+
+
 async def test_a_dry_run_reports_the_same_and_changes_nothing(damaged: StandaloneSettings) -> None:
     before = files(Path(damaged.data_dir))
     told = await salvage(damaged, is_dry_run=True)
@@ -148,12 +177,11 @@ async def test_an_image_has_what_the_log_lost_at_its_beginning(tmp_path: Path) -
         await store.append(HERE[0], MARK)
         await asyncio.gather(*(container.flush() for container in store.containers))
         await store.append(HERE[0], b"after the image")
-    # The log begins with the checkpoint that the image begins with.
-    log = DamagedLog(LocalDisk(), str(logs_of(settings) / "0"), 0, "")
-    damage(settings, next(found for found in log.read() if isinstance(found, bytes)))
+    # All checkpoints, which name all segments. The log begins with that which the image begins with.
+    damage(settings, b"_system/containers/metadata_0")
     salvaged = await salvage(settings)
     assert salvaged.report is not None
-    assert salvaged.report.loses_nothing
+    assert not salvaged.report.segments
     assert "_sysjournal.container0." in salvaged.report.base
     async with running(settings) as store:
         assert await read(store, HERE[0]) == DATA + b"not flushed" + MARK + b"after the image"

@@ -4,7 +4,7 @@ The damaged files stay, under another name. What is kept and what is lost, and f
 
 Steps of the switch, `<id>` being the container and all names in the directory of the logs:
 
-1. The new log is written in `<id>.salvage-draft`, closed and synced, and replayed as a start replays it.
+1. The new log, after it was replayed as a start replays it, is written in `<id>.salvage-draft`, closed and synced.
 2. The damaged log is disabled, which shuts its last owner out.
 3. The draft gets the name `<id>.salvaged`: from now on it is whole.
 4. The damaged log gets the name `<id>.damaged-<epoch>`. The container has no log until the next step, and the record of
@@ -17,9 +17,9 @@ A run that finds `<id>.salvaged` and no log goes on with step 5. Any other run b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from penstock.data_directory import DataDirectory, Identity
 from penstock.long_term_storage import open_long_term_storage
@@ -32,29 +32,38 @@ from penstock.model.errors import (
 )
 from penstock.runtime.disk import Disk
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.inspection import ContainerInspection, UnfitSegment
 from penstock.segmentstore.container.log.frames import FrameBuilder
 from penstock.segmentstore.container.log.image import ContainerImage
+from penstock.segmentstore.container.log.operations import Activate, Deactivate, Truncate
 from penstock.segmentstore.container.log.recovery import recover
 from penstock.segmentstore.container.log.salvage import LogSalvage
 from penstock.segmentstore.container.log.salvage_report import SalvageReport
+from penstock.segmentstore.container.metadata import encode_ended
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import MARK_KEY
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.damaged_log import DamagedLog, LostRange
+from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_directory import LogDirectory, has_log
 from penstock.segmentstore.tier1.log_records import EpochRecord, read_epoch, write_epoch
 from penstock.segmentstore.tier1.made_logs import MadeLogs
-from penstock.segmentstore.tier1.read_only_log import ReadOnlyLog
+from penstock.segmentstore.tier1.read_only_log import check_frames
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.settings import StandaloneSettings
 from penstock.storage_administration import check_identity
-from penstock.storage_recovery import EPOCH_STEP, image_names, newest_whole_image
+from penstock.storage_recovery import EPOCH_STEP, NotRecoverableError, image_names, newest_whole_image
 
 #: Frames of the new log that are handed over before its writes are waited for, in bytes.
 _APPEND_BYTES = 8 * 1024 * 1024
 #: Length of a frame of the new log, at most.
 _FRAME_BYTES = 256 * 1024
+#: Checkpoints after the last loss that are tried as the new log's first, newest first.
+_PLANS_MAX = 4
+#: Replays of a plan until all of its segments fit long-term storage.
+_ROUNDS_MAX = 4
 
 
 class LogNotSalvageableError(StorageError):
@@ -72,8 +81,7 @@ class Salvaged:
     Attributes:
         report: what is kept and what is lost; None if an earlier run had written the new log, and was cut off.
         problems: what else is wrong with the damaged log: its small files, headers of its files.
-        image_problem: why no image in long-term storage was used to find what the log lost; empty: none was needed, or
-            there is none.
+        image_problem: why no image in long-term storage could be used; empty: none was needed, or there is none.
         path: the new log.
         damaged_path: the damaged log.
     """
@@ -99,6 +107,7 @@ async def salvage_log(
         LogMissingError: there is no log.
         LogIdentityError: it is another cluster's.
         LaterVersionError: only a later version reads it.
+        StorageUnavailableError, StorageIdentityError: long-term storage is not there, or another cluster's.
     """
     directory = DataDirectory(settings.data_dir, runtime)
     try:
@@ -111,6 +120,78 @@ async def salvage_log(
         return await _Salvage(directory, identity, settings, runtime, container_id).run(is_dry_run=is_dry_run)
     finally:
         directory.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A segment that ends at `length`, or begins, where long-term storage says; `before`: its length by the log.
+
+    `operations` end the new log. They make the segment what storage has of it.
+    """
+
+    id: int
+    name: str
+    before: int
+    length: int
+    is_system: bool
+    operations: Sequence[Activate | Deactivate | Truncate]
+
+    @classmethod
+    def of(cls, unfit: UnfitSegment) -> _Ended:
+        segment = unfit.segment
+        operations: Sequence[Activate | Deactivate | Truncate]
+        if unfit.length is None:
+            operations = [Truncate(segment.id, unfit.stored.start_offset, segment.last_modified_ms)]
+        else:
+            operations = [
+                Deactivate([segment.id]), Activate(encode_ended(segment, unfit.length, unfit.stored))
+            ]  # fmt: skip
+        length = segment.length if unfit.length is None else unfit.length
+        return cls(segment.id, segment.name, segment.length, length, segment.is_system, operations)
+
+    def correct(self, report: SalvageReport) -> None:
+        """Say in `report` what is lost of the segment now."""
+        loss = report.segments.get(self.id)
+        if self.is_system or self.length == self.before or (loss is None and self.length > self.before):
+            return  # It is as long as storage says, and nothing shows that it was longer.
+        loss = report.loss_of(self.id, self.name, self.length)
+        # Which events lie on which side is not known.
+        loss.start, loss.event_count, loss.is_exact = self.length, 0, False
+        loss.end = max(loss.end, self.before)
+        if loss.end <= loss.start:
+            del report.segments[self.id]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A new log: what it begins with, and which segments end where long-term storage ends.
+
+    `image`: it begins with that. `start_at`: it begins with that checkpoint of the damaged log; 0: with the first.
+    `keeps_system`: see `SalvagedSegments`.
+    """
+
+    image: ContainerImage | None = None
+    start_at: int = 0
+    keeps_system: bool = False
+    ended: list[_Ended] = field(default_factory=list)
+    report: SalvageReport = field(default_factory=lambda: SalvageReport(0))
+
+
+class _StreamedLog:
+    """`ReplayedLog` of frames that are being made."""
+
+    is_truncated = False
+
+    def __init__(self, frames: Iterator[list[bytes]], runtime: Runtime) -> None:
+        self._frames = frames
+        self._runtime = runtime
+
+    async def frame_runs(self) -> AsyncIterator[LogFrameRun]:
+        """See `ReplayedLog`."""
+        address = 1
+        while (ready := await self._runtime.work.run(next, self._frames, None)) is not None:
+            yield LogFrameRun([LogAddress(address + index) for index in range(len(ready))], ready)
+            address += len(ready)
 
 
 class _Salvage:
@@ -141,66 +222,151 @@ class _Salvage:
             if not is_dry_run:
                 await work.run(self._finish)
             return Salvaged(None, (), "", self._path, damaged_path)
-        damaged = await work.run(
-            DamagedLog, self._disk, self._path, self._id, self._identity.cluster_id
-        )
-        image: ContainerImage | None = None
-        image_problem = ""
-        salvage = await self._salvage(damaged, None)
-        if salvage.report.is_intact and not damaged.problems:
-            raise InvalidArgumentError(
-                f"the log of container {self._id} in {self._path} is not damaged, and was left as it was. If it is "
-                f"disabled, `penstock log enable {self._id}` enables it"
-            )
-        if not salvage.report.loses_nothing:
-            image, image_problem = await self._image(damaged)
-        if image is not None:
-            with_image = await self._salvage(damaged, image)
-            is_better = not salvage.report.base or with_image.whole_until > salvage.whole_until
-            salvage, image = (with_image, image) if is_better else (salvage, None)
-        report = salvage.report
-        if not report.base:
-            raise LogNotSalvageableError(
-                f"the log of container {self._id} in {self._path} has no whole checkpoint to begin a new log with, and "
-                f"long-term storage has no image of the container{f' ({image_problem})' if image_problem else ''}. "
-                "Nothing was changed. Put the log's files back from a copy, or build a data directory with `penstock "
-                "storage restore`",
-                report,
-            )
+        damaged = await work.run(DamagedLog, self._disk, self._path, self._id, self._identity.cluster_id)
+        plan, image_problem = await self._plan(damaged)
         damaged_path = ""
         if not is_dry_run:
-            epoch = max(damaged.epoch, 0 if image is None else image.name.epoch) + EPOCH_STEP
+            epoch = max(damaged.epoch, 0 if plan.image is None else plan.image.name.epoch) + EPOCH_STEP
             await work.run(self._begin, epoch)
-            await self._write(damaged, image)
-            await self._replay()
+            await self._write(damaged, plan)
             damaged_path = await work.run(self._switch, damaged)
         path = "" if is_dry_run else self._path
-        return Salvaged(report, tuple(damaged.problems), image_problem, path, damaged_path)
+        return Salvaged(plan.report, tuple(damaged.problems), image_problem, path, damaged_path)
 
     def _has_log(self) -> bool:
         return self._disk.exists(self._path) and has_log(self._disk, self._path)
 
-    # What there is.
+    # What the new log is to be.
 
-    async def _salvage(self, damaged: DamagedLog, image: ContainerImage | None) -> LogSalvage:
-        """Find out what can be kept; write nothing."""
-        salvage = self._new_salvage(image)
-        frames = self._frames(salvage, damaged, image)
+    async def _plan(self, damaged: DamagedLog) -> tuple[_Plan, str]:
+        """Return the plan that loses least, and why images were not used. Raises as `salvage_log`."""
+        whole = _Plan()
+        found = await self._read(damaged, whole)
+        if whole.report.is_intact and not damaged.problems:
+            raise InvalidArgumentError(
+                f"the log of container {self._id} in {self._path} is not damaged, and was left as it was. If it is "
+                f"disabled, `penstock log enable {self._id}` enables it"
+            )
+        if whole.report.loses_nothing:
+            await self._replay(damaged, whole)
+            return whole, ""
+        async with AsyncExitStack() as held:
+            chunks = open_long_term_storage(self._settings, self._data, self._runtime)
+            held.push_async_callback(chunks.close)
+            # Whatever was lost, what storage has decides where segments end.
+            await check_identity(chunks, self._identity)
+            plans = [whole]
+            image, image_problem = await self._image(damaged, chunks)
+            if image is not None:
+                with_image = _Plan(image=image)
+                reached = (await self._read(damaged, with_image)).whole_until
+                if with_image.report.loses_nothing:
+                    await self._replay(damaged, with_image)
+                    return with_image, image_problem
+                if not whole.report.base or reached > found.whole_until:
+                    plans.insert(0, with_image)
+            # The container's own records first as they go on after the loss: the log was cut because of them.
+            plans = [each for plan in plans for each in (replace(plan, keeps_system=True, ended=[]), plan)]
+            # A later checkpoint has the effect of all lost operations before it; only bytes may be missing.
+            plans[:0] = [_Plan(start_at=number) for number in found.whole_checkpoints[: -_PLANS_MAX - 1 : -1]]
+            problems: list[str] = []
+            for plan in plans:
+                await self._read(damaged, plan)
+                if plan.report.base and await self._fits(damaged, plan, chunks, problems):
+                    return plan, image_problem
+        because = "; ".join(filter(None, [image_problem, *problems[-1:]]))
+        raise LogNotSalvageableError(
+            f"the log of container {self._id} in {self._path} has no whole checkpoint to begin a new log with, or none "
+            f"that fits long-term storage, and that has no usable image{f' ({because})' if because else ''}. Nothing "
+            "was changed. Put the log's files back from a copy, or build a data directory with `penstock storage "
+            "restore`",
+            whole.report,
+        )
+
+    async def _read(self, damaged: DamagedLog, plan: _Plan) -> LogSalvage:
+        """Find out what a plan keeps and put that into its report; write nothing."""
+        salvage = self._new_salvage(plan)
+        frames = self._frames(salvage, damaged, plan)
         while await self._runtime.work.run(next, frames, None) is not None:
             pass
+        plan.report = salvage.report
         return salvage
 
-    def _new_salvage(self, image: ContainerImage | None) -> LogSalvage:
-        return LogSalvage(self._id, mark_key=MARK_KEY, base="log" if image is None else image.name.name)
+    def _new_salvage(self, plan: _Plan) -> LogSalvage:
+        base = "log" if plan.image is None else plan.image.name.name
+        return LogSalvage(
+            self._id, mark_key=MARK_KEY, base=base, start_at=plan.start_at, keeps_system=plan.keeps_system
+        )
 
-    def _frames(
-        self, salvage: LogSalvage, damaged: DamagedLog, image: ContainerImage | None
-    ) -> Iterator[list[bytes]]:
+    async def _replay(self, damaged: DamagedLog, plan: _Plan) -> None:
+        """Replay a plan's log that has all of the damaged one. Raises `CorruptionError` when a start would fail."""
+        state = ContainerState(
+            self._id, Cache(self._settings.segment_store.cache), self._settings.segment_store.container
+        )
+        try:
+            await recover(_StreamedLog(self._frames(self._new_salvage(plan), damaged, plan), self._runtime), state)
+        finally:
+            for segment in state.metadata.by_id.values():
+                segment.index.clear()
+                segment.close_indexes()
+            state.backlog.close()
+
+    async def _fits(
+        self, damaged: DamagedLog, plan: _Plan, chunks: ChunkStorage, problems: list[str]
+    ) -> bool:
+        """Replay a plan's log as a start does, and have segments end where log and long-term storage say so together.
+
+        Say whether the result fits storage; if not, why is added to `problems`.
+        """
+        for _ in range(_ROUNDS_MAX):
+            salvage = self._new_salvage(plan)
+            inspection = ContainerInspection(
+                self._id,
+                _StreamedLog(self._frames(salvage, damaged, plan), self._runtime),
+                chunks,
+                epoch=damaged.epoch + EPOCH_STEP,
+                cache=Cache(self._settings.segment_store.cache),
+                runtime=self._runtime,
+                settings=self._settings.segment_store.container,
+            )
+            try:
+                await inspection.replay()
+                live, gone = inspection.names()
+                lost = {loss.name for loss in plan.report.segments.values() if loss.is_whole}
+                doubtful = gone & (live | lost) | salvage.forgotten_names & live
+                if plan.keeps_system and doubtful:
+                    # Whose chunks the records of storage lead to, those of the earlier or of the later, nothing shows.
+                    problems.append(f"{min(doubtful)} was deleted and created again around the loss")
+                    return False
+                unfit = await inspection.unfit_system()
+                if not unfit:
+                    await inspection.open_tables()
+                    for name in salvage.forgotten_names | lost:
+                        if await inspection.is_stored(name):
+                            raise CorruptionError(name, 0, "long-term storage has it, and the log does not")
+                    if inspection.index_problem is not None:
+                        raise inspection.index_problem
+                    unfit = await inspection.unfit()
+                plan.ended += [_Ended.of(each) for each in unfit]
+            except CorruptionError as error:
+                problems.append(str(error))
+                return False
+            finally:
+                await inspection.close()
+            if not unfit:
+                plan.report = salvage.report
+                for ended in plan.ended:
+                    ended.correct(plan.report)
+                return True
+        problems.append(f"segments do not fit long-term storage: {', '.join(each.segment.name for each in unfit[:3])}")
+        return False
+
+    def _frames(self, salvage: LogSalvage, damaged: DamagedLog, plan: _Plan) -> Iterator[list[bytes]]:
         """Yield the frames of the new log, some at a time. Blocks."""
         builder = FrameBuilder(min(_FRAME_BYTES, self._settings.durable_log.frame_length_max_bytes))
         ready: list[bytes] = []
         ready_bytes = 0
-        for record in self._records(salvage, damaged, image):
+        for record in self._records(salvage, damaged, plan):
             if builder.fits(len(record)):
                 builder.add(bytes(record), None, len(record))
                 continue
@@ -219,11 +385,9 @@ class _Salvage:
         if ready:
             yield ready
 
-    def _records(
-        self, salvage: LogSalvage, damaged: DamagedLog, image: ContainerImage | None
-    ) -> Iterator[bytes]:
+    def _records(self, salvage: LogSalvage, damaged: DamagedLog, plan: _Plan) -> Iterator[bytes]:
         try:
-            for frame in () if image is None else image.frames:
+            for frame in () if plan.image is None else plan.image.frames:
                 yield from map(bytes, salvage.take(frame))
             for found in damaged.read():
                 if isinstance(found, LostRange):
@@ -231,25 +395,23 @@ class _Salvage:
                 else:
                     yield from map(bytes, salvage.take(found))
             yield from map(bytes, salvage.finish())
+            for ended in plan.ended:
+                yield from map(salvage.add, ended.operations)
         except LaterFormatError as error:
             raise error.at(self._path) from error
 
-    async def _image(self, damaged: DamagedLog) -> tuple[ContainerImage | None, str]:
+    async def _image(self, damaged: DamagedLog, chunks: ChunkStorage) -> tuple[ContainerImage | None, str]:
         """Return the newest whole image of this log in long-term storage, or why there is none.
 
         Images of other epochs than the log's files have are of another history: of a store that was built anew.
         """
+        names = (await image_names(chunks)).get(self._id, [])
+        names = [name for name in names if damaged.first_epoch <= name.epoch <= damaged.epoch]
+        if not names:
+            return None, ""
         try:
-            async with AsyncExitStack() as held:
-                chunks = open_long_term_storage(self._settings, self._data, self._runtime)
-                held.push_async_callback(chunks.close)
-                await check_identity(chunks, self._identity)
-                names = (await image_names(chunks)).get(self._id, [])
-                names = [name for name in names if damaged.first_epoch <= name.epoch <= damaged.epoch]
-                if not names:
-                    return None, ""
-                return (await newest_whole_image(chunks, names))[0], ""
-        except (StorageError, OSError) as error:
+            return (await newest_whole_image(chunks, names))[0], ""
+        except NotRecoverableError as error:
             return None, str(error)
 
     # The new log.
@@ -263,39 +425,21 @@ class _Salvage:
         record = EpochRecord(self._id, epoch, True, is_released=True, cluster_id=self._identity.cluster_id)
         write_epoch(self._disk, path, record).close()
 
-    async def _write(self, damaged: DamagedLog, image: ContainerImage | None) -> None:
+    async def _write(self, damaged: DamagedLog, plan: _Plan) -> None:
         logs = LocalLogFactory(
             self._draft, self._runtime, self._settings.durable_log, cluster_id=self._identity.cluster_id
         )
         log = logs.create(self._id)
-        frames = self._frames(self._new_salvage(image), damaged, image)
+        frames = self._frames(self._new_salvage(plan), damaged, plan)
         try:
             await log.open()
             while (ready := await self._runtime.work.run(next, frames, None)) is not None:
                 await asyncio.gather(*[log.append([frame], len(frame)) for frame in ready])
         finally:
             await log.close()
-
-    async def _replay(self) -> None:
-        """Replay the new log as a start does. Raises `CorruptionError` when that would fail: nothing was switched."""
-        log = ReadOnlyLog(
-            f"{self._draft}/{self._id}",
-            self._id,
-            self._runtime,
-            self._settings.durable_log,
-            cluster_id=self._identity.cluster_id,
+        await self._runtime.work.run(
+            check_frames, self._disk, f"{self._draft}/{self._id}", self._id, self._identity.cluster_id
         )
-        settings = self._settings.segment_store
-        state = ContainerState(self._id, Cache(settings.cache), settings.container)
-        try:
-            await log.open()
-            await recover(log, state)
-        finally:
-            log.close()
-            for segment in state.metadata.by_id.values():
-                segment.index.clear()
-                segment.close_indexes()
-            state.backlog.close()
 
     # The switch. Every method blocks.
 

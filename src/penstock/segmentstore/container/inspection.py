@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from penstock.model.errors import PenstockError, UnreadableDataError, UnsupportedOperationError
+from penstock.model.errors import CorruptionError, PenstockError, UnreadableDataError, UnsupportedOperationError
 from penstock.model.segments import Buffer, TableEntry
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.btree.sorted_index import SortedIndex
 from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.log.operations import Create, RareOperation
 from penstock.segmentstore.container.log.recovery import ReplayedLog, recover
+from penstock.segmentstore.container.pending import PendingMerge
 from penstock.segmentstore.container.reads.cache import Cache
+from penstock.segmentstore.container.reads.read_index import Missing
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
@@ -32,6 +34,7 @@ from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.chunked_storage import StoredSegment
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable
 from penstock.segmentstore.tier2.storage_health import UnwatchedStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
@@ -74,6 +77,20 @@ class ReadOnlyChunkStorage(WrappedChunkStorage):
     @staticmethod
     def _refusal(name: str) -> UnsupportedOperationError:
         return UnsupportedOperationError(f"{name} is not changed: long-term storage is only looked at")
+
+
+@dataclass(frozen=True, slots=True)
+class UnfitSegment:
+    """A segment of which a log that lost operations says other than long-term storage.
+
+    Attributes:
+        length: where it can only end: up to there storage has all of it, and the log no more. None: where it does.
+        stored: what storage has recorded of it. It may begin later, since a truncation was lost.
+    """
+
+    segment: Segment
+    length: int | None
+    stored: StoredSegment
 
 
 class ContainerInspection:
@@ -123,6 +140,11 @@ class ContainerInspection:
 
         Raises `CorruptionError` when the log, or the table of records, is damaged, `StorageError`.
         """
+        await self.replay()
+        return await self.open_tables()
+
+    async def replay(self) -> None:
+        """Replay the log, the first half of `open`."""
         await recover(self._log, self._state)
         self._storage = ContainerStorage(
             self.id,
@@ -136,6 +158,9 @@ class ContainerInspection:
             health=UnwatchedStorage(),
             spawn=self._spawn,
         )
+
+    async def open_tables(self) -> Sequence[MetadataTable]:
+        """Open the tables of records, the second half of `open`."""
         # As the log has them; what is only read may claim some in memory.
         pinned = MemoryMetadataTable(
             TableEntry(key, value, 0) for key, value in self._state.metadata.pinned.items() if not is_mark(key)
@@ -149,6 +174,68 @@ class ContainerInspection:
             self._tables = self._new_tables(None)
             await self._tables.index_of(table)
         return (pinned, SegmentMetadataTable(self._tables, table, self._spawn))
+
+    def names(self) -> tuple[set[str], set[str]]:
+        """Return the names of live segments, and of those that are gone and whose storage is to be freed."""
+        return set(self._state.metadata.by_name), {segment.name for segment in self._state.gone.values()}
+
+    async def is_stored(self, name: str) -> bool:
+        """Return whether storage has records of a user's segment of that name."""
+        return await self._storage.user_info(name) is not None
+
+    async def unfit_system(self) -> Sequence[UnfitSegment]:
+        """Return the container's own segments of which long-term storage has more than the log. After `replay`."""
+        found: list[UnfitSegment] = []
+        for segment in list(self._state.metadata.by_name.values()):
+            if segment.is_system and (stored := await self._stored(segment)).length > segment.length:
+                found.append(UnfitSegment(segment, stored.length, stored))
+        return found
+
+    async def unfit(self) -> Sequence[UnfitSegment]:
+        """Return the users' segments of which the log and long-term storage do not make up the bytes.
+
+        Raises as `open`, and `CorruptionError` when storage has less of one than the log says that it has.
+        Every segment in memory is looked up, also those of which the log has nothing that storage lacks.
+        """
+        found: dict[int, UnfitSegment] = {}
+        metadata = self._state.metadata
+        for segment in list(metadata.by_name.values()):
+            if not segment.is_system and (unfit := await self._unfit(segment)) is not None:
+                found[segment.id] = unfit
+            await asyncio.sleep(0)
+        for source_id, (target_id, _) in metadata.merges.items():
+            target, source = metadata.by_id.get(target_id), metadata.by_id.get(source_id)
+            if target is None or source is None or target.is_deleted or target.is_merged or target_id in found:
+                continue
+            is_pending = any(isinstance(piece, PendingMerge) and piece.source is source for piece in target.pending)
+            if is_pending and await self._unfit(source) is not None:
+                stored = await self._stored(target)
+                found[target_id] = UnfitSegment(target, max(stored.length, target.start_offset), stored)
+        return list(found.values())
+
+    async def _unfit(self, segment: Segment) -> UnfitSegment | None:
+        stored = await self._stored(segment)
+        if stored.length > segment.length:
+            return UnfitSegment(segment, stored.length, stored)
+        if stored.length < segment.storage_length and not self._state.is_name_taken(segment):
+            raise CorruptionError(
+                segment.name, stored.length, f"long-term storage should have {segment.storage_length} bytes of it"
+            )
+        first = max(stored.length, segment.storage_length, segment.start_offset)
+        while first < segment.length:
+            piece = segment.index.lookup(first, segment.length - first)
+            if isinstance(piece, Missing):
+                length = max(stored.length, segment.start_offset)
+                return UnfitSegment(segment, length, stored)
+            first += piece.length
+        return UnfitSegment(segment, None, stored) if stored.start_offset > segment.start_offset else None
+
+    async def _stored(self, segment: Segment) -> StoredSegment:
+        """Return what storage has recorded of a segment."""
+        stored: StoredSegment | None = None
+        if not self._state.is_name_taken(segment):
+            stored = await self._storage.of(segment).info(segment.name)
+        return stored or StoredSegment(segment.name, 0, 0, False)
 
     async def close(self) -> None:
         """Let go of the memory. The log is closed by whoever opened it."""

@@ -111,6 +111,20 @@ def encode_adopted(segment_id: int, stored: StoredSegment, now_ms: int) -> bytes
     return encode_record(segment)
 
 
+def encode_ended(segment: Segment, length: int, stored: StoredSegment) -> bytes:
+    """Return the record of a segment that ends at `length`, where what long-term storage has of it ends."""
+    snapshot = msgspec.structs.replace(
+        _snapshot_of(segment),
+        start_offset=min(max(segment.start_offset, stored.start_offset), length),
+        length=length,
+        is_sealed=segment.is_sealed or stored.is_sealed,
+        storage_length=stored.length,
+        storage_sealed=stored.is_sealed,
+        has_record=True,
+    )
+    return _encoder.encode(SegmentRecord(RECORD_VERSION, snapshot))
+
+
 def decode_record(record: bytes) -> SegmentSnapshot:
     """Return what `encode_record` stored.
 

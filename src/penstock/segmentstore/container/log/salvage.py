@@ -2,7 +2,8 @@
 
 Frames and lost ranges go in, in the order of the log; records of the new log come out, numbered anew from 1. The new
 log begins with the first whole checkpoint. Up to the first lost operation everything is kept. After it an operation is
-kept only if what is left shows that nothing before it is missing, see `SalvagedSegments`. All rules: docs/recovery.md.
+kept only if what is left shows that nothing before it is missing, see `SalvagedSegments`. Or the new log begins with a
+checkpoint after all losses: then only segments whose bytes are gone lose anything. All rules: docs/recovery.md.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penstock.segmentstore.container.log.operations import (
     CarriedBytes,
     Checkpoint,
     Operation,
+    RareOperation,
     UpdatePinned,
     decode_operation,
     encode_append_header,
@@ -39,17 +41,32 @@ class LogSalvage:
     """One salvage. Call `take` and `lose` in the order of the log, then `finish`.
 
     `mark_key`: of the pinned record with the container's mark. Without the mark, no sweep of the new log's owner takes
-    chunks whose records were lost for chunks without a record.
+    chunks whose records were lost for chunks without a record. `start_at`: the number of the checkpoint that the new
+    log begins with, at the earliest; the bytes of all intact appends before it are in memory until then.
+    `keeps_system`: see `SalvagedSegments`.
+
+    Attributes:
+        whole_checkpoints: numbers of the whole checkpoints after the last loss, ascending.
     """
 
-    def __init__(self, container_id: int, *, mark_key: bytes, base: str = "log") -> None:
+    def __init__(
+        self,
+        container_id: int,
+        *,
+        mark_key: bytes,
+        base: str = "log",
+        start_at: int = 0,
+        keeps_system: bool = False,
+    ) -> None:
         self.report: SalvageReport = SalvageReport(container_id)
         #: Number of the last record that was read before any was lost; 0: none was.
         self.whole_until: int = 0
+        self.whole_checkpoints: list[int] = []
+        self._start_at = start_at
         self._container_id = container_id
         self._mark_key = mark_key
         self._base = base
-        self._segments = SalvagedSegments(self.report)
+        self._segments = SalvagedSegments(self.report, keeps_system=keeps_system)
         self._reader = RecordReader()
         self._number = 0
         self._last = 0
@@ -106,6 +123,15 @@ class LogSalvage:
         if self._has_base and not report.loses_nothing:
             yield self._encode(UpdatePinned({self._mark_key: None}))
 
+    @property
+    def forgotten_names(self) -> set[str]:
+        """See `SalvagedSegments`."""
+        return self._segments.forgotten_names
+
+    def add(self, operation: RareOperation) -> bytes:
+        """Return the record of a further operation, which ends the new log."""
+        return self._encode(operation)
+
     # Records.
 
     def _take_record(self, record: Buffer) -> Iterator[Buffer]:
@@ -142,6 +168,8 @@ class LogSalvage:
         self._has_lost_since_part = True
         self.report.note_operations(count)
         self.report.is_truth_known = False
+        self.whole_checkpoints.clear()
+        self._segments.is_behind = self._has_base
         for loss in self.report.segments.values():
             loss.is_exact = False
         if self._has_base:
@@ -156,18 +184,25 @@ class LogSalvage:
             if isinstance(operation, Checkpoint):
                 yield from self._renumbered_part(operation)
                 return
+            if self._segments.concerns_cut(operation):
+                yield from map(self._encode, self._segments.apply_after_loss(operation))
+                return
             self._segments.apply(operation)
             yield self._renumbered(record)
         else:
             if isinstance(operation, Checkpoint):
                 self._learn(operation)
-            kept = self._segments.apply_after_loss(operation)
-            if kept is not None:
+            for kept in self._segments.apply_after_loss(operation):
                 yield self._renumbered(record) if kept is operation else self._encode(kept)
 
     def _renumbered_part(self, operation: Checkpoint) -> Iterator[Buffer]:
-        """Yield a part of a checkpoint after the base, if its first part is in the new log, too."""
+        """Yield a part of a checkpoint after the base, if its first part is in the new log, too.
+
+        None of those that show segments longer than they are now: the new log could be cut there.
+        """
         decode_snapshot(operation.snapshot, self._container_id)
+        if self._segments.has_cut:
+            return
         if operation.part == 0:
             self._new_part_number = operation.number, self._number + 1
         old, new = self._new_part_number
@@ -215,11 +250,14 @@ class LogSalvage:
         self._segments.note_truths(snapshot, is_exact=bool(self._parts))
         if is_whole:
             self.report.is_truth_known = True
+            self.whole_checkpoints.append(operation.number)
 
     # The base.
 
     def _take_before_base(self, record: Buffer, operation: Operation) -> Iterator[Buffer]:
         match operation:
+            case Checkpoint() if operation.number < self._start_at:
+                pass
             case Checkpoint():
                 if self._gather(operation):
                     yield from self._begin()
@@ -235,7 +273,7 @@ class LogSalvage:
         parts, later = self._parts, self._later
         self._parts, self._later = [], []
         carried: list[CarriedBytes] = []
-        if self._has_lost:
+        if self._has_lost or self._start_at:
             completed = self._completed(parts)
             if completed is None:
                 return
@@ -243,10 +281,10 @@ class LogSalvage:
         self._has_base = self.report.is_truth_known = True
         self._bytes.clear()
         cut_ids = set(self.report.segments)
-        is_complete = not (cut_ids or (self._has_lost and self._has_lost_since_part))
-        if is_complete:
+        self._has_lost = self._has_lost and self._has_lost_since_part
+        self._segments.is_behind = self._has_lost
+        if not (cut_ids or self._has_lost):
             # Whatever was lost before: the checkpoint has its effect, and all bytes are there.
-            self._has_lost = False
             self.report.lost_operation_count = 0
         self._segments.restore(parts)
         for segment_id in cut_ids:

@@ -6,7 +6,7 @@ can be replayed. `apply_after_loss` is for operations after lost ones; its rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -75,16 +75,29 @@ class SalvagedSegment:
 
 
 class SalvagedSegments:
-    """All segments of one container; losses go into `report`."""
+    """All segments of one container; losses go into `report`.
 
-    def __init__(self, report: SalvageReport) -> None:
+    `keeps_system`: operations on the container's own segments are kept after a loss by the same rules as others, and so
+    are records of how those are stored. Otherwise none of them is.
+    """
+
+    def __init__(self, report: SalvageReport, *, keeps_system: bool) -> None:
         self._report = report
+        self._keeps_system = keeps_system
         self._by_id: dict[int, SalvagedSegment] = {}
         self._by_name: dict[str, SalvagedSegment] = {}
         self._merges: dict[int, tuple[int, int]] = {}
         #: The highest id of a segment before any loss; and segments that were brought back into memory after one.
         self._id_max = 0
         self._activated: dict[int, SegmentSnapshot] = {}
+        #: Whether one of the container's own has lost something.
+        self._is_system_cut = False
+        #: Of segments that were forgotten after a loss: storage should have nothing of that name.
+        self.forgotten_names: set[str] = set()
+        #: Whether a segment has ended before its time.
+        self.has_cut: bool = False
+        #: Whether records of the container about its own storage were lost: long-term storage is ahead of them.
+        self.is_behind: bool = False
 
     def restore(self, snapshots: Iterable[ContainerSnapshot]) -> None:
         """Begin with what a whole checkpoint says."""
@@ -99,7 +112,20 @@ class SalvagedSegments:
 
     def cut(self, segment_id: int) -> None:
         """Take note that a segment ends here for good: it lost what followed."""
-        self._by_id[segment_id].is_cut = True
+        self._by_id[segment_id].is_cut = self.has_cut = True
+
+    def concerns_cut(self, operation: Operation) -> bool:
+        """Return whether an operation is on a segment that lost what followed."""
+        if not self.has_cut or isinstance(operation, (Create, Activate, Deactivate, Forget, UpdatePinned, Checkpoint)):
+            return False
+        if isinstance(operation, TruncateMany):
+            ids = operation.segment_ids
+        elif isinstance(operation, (Merge, CarriedMerge)):
+            ids = [operation.target_id, operation.source_id]
+        else:
+            ids = [operation.segment_id]
+        found = [self._by_id.get(segment_id) for segment_id in ids]
+        return any(segment is not None and segment.is_cut for segment in found)
 
     def _add(self, stored: SegmentSnapshot) -> None:
         segment = SalvagedSegment(
@@ -166,6 +192,8 @@ class SalvagedSegments:
             case Deactivate():
                 for segment_id in operation.segment_ids:
                     self._forget(segment_id)
+                    # Long-term storage has all of it, and its record says so.
+                    self._report.segments.pop(segment_id, None)
             case Activate():
                 self._add(decode_record(operation.record))
             case CarriedBytes():
@@ -206,20 +234,20 @@ class SalvagedSegments:
 
     # After a loss.
 
-    def apply_after_loss(self, operation: Operation) -> Operation | None:
-        """Apply what is certain to follow; return that, or None if nothing of it is. Losses are noted."""
+    def apply_after_loss(self, operation: Operation) -> Sequence[Operation]:
+        """Apply what is certain to follow, and return that. Losses are noted."""
         match operation:
             case Append():
                 if self._follows(operation.segment_id, operation.offset):
                     self.apply(operation)
-                    return operation
+                    return [operation]
                 end = operation.offset + len(operation.data)
                 self._lose(operation.segment_id, operation.offset, end, operation.event_count)
             case Create():
                 is_free = operation.segment_id not in self._by_id and operation.name not in self._by_name
-                if is_free and not operation.flags & SegmentFlags.SYSTEM:
+                if is_free and (self._keeps_system or not operation.flags & SegmentFlags.SYSTEM):
                     self._create(operation)
-                    return operation
+                    return [operation]
                 if not operation.flags & SegmentFlags.SYSTEM:
                     self._report.dropped["Create"] += 1
                     loss = self._report.loss_of(operation.segment_id, operation.name, 0)
@@ -234,20 +262,45 @@ class SalvagedSegments:
                         operation, segment_ids=[pair[0] for pair in kept], offsets=[pair[1] for pair in kept]
                     )
                     self.apply(operation)
-                    return operation
+                    return [operation]
+            case UpdatePinned() if self._keeps_system:
+                return [operation]
+            case Forget() if self._keeps_system and not self._is_system_cut:
+                return self._forget_after_loss(operation)
+            case Activate() if self._keeps_system and self._may_activate(decode_record(operation.record)):
+                self.apply(operation)
+                return [operation]
             case _ if isinstance(operation, _BOOKKEEPING):
                 self._note_evidence(operation)
             case _:
                 if self._is_certain(operation):
                     self.apply(operation)
-                    return operation
+                    return [operation]
                 self._note_dropped(operation)
-        return None
+        return []
+
+    def _forget_after_loss(self, operation: Forget) -> Sequence[Operation]:
+        """Forget a segment of which long-term storage holds nothing, though its deletion or merge may be lost."""
+        segment = self._by_id.get(operation.segment_id)
+        if segment is None or segment.is_system:
+            return []
+        before: list[Operation] = [] if segment.is_gone else [Delete(segment.id)]
+        self.forgotten_names.add(segment.name)
+        for one in before:
+            self.apply(one)
+        self.apply(operation)
+        return [*before, operation]
+
+    def _may_activate(self, stored: SegmentSnapshot) -> bool:
+        is_old = stored.segment_id <= self._id_max and stored.segment_id not in self._by_id
+        return is_old and stored.name not in self._by_name
 
     def _whole(self, segment_id: int) -> SalvagedSegment | None:
-        """Return a segment that has lost nothing so far and is not one of the container's own."""
+        """Return a segment that has lost nothing so far, and of which operations are kept."""
         segment = self._by_id.get(segment_id)
-        return None if segment is None or segment.is_cut or segment.is_system or segment.is_gone else segment
+        if segment is None or segment.is_cut or segment.is_gone or (segment.is_system and not self._keeps_system):
+            return None
+        return segment
 
     def _follows(self, segment_id: int, offset: int) -> bool:
         segment = self._whole(segment_id)
@@ -256,7 +309,8 @@ class SalvagedSegments:
     def _may_truncate(self, segment_id: int, offset: int) -> bool:
         segment = self._whole(segment_id)
         # The index of a table is as old as the container's records of storage: it leads to what was truncated since.
-        return segment is not None and not segment.flags & SegmentFlags.TABLE and offset <= segment.length
+        is_old_index = segment is not None and self.is_behind and bool(segment.flags & SegmentFlags.TABLE)
+        return segment is not None and not is_old_index and offset <= segment.length
 
     def _is_certain(self, operation: Operation) -> bool:
         match operation:
@@ -300,9 +354,11 @@ class SalvagedSegments:
         """Note that ``[offset, end)`` of a segment does not follow what is left of it."""
         segment = self._by_id.get(segment_id)
         if segment is not None and (segment.is_system or segment.is_gone):
+            segment.is_cut = True  # What long-term storage has of it decides where it ends.
+            self._is_system_cut = self._is_system_cut or segment.is_system
             return
         if segment is not None:
-            segment.is_cut = True
+            segment.is_cut = self.has_cut = True
             loss = self._report.loss_of(segment_id, segment.name, segment.length)
         elif (activated := self._activated.get(segment_id)) is not None:
             loss = self._report.loss_of(segment_id, activated.name, activated.length)
@@ -348,7 +404,7 @@ class SalvagedSegments:
             loss = self._report.loss_of(stored.segment_id, stored.name, 0)
             loss.name, loss.is_whole, loss.event_count = stored.name, True, stored.event_count
         elif stored.length > segment.length and not segment.is_gone:
-            segment.is_cut = True
+            segment.is_cut = self.has_cut = True
             loss = self._report.loss_of(segment.id, segment.name, segment.length)
             loss.event_count = stored.event_count - segment.event_count
         else:

@@ -313,6 +313,10 @@ class ContainerStorage:
         """Return the storage that keeps a segment's records."""
         return self._system if segment.is_system else self._user
 
+    async def user_info(self, name: str) -> StoredSegment | None:
+        """Return what storage has recorded of a user's segment, whether the log knows it or not."""
+        return await self._user.info(name)
+
     def first_unflushed(self, segment: Segment) -> int:
         """Return the sequence number of the first operation whose bytes storage does not have (huge if none).
 

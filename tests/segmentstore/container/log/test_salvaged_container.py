@@ -1,0 +1,220 @@
+"""Containers over salvaged logs: they start, serve what was written and nothing else, and go on.
+
+Unlike in `test_salvage`, long-term storage took part: it is ahead of what the damaged log still shows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from penstock.data_directory import DataDirectory, Identity
+from penstock.log_salvage import LogNotSalvageableError, salvage_log
+from penstock.model.segments import TableUpdate
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.log.salvage_report import SalvageReport
+from penstock.segmentstore.container.reads.cache import Cache
+from penstock.segmentstore.container.segment import SegmentFlags
+from penstock.segmentstore.container_settings import ContainerSettings, GarbageSettings, OrphanSettings
+from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
+from penstock.segmentstore.tier1.damaged_log import DamagedLog
+from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
+from penstock.segmentstore.tier2.storage_identity import StorageIdentity
+from penstock.settings import StandaloneSettings
+from penstock.testing.simulation.disk import DiskFaults, SimulatedDisk
+from support.containers import QUIET, FaultyChunks, append, read_all
+from support.inline_work import InlineWork
+
+PATH = "/data/tier1/0"
+TABLE = "scope/table"
+CLUSTER = "cluster"
+CACHE = CacheSettings(bytes_max=16 << 20, block_length=4096, small_append_length=1024)
+LOG = LocalLogSettings(first_file_length_bytes=32 * 1024, file_length_bytes=128 * 1024, trailer_delay_s=0.0)
+SETTINGS = replace(
+    QUIET,
+    garbage=GarbageSettings(delay_s=3600.0),
+    orphans=OrphanSettings(sweep_delay_s=0.0, sweep_pause_s=0.0),
+    checkpoint_log_bytes=20_000,
+    checkpoint_log_bytes_idle=5_000,
+)
+
+
+@dataclass
+class Truth:
+    """All that was ever acknowledged: contents of each life of a segment, and values of each key of the table."""
+
+    lives: dict[str, list[bytes]] = field(default_factory=dict)
+    values: dict[bytes, list[bytes]] = field(default_factory=dict)
+
+
+def runtime_on(disk: SimulatedDisk, seed: int) -> Runtime:
+    return Runtime(disk=disk, work=InlineWork(), rng=random.Random(seed), wall_clock_ms=lambda: 1_000)
+
+
+async def started(
+    disk: SimulatedDisk, chunks: FaultyChunks, seed: int, settings: ContainerSettings = SETTINGS
+) -> SegmentContainer:
+    runtime = runtime_on(disk, seed)
+    container = SegmentContainer(
+        0,
+        log=LocalLogFactory("/data/tier1", runtime, LOG, cluster_id=CLUSTER).create(0),
+        chunks=chunks,
+        cache=Cache(CACHE),
+        runtime=runtime,
+        settings=settings,
+        on_failure=lambda _, error: pytest.fail(str(error)),
+    )
+    await container.start()
+    return container
+
+
+async def work(container: SegmentContainer, truth: Truth, rng: random.Random, count: int) -> None:
+    """Do things at random, each durable before the next: appends, transactions, truncations, tables, flushes."""
+    for _ in range(count):
+        name = f"scope/stream/{rng.randrange(4)}.#epoch.0"
+        data = b"<%08x>" % rng.getrandbits(32) * rng.randrange(1, 150)
+        lives = truth.lives.setdefault(name, [])
+        if name not in container.state.metadata.by_name:
+            await container.create(name)
+            lives.append(b"")
+        match rng.randrange(12):
+            case 0:
+                source = f"scope/stream/0.#epoch.0#transaction.{rng.getrandbits(128):032x}"
+                await container.create(source)
+                await append(container, source, data)
+                truth.lives[source] = [data]
+                await container.seal(source)
+                await container.merge(name, source)
+                lives[-1] += data
+            case 1:
+                segment = container.segment(name)
+                await container.truncate(name, rng.randint(segment.start_offset, segment.length))
+            case 2 if rng.random() < 0.3:
+                await container.delete(name)
+            case 3:
+                await container.flush()
+            case 4 | 5:
+                key = b"key %d" % rng.randrange(5)
+                await container.tables.put(container.segment(TABLE), [TableUpdate(key, data)], -1)
+                truth.values.setdefault(key, []).append(data)
+            case _:
+                await append(container, name, data)
+                lives[-1] += data
+    await container.pipeline.barrier()
+
+
+async def check(container: SegmentContainer, truth: Truth) -> None:
+    """Everything that is served was written, in its place."""
+    for segment in list(container.state.metadata.by_name.values()):
+        if segment.is_system or segment.name == TABLE:
+            continue
+        found = await read_all(container, segment)
+        start = segment.durable_start_offset
+        assert any(life[start : start + len(found)] == found for life in truth.lives[segment.name]), segment.name
+    keys = sorted(truth.values)
+    if TABLE in container.state.metadata.by_name:
+        entries = await container.tables.get(container.segment(TABLE), keys)
+        for key, entry in zip(keys, entries, strict=True):
+            assert entry is None or entry.value in truth.values[key]
+
+
+async def salvage(disk: SimulatedDisk, chunks: FaultyChunks, seed: int) -> SalvageReport:
+    """Salvage the log on `disk`; return the report."""
+    settings = StandaloneSettings(
+        data_dir="/data", durable_log=LOG, segment_store=SegmentStoreSettings(container=SETTINGS, cache=CACHE)
+    )
+    salvaged = await salvage_log(settings, runtime_on(disk, seed), 0, is_dry_run=False)
+    assert salvaged.report is not None
+    return salvaged.report
+
+
+def damage(disk: SimulatedDisk, rng: random.Random) -> None:
+    """Flip a bit in one to three frames of the log that follow its first checkpoint."""
+    frames: Sequence[bytes] = [found for found in DamagedLog(disk, PATH, 0, "").read() if isinstance(found, bytes)]
+    for frame in rng.sample(frames[1:], min(len(frames) - 1, rng.randrange(1, 4))):
+        for path, data in disk.files().items():
+            if path.startswith(f"{PATH}/log-") and (at := data.find(frame)) >= 0:
+                disk.flip(path, at + rng.randrange(len(frame)), bit=rng.randrange(8))
+
+
+def lengths_of(container: SegmentContainer) -> dict[str, int]:
+    """Return the lengths of users' segments."""
+    segments = container.state.metadata.by_name.values()
+    return {segment.name: segment.length for segment in segments if not segment.is_system}
+
+
+def check_report(report: SalvageReport, before: dict[str, int], after: dict[str, int]) -> None:
+    """What is missing is in the report, and nothing else; or the report says that it does not know."""
+    losses = {loss.name: loss for loss in report.segments.values()}
+    for name, length in before.items():
+        if after.get(name, 0) < length:
+            assert name in losses or not report.is_truth_known, name
+        if name in losses and name in after and not losses[name].is_whole:
+            assert losses[name].start == after[name], losses[name]
+            assert losses[name].end <= length, losses[name]
+    if report.loses_nothing:
+        assert after == before
+
+
+def put_back(disk: SimulatedDisk, files: dict[str, bytes]) -> None:
+    for path, data in files.items():
+        file = disk.open(path)
+        file.write(0, [data])
+        file.sync()
+        file.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_goes_on(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    disk = SimulatedDisk(random.Random(seed), DiskFaults())
+    chunks = FaultyChunks()
+    truth = Truth()
+    monkeypatch.setattr("penstock.log_salvage.open_long_term_storage", lambda *_: chunks)
+    directory = DataDirectory("/data", runtime_on(disk, seed))
+    directory.begin()
+    directory.finish(Identity(CLUSTER, 1))
+    directory.close()
+    await chunks.create_identity(StorageIdentity(CLUSTER).encode())
+    container = await started(disk, chunks, seed)
+    await container.create(TABLE, flags=SegmentFlags.TABLE)
+    salvaged_count = 0
+    for life in range(4):
+        await work(container, truth, rng, rng.randrange(40, 160))
+        lengths = lengths_of(container)
+        await container.stop()
+        before = set(await chunks.names(limit=1 << 20))
+        if life:
+            intact = {path: data for path, data in disk.files().items() if path.startswith(f"{PATH}/")}
+            damage(disk, rng)
+            try:
+                report = await salvage(disk, chunks, seed)
+                salvaged_count += 1
+            except LogNotSalvageableError:
+                # The container's own records of how they themselves are stored were lost, and there are no images.
+                put_back(disk, intact)
+                report = SalvageReport(0, base="log")
+        container = await started(disk, chunks, 100 * seed + life)
+        await check(container, truth)
+        assert not any(segment.damage for segment in container.state.metadata.by_id.values())
+        if life:
+            check_report(report, lengths, lengths_of(container))
+            # Nothing that the lost records led to is swept.
+            await container.storage.orphans.sweep(container.epoch, container.storage.unrecorded)
+            if not report.loses_nothing:
+                assert before <= set(await chunks.names(limit=1 << 20))
+        # The lost bytes' places are written anew: only what is there now counts from now on.
+        truth.lives = {
+            segment.name: [bytes(segment.start_offset) + await read_all(container, segment)]
+            for segment in list(container.state.metadata.by_name.values())
+            if not segment.is_system and segment.name != TABLE
+        }
+    await container.stop()
+    assert salvaged_count
