@@ -338,7 +338,7 @@ class ContainerSettings:
         whole_read_bytes: a read of at most this length gets all bytes that exist, wherever they are; some clients do
             not ask again. Longer reads may come short.
         storage_reads_max: reads from long-term storage under way at once, those ahead included; further ones wait, and
-            the connections that they are of take turns.
+            the connections that they are of take turns. Reads of the container's own segments have as many apart.
         storage_read_timeout_s: time for one of them.
         table_compact_bytes: a table's log is compacted when it is at least this long and mostly dead.
         table_compact_step_bytes: how much of the log one compaction step goes over.

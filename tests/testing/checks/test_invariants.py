@@ -165,6 +165,11 @@ def wait_for_ever(container: SegmentContainer, segment: Segment) -> None:
     segment.is_sealed = segment.durable_sealed = True
 
 
+def lose_waits(container: SegmentContainer, segment: Segment) -> None:
+    container.reader.park(segment, segment.length, _Wait(asyncio.get_running_loop().create_future()))
+    segment.waits = None
+
+
 def forget_pending(container: SegmentContainer, segment: Segment) -> None:
     segment.pending.clear()
 
@@ -232,6 +237,7 @@ def merge_of_nothing(container: SegmentContainer, segment: Segment) -> None:
         (count_wrong, "index: it counts"),
         (wait_in_vain, "its wake-up was lost"),
         (wait_for_ever, "of a segment that has ended"),
+        (lose_waits, "its appends do not know of them"),
         (forget_pending, "nothing waits to bring them"),
         (forget_unflushed, "the writer does not know"),
         (disorder, "G3: changes wait for storage out of order"),

@@ -299,6 +299,10 @@ def _check_metadata(container: SegmentContainer) -> Iterator[str]:
             yield f"merge of id {source_id} into id {target_id}: one of them is unknown"
         elif not source.is_merged or offset + source.length > target.length:
             yield f"merge of {source.name} into {target.name} at {offset}: not within its {target.length} bytes"
+    for waits in container.state.waits:
+        awaited = metadata.by_id.get(waits.segment_id)
+        if awaited is not waits.segment or (awaited is not None and awaited.waits is not waits):
+            yield f"{waits.count} reads wait for bytes of id {waits.segment_id}, and its appends do not know of them"
 
 
 def _check_segment(container: SegmentContainer, segment: Segment) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tail_read_budget import TAIL_READ_BYTES
 from penstock.segmentstore.writer_budget import WRITER_BYTES
 from penstock.testing.simulation.host import Host
 
@@ -103,6 +104,12 @@ def _observe_memory(server: SegmentStoreServer) -> Iterator[str]:
     writer_count = sum(connection._appends._slots.count for connection in server.connections)
     if writer_count * WRITER_BYTES != server.writers.used_bytes:
         yield f"connections have {writer_count} writers, their budget counts {server.writers.used_bytes} bytes"
+    tail_reads = [len(connection._reads._parked) * TAIL_READ_BYTES for connection in server.connections]
+    if sum(tail_reads) != server.store.tail_reads.used_bytes:
+        yield (
+            f"reads of connections that wait at ends of segments take {sum(tail_reads)} bytes, their budget counts "
+            f"{server.store.tail_reads.used_bytes}"
+        )
     allowed = budget.bytes_max + server.receive_length * sum(map(bool, held))
     if sum(held) > allowed:
         yield (

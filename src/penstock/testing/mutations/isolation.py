@@ -10,12 +10,17 @@ from penstock.model.errors import CorruptionError
 from penstock.runtime.disk import Disk
 from penstock.runtime.work import PoolSettings, WorkPools, WorkQueue
 from penstock.segmentstore.connection import Connection
+from penstock.segmentstore.container.reads.storage_turns import StorageTurns
+from penstock.segmentstore.container.reads.tail_waits import TailWaits
 from penstock.segmentstore.container.transients import TransientSegments
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.own_transients import OwnTransients
 from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.log_recovery import ChainFile
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
+
+#: Of the cache, so that most reads go to storage.
+_SMALL_CACHE = 16 * 1024
 
 
 @contextmanager
@@ -44,6 +49,20 @@ def _let_reads_wait_behind_appends() -> AbstractContextManager[None]:
         """Wait until there is room."""
 
     return patched(Connection, "_begin_delay", begin_delay)
+
+
+def _lose_reads_of_what_was_put_away() -> AbstractContextManager[None]:
+    def activated(self: TailWaits, segment: object) -> None:
+        """Do not look for waits."""
+
+    return patched(TailWaits, "activated", activated)
+
+
+def _give_nobody_the_next_turn() -> AbstractContextManager[None]:
+    def give_next(self: StorageTurns) -> None:
+        """Leave those in line that wait."""
+
+    return patched(StorageTurns, "_give_next", give_next)
 
 
 def _give_each_connection_a_budget() -> AbstractContextManager[None]:
@@ -122,6 +141,21 @@ ISOLATION_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "leave transient segments behind", "transient segments go with their connection",
         short_profile("transient segments whose clients go", "transients"), _leave_transients_behind,
+    ),
+    Mutation(
+        "lose the reads of segments that were put away", "a read that waits is woken",
+        replace(
+            short_profile("segments come and go under their readers", "followers", "crowd"), has_lowest_limits=True
+        ),
+        _lose_reads_of_what_was_put_away,
+    ),
+    Mutation(
+        "give nobody the next turn at storage", "reads of storage end",
+        replace(
+            short_profile("reads of storage in line", "bytes", "followers"), cache_bytes_min=_SMALL_CACHE,
+            slow_read_rate=0.5,
+        ),
+        _give_nobody_the_next_turn,
     ),
     Mutation(
         "read what a predecessor wrote late", "an old owner can do no harm",

@@ -297,6 +297,7 @@ def _with_read_ranges(cluster: ClusterSettings, rng: random.Random) -> ClusterSe
         container,
         read_ahead_range_bytes=rng.choice((0, lone_bytes + 700, 4 * lone_bytes)),
         read_small_bytes=lone_bytes // 8,
+        storage_reads_max=rng.choice((1, 2, 8)),
     )
     return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
 

@@ -14,7 +14,7 @@ Storage = Literal["directory", "bucket", "hdfs"]
 ALL_WORKLOADS = (
     "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
     "crowd", "writers", "merges", "attributes", "keys", "names", "mortals", "streams",
-    "user writers", "group changes", "connections", "transients",
+    "user writers", "group changes", "connections", "transients", "followers",
 )  # fmt: skip
 
 

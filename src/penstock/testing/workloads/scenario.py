@@ -15,6 +15,7 @@ from penstock.testing.workloads.connection_crowd import ConnectionCrowd
 from penstock.testing.workloads.crowd import MergeClient, SegmentCrowd
 from penstock.testing.workloads.drawn_cluster import draw_cluster
 from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer, WriterCrowd
+from penstock.testing.workloads.followers import Followers
 from penstock.testing.workloads.group_changes import GroupChanges
 from penstock.testing.workloads.handed_transactions import HandedTransactions
 from penstock.testing.workloads.limited_subscribers import LimitedSubscribers
@@ -45,10 +46,11 @@ TRIMMED_STREAM = f"{SCOPE}/trimmed"
 USER_STREAM = f"{SCOPE}/user-events"
 
 #: They cost much: where not every workload takes part anyway they do less often than others.
-_RARE = ("names", "mortals", "user writers", "group changes", "transients")
+_RARE = ("names", "mortals", "user writers", "group changes", "transients", "followers")
 #: They came later.
 _LATER = (
     "streams", "user writers", "users", "user tables", "user states", "group changes", "connections", "transients",
+    "followers",
 )  # fmt: skip
 #: So many have transactions open on one stream at a time that several are committed together.
 TRANSACTION_CROWD_SIZE = 5
@@ -242,6 +244,8 @@ class Scenario:
                 made.append(kind(*place(name.replace(" ", "-")), habits=self.profile.habits))
         if "transients" in self.workloads:
             made.append(TransientFlood(*place("transients"), parent=f"{SCOPE}/flooded/0.#epoch.0"))
+        if "followers" in self.workloads:
+            made.append(Followers(*place("followers"), prefix=f"{SCOPE}/followed"))
         return made
 
     def _add_users(self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]) -> None:

@@ -26,6 +26,7 @@ from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.reads.reader import StorageReadTimeoutError
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.settings import CacheSettings, DiskCacheSettings
+from penstock.segmentstore.tier2.metadata import RecordCache
 from support.containers import (
     QUIET,
     SMALL_CACHE,
@@ -433,6 +434,22 @@ async def test_clients_take_turns_where_storage_is_read(lives: Incarnations) -> 
     await asyncio.gather(*many)
     assert reads[:4] == [(0, 10), (100, 10), (3900, 10), (9000, 10)]
     assert len(reads) == 41
+
+
+async def test_a_read_of_storage_does_not_wait_for_itself(lives: Incarnations) -> None:
+    """Where chunks are is in a table of the container's own, which may have left memory: one read needs another."""
+    container = await lives.start(storage_reads_max=1, storage_read_timeout_s=2.0)
+    data = random.Random(11).randbytes(3000)
+    segment = await stored(container, data)
+    await container.flush()
+    evict_all(container)
+    container.storage._user._context.cache = RecordCache(16)  # What it knew by heart.
+    reads = note_reads(container)
+    assert await asyncio.gather(read(container, segment, 0, 10), read(container, segment, 2000, 10)) == [
+        data[:10],
+        data[2000:2010],
+    ]
+    assert len(reads) > 2
 
 
 async def test_reads_whose_client_has_gone_are_not_made(lives: Incarnations) -> None:

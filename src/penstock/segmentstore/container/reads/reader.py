@@ -89,6 +89,8 @@ class SegmentReader:
         self._settings = settings
         self._storage_read = storage_read
         self._turns = StorageTurns(settings.storage_reads_max)
+        #: Of reads that others wait for in their turns: where their chunks are is in the container's own tables.
+        self._system_turns = StorageTurns(settings.storage_reads_max)
         #: By segment id and where the range ends.
         self._pending: dict[tuple[int, int], _StorageRead] = {}
         self._tasks: set[asyncio.Task[bytes]] = set()
@@ -315,8 +317,11 @@ class SegmentReader:
         read = self._pending.get((segment.id, end))
         if read is None or read.start > offset:
             return None
-        self._turns.join(read.turn, client)
+        self._turns_of(segment).join(read.turn, client)
         return read
+
+    def _turns_of(self, segment: Segment) -> StorageTurns:
+        return self._system_turns if segment.is_system else self._turns
 
     def _begin_storage_read(
         self, segment: Segment, start: int, end: int, client: Hashable, *, is_ahead: bool
@@ -360,8 +365,9 @@ class SegmentReader:
         data = await disk.read(self._disk_key(segment), offset, length) if disk is not None else None
         is_on_disk = data is not None
         if data is None:
+            turns = self._turns_of(segment)
             try:
-                await self._turns.take(turn)
+                await turns.take(turn)
                 async with asyncio.timeout(self._settings.storage_read_timeout_s):
                     data = await self._storage_read(segment, offset, length)
             except TimeoutError as error:
@@ -370,7 +376,7 @@ class SegmentReader:
                     f"within {self._settings.storage_read_timeout_s} s"
                 ) from error
             finally:
-                self._turns.leave(turn)
+                turns.leave(turn)
         # Apart from the read: whatever goes wrong with the cache, those who wait get their bytes.
         self._loop.call_soon(self._insert, segment, offset, data, is_on_disk)
         return data

@@ -49,15 +49,16 @@ class SegmentWaits:
     """The waits of one segment. There is one of these exactly while there are waits.
 
     Attributes:
+        segment_id: the segment's id.
         segment: the segment while it is in memory; of one that is not, nothing is kept but its id.
         count: how many wait.
     """
 
-    __slots__ = ("_by_offset", "_ended_count", "_home", "_offsets", "_segment_id", "count", "segment")
+    __slots__ = ("_by_offset", "_ended_count", "_home", "_offsets", "count", "segment", "segment_id")
 
     def __init__(self, home: dict[int, SegmentWaits], segment: AwaitedSegment) -> None:
         self._home = home
-        self._segment_id = segment.id
+        self.segment_id: int = segment.id
         self.segment: AwaitedSegment | None = segment
         self.count: int = 0
         #: Each offset once, the lowest first.
@@ -121,7 +122,7 @@ class SegmentWaits:
 
     def _tidy(self) -> None:
         if not self.count:
-            del self._home[self._segment_id]
+            del self._home[self.segment_id]
             if self.segment is not None:
                 self.segment.waits = None
         elif self._ended_count > self.count + _ENDED_MAX:
