@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.group_liveness import OBSERVATION_SHARE
+from penstock.client.group_liveness import OBSERVATION_SHARE, Liveness
 from penstock.client.group_pace import heartbeat_interval_s, next_tick_s, poll_interval_s, store_interval_s
 from penstock.client.group_watch import WATCHER_COUNT, watched_by
 from penstock.client.settings import ClientSettings
@@ -25,16 +25,20 @@ def test_a_small_group_polls_each_refresh_even_when_it_is_idle() -> None:
 def test_a_large_group_polls_hardly_more_than_a_small_one() -> None:
     assert polls_per_s(200) < 3 * polls_per_s(20)
     assert polls_per_s(60, unchanged_count=50) < polls_per_s(60)
-    # Up to there the limit is what readers of groups that are smaller still cost.
     assert poll_interval_s(SETTINGS, 30.0, 1000, 50) == 30.0 * OBSERVATION_SHARE
+    assert poll_interval_s(SETTINGS, 30.0, 1000, 50, is_watcher=False) == 7.5
 
 
-@given(st.floats(0.1, 1e4), st.integers(1, 5000), st.integers(0, 100))
+@given(st.floats(0.1, 1e4), st.integers(1, 5000), st.integers(0, 100), st.booleans())
 def test_a_poll_is_never_so_rare_that_the_observer_takes_it_for_an_outage(
-    timeout_s: float, reader_count: int, unchanged_count: int
+    timeout_s: float, reader_count: int, unchanged_count: int, is_watcher: bool
 ) -> None:
-    interval_s = poll_interval_s(SETTINGS, timeout_s, reader_count, unchanged_count)
-    assert 0 < interval_s <= min(timeout_s * OBSERVATION_SHARE, 10.0)
+    interval_s = poll_interval_s(SETTINGS, timeout_s, reader_count, unchanged_count, is_watcher=is_watcher)
+    assert 0 < interval_s <= min(timeout_s * OBSERVATION_SHARE * (1 if is_watcher else 2), 10.0)
+    liveness = Liveness[int]()
+    for poll in range(8):
+        liveness.observe({"dead": 1}, poll * 1.5 * interval_s, timeout_s)
+    assert liveness.silent(6 * interval_s) == {"dead": 1}
     # A tick is up to one and a half intervals after the last one.
     assert 1.5 * heartbeat_interval_s(timeout_s) + 1.5 * interval_s < timeout_s
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -181,3 +183,58 @@ async def test_a_segment_with_an_event_in_hand_is_not_exchanged(cluster):
                 assert event.redelivery_count == 0
                 found.append(int(event.data))
         assert sorted(found) == list(range(30))
+
+
+async def test_a_third_of_many_readers_leaves_and_dies_and_others_come(cluster):
+    """45 readers of 3 clients. Clean ends double nothing; what comes twice was with a reader that died."""
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(cluster.client(**FAST)) for _ in range(3)]
+        await clients[0].create_stream("retail/orders", scaling=Scaling.fixed(45))
+        groups = [await clients[0].reader_group("audit", ["retail/orders"])]
+        groups += [await client.reader_group("retail/audit") for client in clients[1:]]
+        found, tasks, readers, lost = [], {}, {}, set()
+
+        async def read(reader):
+            while (event := await reader.read()) is not None:
+                found.append((int(event.data), f"{event.stream}/{event.segment_id}"))
+
+        async def start(number):
+            readers[number] = await groups[number % 3].reader(f"r{number:03}")
+            tasks[number] = asyncio.create_task(read(readers[number]))
+
+        async def end(number, *, is_clean):
+            tasks.pop(number).cancel()
+            reader = readers.pop(number)
+            if is_clean:
+                await reader.close(is_done=True)
+            else:
+                sources = reader._membership.open_segments.values()
+                lost.update(f"{source.stream}/{source.segment_id}" for source in sources)
+                await reader._membership.stop()
+
+        async def all_read(count):
+            await until(lambda: len(set(found)) == count or any(task.done() for task in tasks.values()))
+            assert not any(task.done() for task in tasks.values())
+
+        await asyncio.gather(*(start(number) for number in range(45)))
+        await write(clients[0], range(500))
+        await all_read(500)
+        writing = asyncio.create_task(write(clients[0], range(500, 1500)))
+        await asyncio.gather(
+            *(end(number, is_clean=True) for number in range(0, 45, 3)), *(start(45 + number) for number in range(15))
+        )
+        await writing
+        await all_read(1500)
+        assert sorted(number for number, _ in found) == list(range(1500))
+
+        writing = asyncio.create_task(write(clients[0], range(1500, 2500)))
+        await asyncio.gather(
+            *(end(number, is_clean=False) for number in range(1, 45, 3)), *(start(60 + number) for number in range(15))
+        )
+        await writing
+        await all_read(2500)
+        assert {number for number, _ in found} == set(range(2500))
+        twice = {segment for (_, segment), count in Counter(found).items() if count > 1}
+        assert twice <= lost
+        for number in list(tasks):
+            await end(number, is_clean=True)

@@ -19,6 +19,8 @@ _IDLE_FACTOR_MAX = 4.0
 _IDLE_POLL_COUNT = 12
 #: A reader shows that it is alive so many times in the group's `reader_timeout_s`.
 _HEARTBEATS_PER_TIMEOUT = 4
+#: As `OBSERVATION_SHARE`, of readers that do not watch all others, while the record does not change.
+_OTHERS_SHARE = 0.25
 #: No poll is rarer, however large the group and its time-out are.
 _POLL_INTERVAL_MAX_S = 10.0
 #: Positions that moved are stored so many seconds apart, on average over all readers of a group.
@@ -26,12 +28,25 @@ _STORE_SPACING_S = 0.02
 
 
 def poll_interval_s(
-    settings: ClientSettings, reader_timeout_s: float, reader_count: int, unchanged_count: int
+    settings: ClientSettings,
+    reader_timeout_s: float,
+    reader_count: int,
+    unchanged_count: int,
+    *,
+    is_watcher: bool = True,
 ) -> float:
-    """Return the seconds between two polls of the record. `unchanged_count`: the last polls that found no change."""
-    longest_s = min(reader_timeout_s * OBSERVATION_SHARE, _POLL_INTERVAL_MAX_S)
-    shortest_s = min(settings.reader_group_refresh_s, settings.position_interval_s, longest_s)
-    idle_factor = 1 + (_IDLE_FACTOR_MAX - 1) * min(unchanged_count / _IDLE_POLL_COUNT, 1.0)
+    """Return the seconds between two polls of the record.
+
+    `unchanged_count`: the last polls that found no change. `is_watcher`: the reader watches all others; those that
+    watch a few may poll less often, because any one of them that finds a dead watcher is enough.
+    """
+    idleness = min(unchanged_count / _IDLE_POLL_COUNT, 1.0)
+    share = OBSERVATION_SHARE if is_watcher else OBSERVATION_SHARE + (_OTHERS_SHARE - OBSERVATION_SHARE) * idleness
+    longest_s = min(reader_timeout_s * share, _POLL_INTERVAL_MAX_S)
+    shortest_s = min(
+        settings.reader_group_refresh_s, settings.position_interval_s, reader_timeout_s * OBSERVATION_SHARE
+    )
+    idle_factor = 1 + (_IDLE_FACTOR_MAX - 1) * idleness
     crowd_factor = max(1.0, idle_factor * reader_count / _READERS_PER_REFRESH)
     return min(shortest_s * crowd_factor, longest_s)
 

@@ -43,6 +43,7 @@ class GroupWatch:
         self._settings = settings
         self._reader_timeout_s = settings.reader_timeout_s
         self._reader_count = 1
+        self._is_watcher = True
         self._revision = 0
         self._unchanged_count = 0
         self._polled_s = float("-inf")
@@ -59,6 +60,7 @@ class GroupWatch:
         """Take in what the record says of the group."""
         self._reader_timeout_s = state.reader_timeout_s
         self._reader_count = max(len(state.readers), 1)
+        self._is_watcher = self._name in islice(state.readers, WATCHER_COUNT)
         if state.revision != self._revision:
             self._revision = state.revision
             self._unchanged_count = 0
@@ -124,7 +126,10 @@ class GroupWatch:
             self._has_own_entry = False
 
     def _interval_s(self) -> float:
-        return poll_interval_s(self._settings, self._reader_timeout_s, self._reader_count, self._unchanged_count)
+        return poll_interval_s(
+            self._settings, self._reader_timeout_s, self._reader_count, self._unchanged_count,
+            is_watcher=self._is_watcher,
+        )  # fmt: skip
 
     def _heartbeat_due_s(self) -> float:
         return _tick_s(self._shown_s, heartbeat_interval_s(self._reader_timeout_s), self._record.phase)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from penstock.client import reader_group_state as rgs
@@ -115,6 +115,7 @@ class Membership:
         # That the stream of a segment held here was deleted: it lasts although the record can be kept up.
         self._lost: PenstockError | None = None
         self._state: GroupState | None = None
+        self._surplus: Collection[str] = ()  # Of `_state`: what this reader is to give up.
         self._left: GroupState | None = None
         self._keeper = GroupKeeper(record, name, cluster)
         self._working_s = 0.0
@@ -263,8 +264,8 @@ class Membership:
 
     def _is_working(self) -> bool:
         """Say whether this reader is in the group, and could read the record not too long ago."""
-        silent_s = asyncio.get_running_loop().time() - self._working_s
-        return self._is_joined and silent_s <= self._settings.retry_time_max_s
+        latest_s = self._working_s + self._settings.retry_time_max_s
+        return self._is_joined and asyncio.get_running_loop().time() <= latest_s
 
     def _is_awaited(self) -> bool:
         """Say whether a checkpoint awaits this reader, or is to be begun by it."""
@@ -287,8 +288,8 @@ class Membership:
         me = None if self._state is None else self._state.readers.get(self._name)
         if me is None:
             return True
-        handed_out = {segment: end for segment, end in self._hands._handed_out().items() if segment in me.segments}
-        return handed_out != me.handed_out or any(
+        told = {segment: end for segment, end in self._hands._handed_out().items() if segment in me.segments}
+        return told != me.handed_out or any(
             segment in me.segments and me.segments[segment] != position
             for segment, position in self.positions(is_leaving=False).items()
         )
@@ -424,6 +425,7 @@ class Membership:
     def _follow(self, state: GroupState) -> None:
         """Hold exactly what the record says. Waits for nothing, so that nothing can come between."""
         me = state.readers.get(self._name)
+        is_known = state is self._state
         self._state = state
         self._observe(state)
         if me is None or me.incarnation != self._incarnation:
@@ -454,7 +456,9 @@ class Membership:
                     state.redeliveries.get(segment), state.ends.get(segment),
                 )  # fmt: skip
                 came.append(segment)
-        surplus = rgs.surplus(state, self._name)
+        if not is_known:
+            self._surplus = frozenset(rgs.surplus(state, self._name))
+        surplus = self._surplus
         for segment, source in self.open_segments.items():
             if segment in surplus and not source.is_leaving:
                 source.is_leaving = True
@@ -473,10 +477,8 @@ class Membership:
     def _report_end(self) -> None:
         """Log, once, that the group has read everything."""
         if self.is_finished and not self._is_end_reported:
-            _log.info(
-                "reader %s: group %s/%s is finished: every stream was read to its end",
-                self._name, self._record.scope, self._record.name,
-            )  # fmt: skip
+            group = f"{self._record.scope}/{self._record.name}"
+            _log.info("reader %s: group %s is finished: every stream was read to its end", self._name, group)
         self._is_end_reported = self.is_finished
 
     async def _ends(self) -> dict[str, tuple[HeldSegment, dict[str, Sequence[str]]]]:

@@ -72,7 +72,7 @@ class GroupKeeper:
                 self._checkpoint_s = now_s
             self._checkpoint = checkpoint.number
         is_due = 0 < checkpoint.interval_s <= now_s - self._checkpoint_s
-        is_mine = not checkpoint.awaited and self._reader == min(state.readers, default=None)
+        is_mine = not checkpoint.awaited and self._reader == next(iter(state.readers), None)
         # A group that stays where it is needs no other one.
         if not is_due or not is_mine or checkpoint.positions == rgs.positions_of(state):
             return None
@@ -80,7 +80,7 @@ class GroupKeeper:
 
     async def keep(self, state: GroupState) -> bool:
         """Do what is due, for a group whose record is `state`; say whether the record has changed with that."""
-        if self._reader != min(state.readers, default=None):
+        if self._reader != next(iter(state.readers), None):
             return False
         now_s = asyncio.get_running_loop().time()
         if now_s - self._swept_s >= _SWEEP_INTERVAL_S:
