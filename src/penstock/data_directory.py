@@ -34,6 +34,7 @@ from penstock.model.errors import (
     LaterVersionError,
 )
 from penstock.runtime.disk import DiskLock, LocalLock, LockState
+from penstock.runtime.held_disk import HeldDisk
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
@@ -90,6 +91,8 @@ class DataDirectory:
         self.root: str = os.path.abspath(root)
         self._disk = runtime.disk
         self._runtime = runtime
+        #: The outside world for what works by paths in the directory; it changes nothing once that is another one.
+        self.held: Runtime = runtime.with_disk(HeldDisk(runtime.disk, self.check_in_place))
         self._lock: DiskLock | None = None
         #: What the directory said of itself when it was opened.
         self._identity: Identity | None = None
@@ -123,7 +126,7 @@ class DataDirectory:
         """
         return LocalLogFactory(
             self.tier1,
-            self._runtime,
+            self.held,
             settings,
             owner=LogOwner(token or self._runtime.random_id(), may_live, self.check_held),
             cluster_id=identity.cluster_id,
@@ -246,6 +249,17 @@ class DataDirectory:
                 raise DataDirectoryLostError(self.root, _DIRECTORY_GONE)
             case LockState.IN_PLACE:
                 pass
+
+    def check_in_place(self) -> None:
+        """Raise `DataDirectoryLostError` if the directory is locked by this process and another one is in its place.
+
+        For each change by a path. Any thread may call it. A lock file that is gone does not matter here.
+        """
+        if self._loss:
+            raise DataDirectoryLostError(self.root, self._loss)
+        lock = self._lock
+        if lock is not None and lock.state() is LockState.DIRECTORY_GONE:
+            raise DataDirectoryLostError(self.root, _DIRECTORY_GONE)
 
     def retake(self) -> DiskLock | None:
         """Take the lock again if its file was removed or replaced and nobody else has locked what is there now.

@@ -34,7 +34,7 @@ def open_long_term_storage(settings: StandaloneSettings, directory: DataDirector
             descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=False
         )
         chunks = settings.long_term_storage.within(budget)
-        return DirectoryChunkStorage(settings.tier2 or directory.tier2, runtime, chunks)
+        return DirectoryChunkStorage(settings.tier2 or directory.tier2, directory.held, chunks)
     place = ObjectPlace.parse(settings.tier2)
     objects = runtime.open_objects(place, settings.object_storage.store)
     return ObjectChunkStorage(objects, runtime.rng, settings.object_storage, prefix=place.prefix)

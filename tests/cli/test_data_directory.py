@@ -258,6 +258,38 @@ def test_a_directory_that_is_not_the_one_that_was_opened_is_lost(
     directory.close()
 
 
+def test_nothing_is_changed_by_a_path_in_a_directory_that_was_exchanged(tmp_path: Path, runtime: Runtime) -> None:
+    """Reads and open files go on. A lock file that is gone stops nothing; nor does a directory that is not open."""
+    root = tmp_path / "data"
+    directory = DataDirectory(str(root), runtime)
+    disk = directory.held.disk
+    directory.open(4)
+    (root / "LOCK").unlink()
+    disk.make_directory(f"{root}/tier2")
+    written = disk.open(f"{root}/tier2/a", create=True)
+    written.write(0, [b"before"])
+    exchanged_for_a_copy(root)
+    changes: list[Callable[[], object]] = [
+        lambda: disk.open(f"{root}/tier2/b", create=True),
+        lambda: disk.open(f"{root}/tier2/a"),
+        lambda: disk.make_directory(f"{root}/tier2/c"),
+        lambda: disk.rename(f"{root}/tier2/a", f"{root}/tier2/b"),
+        lambda: disk.link(f"{root}/tier2/a", f"{root}/tier2/b"),
+        lambda: disk.remove(f"{root}/tier2/a"),
+        lambda: disk.remove_directory(f"{root}/tier2"),
+        lambda: disk.lock(f"{root}/tier2/log.lock"),
+    ]
+    for change in changes:
+        with pytest.raises(DataDirectoryLostError, match="renamed, replaced or unmounted"):
+            change()
+    assert disk.list_directory(f"{root}/tier2") == ["a"]
+    assert disk.open(f"{root}/tier2/a", writable=False).read(0, 10) == b"before"
+    written.write(0, [b"behind"])
+    assert (tmp_path / "renamed" / "tier2" / "a").read_bytes() == b"behind"
+    directory.close()
+    disk.remove(f"{root}/tier2/a")
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [

@@ -8,6 +8,7 @@ ones; in simulation a seeded loop, a simulated disk and a virtual clock stand be
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import random
 import time
@@ -76,6 +77,12 @@ class Runtime:
     def random_id(self) -> bytes:
         """Return 16 random bytes."""
         return self.rng.randbytes(16)
+
+    def with_disk(self, disk: Disk) -> Runtime:
+        """Return the same outside world with another disk."""
+        same = copy.copy(self)
+        same.disk = disk
+        return same
 
 
 def real_runtime(thread_count_max: int = 8) -> Runtime:
