@@ -46,19 +46,22 @@ def start_session(core_count: int, directory: Path) -> SparkSession:
 
 
 def ready_batches(
-    session: SparkSession, columns: Sequence[str], row_count: int, event_bytes: int, task_count: int
+    session: SparkSession,
+    columns: Sequence[str],
+    row_count: int,
+    event_bytes: int,
+    task_count: int,
+    *,
+    is_streaming: bool = False,
 ) -> DataFrame:
     """Return a frame of a source in Python that gives out one ready batch over and over: no such source is faster."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
     batch_row_count = min(READY_BATCH_BYTES // event_bytes, 20_000)
     types = {"event": "binary", "scope": "string", "stream": "string", "segment_id": "bigint", "offset": "bigint"}
 
     # Within the function, so that they are sent to the workers, which do not find this module.
-    class Reader(DataSourceReader):
-        def partitions(self) -> Sequence[InputPartition]:
-            return [InputPartition(number) for number in range(task_count)]
-
+    class Ready:
         def read(self, partition: InputPartition) -> Iterator[object]:
             import pyarrow
 
@@ -76,6 +79,20 @@ def ready_batches(
                 yield batch.slice(0, min(left, batch_row_count))
                 left -= min(left, batch_row_count)
 
+    class Reader(Ready, DataSourceReader):
+        def partitions(self) -> Sequence[InputPartition]:
+            return [InputPartition(number) for number in range(task_count)]
+
+    class StreamReader(Ready, DataSourceStreamReader):
+        def initialOffset(self) -> dict[str, int]:
+            return {"at": 0}
+
+        def latestOffset(self) -> dict[str, int]:
+            return {"at": 1}
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+            return [InputPartition(number) for number in range(task_count)] if start != end else []
+
     class ReadyBatches(DataSource):
         @classmethod
         def name(cls) -> str:
@@ -87,8 +104,11 @@ def ready_batches(
         def reader(self, schema: object) -> DataSourceReader:
             return Reader()
 
+        def streamReader(self, schema: object) -> DataSourceStreamReader:
+            return StreamReader()
+
     session.dataSource.register(ReadyBatches)
-    return session.read.format("ready_batches").load()
+    return (session.readStream if is_streaming else session.read).format("ready_batches").load()
 
 
 def session_cpu_s(session: SparkSession) -> float:

@@ -4,9 +4,12 @@ Lone events are written one after the other, each when the one before is committ
 
 - `sink`: from stream to stream, exactly once;
 - `noop`: from stream to nowhere, which is what Spark and the source take: the floor;
-- `rate`: Spark's own source to nowhere, without any Python: what an empty micro-batch takes at all.
+- `foreach`: from stream to `foreachBatch`, which collects the rows in this process;
+- `rate`: Spark's own source to nowhere, without any Python: what an empty micro-batch takes at all;
+- `foreach_rate`: Spark's own source to `foreachBatch`, which collects the rows: the floor of `foreach`.
 
-Committed is what the checkpoint says; `readable_ms` is when a reader of the target has the event.
+Committed is what the checkpoint says; `readable_ms` is when a reader of the target has the event. Of `foreach`,
+`entered` is when `foreachBatch` begins, `collected` when it has the rows. `foreach_to_rate` is of whole micro-batches.
 
     python bench/spark_latency.py --events 40
     python bench/spark_latency.py --trigger-ms 1000
@@ -15,6 +18,7 @@ Committed is what the checkpoint says; `readable_ms` is when a reader of the tar
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +29,7 @@ from _common import cpu_s, parser, percentiles_ms, raw_disk, report, server, wor
 from _spark import session_cpu_s, start_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 SOURCE = "bench/spark-latency"
@@ -113,10 +117,48 @@ class Bench:
             "cpu_ms_per_event": round(used_s / event_count * 1e3, 1),
         }
 
-    def of_rate(self, batch_count: int) -> dict[str, object]:
-        """Run Spark's own source of one row for each micro-batch into nowhere."""
+    def to_foreach_batch(self, event_count: int) -> dict[str, object]:
+        """Follow the source into `foreachBatch`, and write so many lone events."""
+        entered_s: list[float] = []
+        collected_s: list[float] = []
+        begin_s, is_collected = 0.0, threading.Event()
+
+        def sink(rows: DataFrame, batch: int) -> None:
+            entered = time.perf_counter() - begin_s
+            if rows.collect():
+                entered_s.append(entered)
+                collected_s.append(time.perf_counter() - begin_s)
+                is_collected.set()
+
+        frame = self._session.readStream.format("penstock").option("uri", self._uri).option("columns", "event")
+        checkpoint, query = self._start(frame.load(SOURCE).writeStream.foreachBatch(sink))
+        with penstock.connect(self._uri) as client, client.event_writer(SOURCE) as events:
+            while query.status["message"] == "Initializing sources" or not query.lastProgress:
+                time.sleep(0.05)
+            for number in range(WARM_UP_COUNT + event_count):
+                time.sleep(0.05 + 0.013 * (number % 7))
+                batch = committed_batch(checkpoint)
+                is_collected.clear()
+                begin_s = time.perf_counter()
+                events.write(b"%0100d" % number).wait()
+                if not is_collected.wait(WAIT_S_MAX):
+                    raise SystemExit(f"event {number} did not come to foreachBatch: {query.exception()}")
+                wait_for(checkpoint, batch, query)
+        progress = [each for each in query.recentProgress if each["numInputRows"]][-event_count:]
+        query.stop()
+        query.awaitTermination()
+        return {
+            "entered": percentiles_ms(entered_s[WARM_UP_COUNT:]),
+            "collected": percentiles_ms(collected_s[WARM_UP_COUNT:]),
+            "phases_ms": phases(progress),
+        }
+
+    def of_rate(self, batch_count: int, *, is_collected: bool = False) -> dict[str, object]:
+        """Run Spark's own source of one row for each micro-batch into nowhere, or collect it in `foreachBatch`."""
         rate = self._session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
-        checkpoint, query = self._start(rate.option("numPartitions", 1).load().writeStream.format("noop"))
+        writer = rate.option("numPartitions", 1).load().writeStream
+        writer = writer.foreachBatch(lambda rows, batch: rows.collect()) if is_collected else writer.format("noop")
+        checkpoint, query = self._start(writer)
         wait_for(checkpoint, WARM_UP_COUNT + batch_count, query)
         progress = query.recentProgress[-batch_count:]
         query.stop()
@@ -151,7 +193,9 @@ def main() -> None:
                 {
                     "noop": bench.from_stream(None, arguments.events),
                     "sink": bench.from_stream(TARGET, arguments.events),
+                    "foreach": bench.to_foreach_batch(arguments.events),
                     "rate": bench.of_rate(arguments.events),
+                    "foreach_rate": bench.of_rate(arguments.events, is_collected=True),
                 }
                 for _ in range(arguments.rounds)
             ]
@@ -160,6 +204,9 @@ def main() -> None:
         def p50_ms(name: str) -> float:
             return statistics.median(each[name]["event_to_commit"]["p50_ms"] for each in rounds)
 
+        def batch_ms(name: str) -> float:
+            return statistics.median(each[name]["phases_ms"]["triggerExecution"] for each in rounds)
+
         report(
             "spark-latency",
             {
@@ -167,6 +214,7 @@ def main() -> None:
                 "trigger_ms": arguments.trigger_ms,
                 "cores": arguments.cores,
                 "sink_to_noop": round(p50_ms("sink") / p50_ms("noop"), 2),
+                "foreach_to_rate": round(batch_ms("foreach") / batch_ms("foreach_rate"), 2),
                 "rounds": rounds,
                 "raw_disk": disk,
             },

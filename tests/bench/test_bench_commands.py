@@ -58,9 +58,10 @@ COMMANDS = {
 }
 #: Those that start a Spark session of their own, each of which takes as long as many others together.
 SPARK_COMMANDS = {
-    "spark_latency": ([], {"sink_to_noop", "rounds"}),
+    "spark_latency": ([], {"sink_to_noop", "foreach_to_rate", "rounds"}),
     "spark_read": ([], {"reads", "flushed_share"}),
     "spark_sink": ([], {"median", "ratio"}),
+    "spark_stream_read": ([], {"ratio", "micro_batch_to_batch", "stream"}),
 }
 BY_NIGHT = [pytest.param(name, marks=pytest.mark.nightly) for name in SPARK_COMMANDS]
 
