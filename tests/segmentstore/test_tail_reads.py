@@ -180,7 +180,7 @@ async def test_a_reader_follows_more_segments_than_may_be_in_memory(is_in_proces
 
 
 @pytest.mark.parametrize("offset", [0, 1 << 61])
-async def test_a_read_of_a_segment_that_was_put_away_hears_of_its_seal(service: WireService, offset: int) -> None:
+async def test_a_read_of_a_segment_that_was_put_away_ends_with_its_seal(service: WireService, offset: int) -> None:
     wire = await service.connect()
     await _parked(service, wire, 1, offset)
     await put_away(service, A)
@@ -218,7 +218,7 @@ async def test_a_woken_read_whose_segment_was_put_away_gets_its_bytes(service: W
 
 
 async def test_reads_that_wait_end_with_their_container(service: WireService) -> None:
-    """One waits in memory, one for a segment that was put away: both hear "not here", and may ask again."""
+    """One waits in memory, one for a segment that was put away: both are answered "not here", and may be repeated."""
     wire = await service.connect()
     await _parked(service, wire, 1)
     await put_away(service, A)

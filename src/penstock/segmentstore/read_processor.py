@@ -65,7 +65,7 @@ class ReadReplies(Protocol):
         """Call `ReadProcessor.serve` at the end of the loop's turn at the latest."""
 
     def review(self) -> None:
-        """Look whether to read the socket: `ReadProcessor.is_full` may have changed."""
+        """Decide again whether to read the socket: `ReadProcessor.is_full` may have changed."""
 
     def abort(self, reason: str) -> None:
         """Close the connection at once."""

@@ -53,7 +53,7 @@ def _let_reads_wait_behind_appends() -> AbstractContextManager[None]:
 
 def _lose_reads_of_what_was_put_away() -> AbstractContextManager[None]:
     def activated(self: TailWaits, segment: object) -> None:
-        """Do not look for waits."""
+        """Leave the waits where they are."""
 
     return patched(TailWaits, "activated", activated)
 

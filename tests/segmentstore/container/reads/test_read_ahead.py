@@ -59,7 +59,7 @@ def test_nothing_is_wanted_behind_the_limit() -> None:
     assert readers.cached(1, 250, 250) == []
 
 
-def test_what_could_not_be_read_is_read_by_whoever_comes_there() -> None:
+def test_what_could_not_be_read_ahead_is_read_when_it_is_needed() -> None:
     """It goes on from there; nobody begins anew."""
     readers = ahead()
     readers.stored(1, 0, 100, 1000)

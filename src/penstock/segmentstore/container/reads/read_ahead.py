@@ -83,7 +83,7 @@ class ReadAhead:
         return []
 
     def not_read(self, segment_id: int, start: int) -> None:
-        """Note that what was wanted from `start` on could not be read ahead; whoever comes there reads it."""
+        """Note that what was wanted from `start` on could not be read ahead; a reader that comes there reads it."""
         for sequence in self._sequences.get(segment_id, ()):
             if sequence.next_offset <= start < sequence.ahead_offset:
                 sequence.ahead_offset = start

@@ -201,7 +201,9 @@ class SegmentReader:
         """Let `waiter` wait until there is a byte at `offset`, or never will be.
 
         `read` has just found none. The segment may leave memory and come back meanwhile. The caller bounds how many
-        wait; who gives up calls `SegmentWaits.remove`. Raises `ContainerOfflineError`, `SegmentInactiveError`.
+        wait; a waiter that gives up calls `SegmentWaits.remove`.
+
+        Raises `ContainerOfflineError`, `SegmentInactiveError`.
         """
         if self._is_closed:
             raise self._stopped()
@@ -296,8 +298,8 @@ class SegmentReader:
     def _storage_read_of(self, segment: Segment, offset: int, length: int, client: Hashable) -> _StorageRead:
         """Return the read that gets `offset`, a new one if none does.
 
-        Of a sequential reader a new one goes up to the next multiple of `read_ahead_bytes`. Who reads here and there
-        needs no more than was asked for, and gets that up to the next multiple of `read_small_bytes`.
+        A new one for a sequential reader ends at the next multiple of `read_ahead_bytes`; any other ends at the next
+        multiple of `read_small_bytes` after what was asked for.
         """
         end = limit = segment.storage_length
         for boundary in self._boundaries:

@@ -2,10 +2,10 @@
 
 A bounded number is under way. The others wait in a queue for each client, and each client in turn has one begun: a
 client with a thousand reads delays another one's read by one of its own, not by all. A client is a connection, or
-whatever else asks; the container's own reads are one together. Who comes to want what another one waits for joins:
-that read waits in the queues of both, and the first turn of either begins it.
+another caller; the container's own reads are one client together. A read that two clients want waits in the queues of
+both, and the first turn of either begins it.
 
-How many wait for one client is bounded by what asks, see `ConnectionSettings.reads_max`.
+The caller bounds how many wait for one client, see `ConnectionSettings.reads_max`.
 """
 
 from __future__ import annotations
