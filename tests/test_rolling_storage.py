@@ -214,7 +214,7 @@ async def test_what_is_imported_is_served_and_well(left: StandaloneSettings) -> 
     check = await check_storage(left, runtime, Shown())
     await runtime.work.close()
     assert not check.problems
-    # Five headers and two chunks of what was not taken; those that were are no strangers any more.
+    # Five headers and two chunks of what was not taken; those that were are no strangers any more, nor are images.
     assert (check.orphan_count, check.stranger_count) == (0, len([n for n in before if "$" in n]) - 9)
 
     async with running(left) as store:

@@ -16,12 +16,12 @@ from penstock.long_term_storage import open_long_term_storage
 from penstock.model.errors import CorruptionError, InvalidArgumentError, StorageError, StorageUnavailableError
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.image import (
-    IMAGES_PREFIX,
     ContainerImage,
     ImageName,
     PartialImageError,
 )
 from penstock.segmentstore.tier1.log_records import EpochRecord, write_epoch
+from penstock.segmentstore.tier2.chunk_name import IMAGES_PREFIX
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.storage_check import StorageReport
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity

@@ -28,6 +28,9 @@ CHUNK_SUFFIX_BYTES_MAX = len(".E-") + 20 + len("-O-") + 19 + len(".") + 36
 #: What a chunk's name must not begin with: the storage's own objects have such names.
 RESERVED_NAME_PREFIX = STORAGE_NAME_PREFIX
 
+#: The names of all images of containers begin like this; no segment's chunk does.
+IMAGES_PREFIX = "_system/containers/_sysjournal."
+
 #: A container's mark.
 CHUNK_MARK_BYTES = 6
 

@@ -32,7 +32,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import TableEntry
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier2.chunk_name import chunk_origin
+from penstock.segmentstore.tier2.chunk_name import IMAGES_PREFIX, chunk_origin
 from penstock.segmentstore.tier2.chunk_run import ChunkRun, describe_key, run_of, runs_of
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
@@ -416,6 +416,8 @@ class StorageCheck:
             strange: list[str] = []
             for number, name in enumerate(names):
                 await let_others_go_on(number)
+                if name.startswith(IMAGES_PREFIX):
+                    continue  # No record leads to an image of a container.
                 origin = chunk_origin(name)
                 owner = next((at for at, one in enumerate(self._containers) if origin and one.mark == origin.mark), -1)
                 if owner < 0:

@@ -9,6 +9,7 @@ from penstock.model.errors import (
     ControllerUnavailableError,
     OutcomeUnknownError,
     PenstockError,
+    StorageFullError,
     StreamError,
     TransactionError,
 )
@@ -44,8 +45,8 @@ class TransactionWriter(Workload):
             await self.rest(self._mean_gap_s)
             try:
                 transaction = await self.client.begin_transaction(self._stream, lease_s=self._lease_s)
-            except (ControllerUnavailableError, OutcomeUnknownError):
-                continue  # One that began unheard runs out by itself.
+            except (ControllerUnavailableError, OutcomeUnknownError, StorageFullError):
+                continue  # One that began without a reply expires. A disk may be full for longer than a call waits.
             except StreamError as error:
                 if not error.is_retriable:
                     self.world.problem(f"{self.name} cannot begin a transaction: {error!r}")

@@ -17,10 +17,9 @@ from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, StorageError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.later_format import version_error
+from penstock.segmentstore.tier2.chunk_name import IMAGES_PREFIX
 
 IMAGE_FORMAT_VERSION: Final = 1
-#: All images have names that begin like this; no segment's chunk does.
-IMAGES_PREFIX: Final = "_system/containers/_sysjournal."
 
 _MAGIC: Final = b"PNSTKIMG"
 _HEADER = struct.Struct(">8sHHiiQQqQI")
