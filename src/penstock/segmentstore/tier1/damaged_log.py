@@ -1,8 +1,8 @@
-"""`DamagedLog`: what is intact of a local log whose files are damaged, for its salvage.
+"""`DamagedLog`: reads the intact frames of a local log with damaged files, for salvage.
 
-Recovery stops at the first damage. This reads on: a frame carries its file's salt, its own offset and a checksum, so
-each intact frame is recognised by itself, whatever became of the bytes before it. What is not intact is a `LostRange`.
-The files are only read. All functions block. What is done with the frames: docs/recovery.md.
+Recovery stops at the first damage. This reader continues after it: a frame carries its file's salt, its own offset and
+a checksum, so each intact frame is recognised independently of the bytes before it. Bytes that are not intact are
+reported as a `LostRange`. The files are only read. All functions block. How the frames are used: docs/recovery.md.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from penstock.segmentstore.tier1.log_recovery import (
 
 _NAME = re.compile(r"log-([0-9a-f]{16})-([0-9a-f]{8})")
 _READ_LENGTH = 4 * 1024 * 1024
-#: Frames of any file begin with this.
+#: Frames of every file begin with this.
 _ANY_FRAME = frame_pattern(0)[:4]
 _SALT = slice(4, 12)
 
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Bytes of a log file that are not what was written: ``[start, end)``; 0 and 0 if the whole file is missing.
+    """Damaged bytes of a log file: ``[start, end)``; both 0 if the whole file is missing.
 
-    `frame_count`: frames that were in there; None if the log does not show it.
+    `frame_count`: number of frames in the range; None if the log does not show it.
     """
 
     file: str
@@ -63,7 +63,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class _LogFile:
-    """A file of the damaged log. `end`: where its successor says that it ends; None for the newest."""
+    """A file of the damaged log. `end`: its end as recorded by its successor; None for the newest."""
 
     name: str
     header: FileHeader | None
@@ -78,7 +78,7 @@ class DamagedLog:
         record: `log.epoch`; None if it is missing or damaged.
         epoch: the latest epoch that the log shows.
         first_epoch: the earliest epoch of its files; 0 if there are none.
-        problems: what is wrong with the small files and with headers.
+        problems: errors found in the small files and in file headers.
     """
 
     def __init__(self, disk: Disk, directory: str, container_id: int, cluster_id: str) -> None:
@@ -90,7 +90,7 @@ class DamagedLog:
         self.problems: list[str] = []
         self.record: EpochRecord | None = None
         self._truncation_address = 0
-        #: Of the file that the log begins with, if that is known.
+        #: Number of the first file of the log, if it is known.
         self._first_number: int | None = None
         try:
             self.record = read_epoch(disk, directory)
@@ -122,7 +122,7 @@ class DamagedLog:
             )
 
     def read(self) -> Iterator[bytes | LostRange]:
-        """Yield the payloads of intact data frames in the order of the log, and what is lost between them."""
+        """Yield the payloads of intact data frames in the order of the log, and the lost ranges between them."""
         files = self._files()
         expected: int | None = None
         numbers = [int(file.name[-8:], 16) for file in files]
@@ -139,7 +139,7 @@ class DamagedLog:
             yield LostRange(f"{self._directory}/log-*-{missing:08x}", 0, 0, "the file is missing")
 
     def _files(self) -> Sequence[_LogFile]:
-        """Return the files that make up the log, oldest first: of each number the one that its successor names."""
+        """Return the files of the log, oldest first: for each number the file that its successor links to."""
         by_number: dict[int, list[str]] = {}
         for name in self._names:
             by_number.setdefault(int(name[-8:], 16), []).append(name)
@@ -153,7 +153,7 @@ class DamagedLog:
             end = link.end if link is not None and linked == name else None
             is_used = header is not None and self._first_frame(name, header) is not None
             if not chosen and not is_used and header is not None and not header.opens_incarnation:
-                continue  # Prepared for the next frames and never used.
+                continue  # Prepared ahead and never used.
             chosen.append(_LogFile(name, header, end, is_last=not chosen))
             link = None if header is None else self._link(name, header)
         return chosen[::-1]
@@ -166,7 +166,7 @@ class DamagedLog:
         return names[0]
 
     def _header(self, name: str, *, notes_problem: bool = True) -> FileHeader | None:
-        """Return a file's header, or one made of its name and its first intact frame; None if it has none."""
+        """Return a file's header, or one derived from its name and its first intact frame; None if it has neither."""
         path = f"{self._directory}/{name}"
         epoch, number = int(name[4:20], 16), int(name[-8:], 16)
         file = self._disk.open(path, writable=False)
@@ -203,7 +203,7 @@ class DamagedLog:
         try:
             found = FrameScanner(file, path, header, BLOCK_LENGTH, None).next()
         except CorruptionError:
-            return None  # Reported by the reading of the file.
+            return None  # Reported when the file is read.
         finally:
             file.close()
         if found is None or found[0].kind is not FrameKind.LINK:
@@ -216,7 +216,7 @@ class DamagedLog:
     def _read_file(
         self, file: _LogFile, number: int, expected: int | None
     ) -> Generator[bytes | LostRange, None, int | None]:
-        """Yield what is in a file; return the sequence number that the next file's first frame should have."""
+        """Yield the contents of a file; return the sequence number expected of the next file's first frame."""
         path = f"{self._directory}/{file.name}"
         handle = self._disk.open(path, writable=False)
         try:
@@ -247,7 +247,7 @@ class DamagedLog:
                     continue
                 if found is not None and (file.is_last or found[0].is_clean_close):
                     break
-                # A trailer's place is written again by the batch that follows it.
+                # The batch after a trailer overwrites the trailer.
                 following = _next_frame(handle, file.header, offset + 1)
                 is_torn = file.is_last and find_synced_after(handle, file.header, offset) is None
                 if following is None or following.offset >= limit or is_torn:
@@ -269,7 +269,7 @@ class DamagedLog:
         return bool(self._truncation_address) and number == address_file_number(self._truncation_address)
 
     def _known_end(self, file: _LogFile, number: int) -> int:
-        """Return where the file ends for certain: as its successor says, or as the last clean close recorded."""
+        """Return the certain end of the file: as its successor says, or as the last clean close recorded."""
         if file.end is not None:
             return file.end
         closed = 0 if self.record is None else self.record.closed_address
@@ -288,7 +288,7 @@ def _next_frame(file: DiskFile, header: FileHeader, start: int) -> FrameHeader |
     pattern = frame_pattern(header.salt)
     length = file.length()
     for at in range(start, length, _READ_LENGTH):
-        # Windows overlap by a header, so that none is cut in two.
+        # Windows overlap by a header, so that no header is split.
         window = file.read(at, _READ_LENGTH + FRAME_HEADER_LENGTH)
         place = window.find(pattern)
         while place >= 0:

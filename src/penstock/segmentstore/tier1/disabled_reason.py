@@ -1,9 +1,9 @@
 """`DisabledReason`: why a local log was disabled, in a small file beside the log (`log.disabled`).
 
-Whether a log is disabled is decided by `log.epoch` alone. This file only tells administrators why. It is written before
-the log is disabled, so a disabled log without it was disabled by an earlier version, or on a full disk. It counts for
-the epoch that it names, so a file that an earlier version left behind says nothing of later epochs.
-Format: docs/formats.md.
+`log.epoch` alone decides whether a log is disabled. This file only gives administrators the reason. It is written
+before the log is disabled, so a disabled log without it was disabled by an earlier version, or on a full disk. It
+applies only to the epoch that it names; a file left by an earlier version does not apply to later epochs. Format:
+docs/formats.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DisabledReason:
 
     @property
     def advice(self) -> str:
-        """What an administrator does next, as a sentence."""
+        """Return the administrator's next step, as a sentence."""
         if self.is_corrupt:
             return (
                 f"Stop the server and run `penstock log salvage {self.container_id}`, or put the log's files back from "
@@ -56,7 +56,7 @@ class DisabledReason:
 
 
 def read_reason(disk: Disk, directory: str, epoch: int) -> DisabledReason | None:
-    """Return why the log was disabled in `epoch`; None if nothing readable says so. Blocks."""
+    """Return why the log was disabled in `epoch`; None if there is no readable record for it. Blocks."""
     path = f"{directory}/{REASON_FILE}"
     if not disk.exists(path):
         return None

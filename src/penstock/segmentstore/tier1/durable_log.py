@@ -16,7 +16,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 
-#: Where a frame lies. Opaque and comparable: later frames have greater addresses.
+#: Position of a frame. Opaque and comparable: later frames have greater addresses.
 LogAddress = NewType("LogAddress", int)
 
 
@@ -33,7 +33,7 @@ class LogFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogFrameRun(msgspec.Struct, frozen=True):
-    """Frames that follow each other: their addresses, and in the same order their bytes. One at least."""
+    """Consecutive frames: their addresses, and their bytes in the same order. At least one."""
 
     addresses: Sequence[int]
     data: Sequence[bytes]
@@ -43,8 +43,8 @@ class DurableLog(Protocol):
     """One container's log. Created by a `DurableLogFactory`; `open` first.
 
     Attributes:
-        on_synced: called in the turn in which the log hears that frames are synced, when the futures of all of them
-            have their addresses; what waits for these futures is called a turn later. May append.
+        on_synced: called in the event loop turn in which frames are reported synced, after the futures of all of them
+            have their addresses. Callbacks of these futures run one turn later. May append.
     """
 
     on_synced: Callable[[], None]
@@ -63,26 +63,26 @@ class DurableLog(Protocol):
 
     @property
     def ownership_confirmed_s(self) -> float:
-        """When, on `Runtime.monotonic_s`, the last look began that found the log still ours; minus infinity: never.
+        """When the last check that confirmed ownership began, on `Runtime.monotonic_s`; minus infinity: never.
 
-        Every append that succeeds is such a look, and so is `open`.
+        `open` and every successful append include such a check.
         """
 
     @property
     def may_predecessor_answer(self) -> bool:
-        """Whether an incarnation before this one may still answer reads, and has to be waited for; after `open`.
+        """Whether an earlier incarnation may still answer reads and must be waited for; valid after `open`.
 
-        Not if it was closed in order, or is known to be dead.
+        False if it was closed cleanly, or is known to be dead.
         """
 
     async def settle(self) -> None:
-        """Record that no earlier incarnation can answer any more, because its lease is over.
+        """Record that no earlier incarnation can answer any more, because its lease has expired.
 
         Raises `LogFencedError`, `LogClosedError`, `StorageError`.
         """
 
     async def confirm_ownership(self) -> None:
-        """Look whether the log is still ours. Takes as long as the log's disk does.
+        """Check that this incarnation still owns the log. Takes as long as the log's disk does.
 
         Raises `LogFencedError` when another incarnation has opened it, `LogClosedError`, `StorageError`.
         """
@@ -98,7 +98,7 @@ class DurableLog(Protocol):
         """
 
     def frame_runs(self) -> AsyncIterator[LogFrameRun]:
-        """Yield what `frames` does, many at a time. Either of the two is called once."""
+        """Yield the same frames as `frames`, many at a time. Only one of the two may be called, once."""
 
     def frames(self) -> AsyncIterator[LogFrame]:
         """Yield every frame after the truncation point, oldest first, as they were when `open` returned.
@@ -119,26 +119,26 @@ class DurableLog(Protocol):
         """Allow everything up to and including `address` to be forgotten. More may be kept."""
 
     async def space(self) -> DiskSpace | None:
-        """Return how much room there is where the log lies; None when nobody can say. Raises `StorageError`."""
+        """Return the free space where the log is stored; None if unknown. Raises `StorageError`."""
 
     async def disable(self, cause: PenstockError | None = None) -> None:
         """Close the log and refuse every later `open` until an administrator enables it. Durable.
 
-        `cause`: what the errors of later opens say; None: an administrator wanted it.
+        `cause`: given in the errors of later opens; None: disabled by an administrator.
         """
 
     async def close(self) -> None:
-        """Finish the appends under way, then release everything. Idempotent."""
+        """Finish the appends in flight, then release all resources. Idempotent."""
 
 
 class DurableLogFactory(Protocol):
-    """Makes the logs of a segment store."""
+    """Creates the logs of a segment store."""
 
     def create(self, container_id: int) -> DurableLog:
         """Return the log of a container, not yet opened."""
 
     async def has_logs(self) -> bool:
-        """Say whether any log of the cluster was ever opened, by whomever. Changes nothing and fences nobody."""
+        """Return whether any log of the cluster was ever opened, by any process. Changes and fences nothing."""
 
     async def enable(self, container_id: int) -> None:
-        """Take back `DurableLog.disable`."""
+        """Undo `DurableLog.disable`."""

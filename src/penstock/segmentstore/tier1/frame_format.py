@@ -44,7 +44,7 @@ _LINK = struct.Struct(">QIQ")
 _CRC = struct.Struct(">I")
 
 FRAME_HEADER_LENGTH = _FRAME_HEADER.size + _CRC.size
-#: So much of a frame's header is under its checksum, which follows.
+#: Length of the part of a frame's header that the checksum covers; the checksum follows.
 FRAME_SUMMED_LENGTH = _FRAME_HEADER.size
 LINK_LENGTH = _LINK.size
 
@@ -52,13 +52,13 @@ _OPENS_INCARNATION = 1
 _LAST_OF_BATCH = 1
 _CLEAN_CLOSE = 2
 _FLAGS_KNOWN = _LAST_OF_BATCH | _CLEAN_CLOSE
-#: Payload parts that are shorter than this on average are joined.
+#: Payload parts shorter than this on average are joined.
 _JOIN_LENGTH_MAX = 16 * 1024
 _ZEROS = memoryview(bytes(BLOCK_LENGTH))
 
 
 class FrameKind(IntEnum):
-    """What a frame is for. Only `DATA` is shown to the log's user."""
+    """Type of a frame. Only `DATA` frames are returned to the user of the log."""
 
     DATA = 1
     LINK = 2
@@ -84,9 +84,9 @@ class FileHeader:
 
 
 class FrameHeader(msgspec.Struct, frozen=True, gc=False):
-    """A frame's fields. `offset` is where the frame starts in its file; `length` counts the payload alone.
+    """A frame's fields. `offset` is where the frame starts in its file; `length` counts only the payload.
 
-    A struct, not a dataclass: a log of short frames is read by as many of them.
+    A struct, not a dataclass: reading a log of short frames creates one per frame.
     """
 
     kind: FrameKind
@@ -105,7 +105,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def next_offset(self) -> int:
-        """Offset of the frame that follows: the next block when this one ended a batch."""
+        """Offset of the next frame: the next block boundary if this frame ended a batch."""
         return block_end(self.end) if self.is_last_of_batch else self.end
 
 
@@ -162,7 +162,7 @@ def is_version_damaged(data: bytes, layouts: Mapping[int, struct.Struct]) -> boo
 
 
 def decode_file_header(data: bytes, path: str) -> FileHeader:
-    """Read the header block of the file `path`. Raises `CorruptionError`, `LaterVersionError`."""
+    """Decode the header block of the file `path`. Raises `CorruptionError`, `LaterVersionError`."""
     if len(data) < BLOCK_LENGTH:
         raise CorruptionError(path, 0, f"the header of a log file needs {BLOCK_LENGTH} bytes, found {len(data)}")
     if not data.startswith(_FILE_MAGIC):
@@ -184,7 +184,8 @@ def encode_frame(
 ) -> None:
     """Append the buffers of a frame to `out`: its header, its payload, and zeros to the block's end after a batch.
 
-    Short payload parts are joined, which costs less than to sum and write each by itself; long ones are not copied.
+    Short payload parts are joined, which costs less than checksumming and writing each separately; long ones are not
+    copied.
     """
     flags = (_LAST_OF_BATCH if frame.is_last_of_batch else 0) | (_CLEAN_CLOSE if frame.is_clean_close else 0)
     head = _FRAME_HEADER.pack(
@@ -212,17 +213,17 @@ def encode_frame(
 
 
 def encode_lone_frame_constants(file: FileHeader) -> bytes:
-    """Return what the header of a data frame that is a batch by itself has under its checksum.
+    """Return the checksummed part of the header of a data frame that is a batch of its own.
 
-    Payload's length, offset, sequence number and synced offset are zeros.
+    Payload length, offset, sequence number and synced offset are zeros.
     """
     return _FRAME_HEADER.pack(_FRAME_MAGIC, file.salt, FrameKind.DATA, _LAST_OF_BATCH, 0, 0, 0, file.epoch, 0, 0)
 
 
 def decode_frame_header(data: bytes, salt: int, offset: int) -> FrameHeader | None:
-    """Read the fixed part of the frame that should lie at `offset`; None if there is none of this file.
+    """Decode the fixed part of the frame expected at `offset`; None if no frame of this file is there.
 
-    The checksum is not checked yet: `frame_matches` does, once the payload is at hand.
+    Does not check the checksum: `frame_matches` does, once the payload has been read.
     """
     if len(data) < FRAME_HEADER_LENGTH:
         return None
@@ -247,9 +248,9 @@ def decode_frame_header(data: bytes, salt: int, offset: int) -> FrameHeader | No
 
 
 def later_frame_length(data: bytes, salt: int, offset: int) -> int | None:
-    """Return the payload's length of a frame at `offset` that `decode_frame_header` does not know; None if none.
+    """Return the payload length of a frame at `offset` that `decode_frame_header` does not know; None if there is none.
 
-    Whether it is one of a later version, and not damage, its checksum shows.
+    The checksum decides whether it is a frame of a later version or damage.
     """
     if len(data) < FRAME_HEADER_LENGTH:
         return None
@@ -260,7 +261,7 @@ def later_frame_length(data: bytes, salt: int, offset: int) -> int | None:
 
 
 def check_frame_known(header: bytes) -> None:
-    """Raise `LaterFormatError` for the header of a frame, its checksum being good, that only a later version reads."""
+    """Raise `LaterFormatError` for the header of an intact frame that only a later version can read."""
     _, _, kind, flags, reserved, *_ = _FRAME_HEADER.unpack_from(header)
     if kind not in _KINDS:
         raise LaterFormatError("frame kind", found=kind, known=max(_KINDS), oldest=min(_KINDS))
@@ -271,13 +272,13 @@ def check_frame_known(header: bytes) -> None:
 
 
 def frame_matches(header: bytes, payload: bytes) -> bool:
-    """Say whether the checksum of a frame (`header`: its first `FRAME_HEADER_LENGTH` bytes) holds."""
+    """Return whether the checksum of a frame (`header`: its first `FRAME_HEADER_LENGTH` bytes) is correct."""
     crc = crc32c(payload, crc32c(header[: _FRAME_HEADER.size], 0))
     return crc == int(_CRC.unpack_from(header, _FRAME_HEADER.size)[0])
 
 
 def frame_pattern(salt: int) -> bytes:
-    """Return the bytes that every frame of a file begins with."""
+    """Return the bytes with which every frame of a file begins."""
     return _FRAME_MAGIC + salt.to_bytes(8, "big")
 
 
@@ -287,7 +288,7 @@ def encode_link(link: Link) -> bytes:
 
 
 def decode_link(payload: bytes) -> Link:
-    """Read the payload of a link frame. Raises `ValueError`."""
+    """Decode the payload of a link frame. Raises `ValueError`."""
     if len(payload) != _LINK.size:
         raise ValueError(f"a link has {_LINK.size} bytes, found {len(payload)}")
     return Link(*_LINK.unpack(payload))

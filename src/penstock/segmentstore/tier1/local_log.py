@@ -1,15 +1,15 @@
 """`DurableLog` in a local directory: preallocated files, group commit, one fdatasync for many appends.
 
-An append costs the event loop a queue entry; a blocking job takes everything queued, checksums, writes and syncs it,
-looks that the log is still ours, and only then are the futures completed, in order. While it syncs one batch, later
-appends gather for the next one, which it takes by itself. When little is queued the loop does the same, where it can
-have small pieces written without a thread. Neither waits for a task: that sees to new files, to trailers and to what
-goes wrong.
+An append costs the event loop a queue entry. A blocking job takes everything queued, computes checksums, writes and
+syncs the batch and checks that this incarnation still owns the log; only then are the futures completed, in order.
+Appends that arrive while a batch is synced form the next batch, which the job takes without involving the loop. When
+little is queued, the loop does the same itself if the system can write small batches without a thread. Neither path
+involves the writer task, which handles new files, trailers and errors.
 
-When the file system is full the log goes on in files that it has kept in reserve for that, and in the end waits
+When the file system is full the log continues in files kept in reserve, and finally waits for space
 (docs/full-disk.md).
 
-Batches: `log_batch`. Files, prepared ahead: `log_files`. Formats: `frame_format`, `log_records`. Who may touch what in
+Batches: `log_batch`. Files, prepared ahead: `log_files`. Formats: `frame_format`, `log_records`. Rules for changes of
 the directory: `log_directory`. Source: segment store specification, sections 3.1 and 3.3.
 """
 
@@ -56,9 +56,9 @@ __all__ = ["LocalLog", "LocalLogFactory", "LocalLogSettings"]
 
 _log = logging.getLogger(__name__)
 
-#: A complete reserve is looked at so many times less often than one that is not.
+#: A complete reserve is checked less often than an incomplete one by this factor.
 _RESERVE_CALM_FACTOR = 10
-#: Loops call a timer up to so much early.
+#: Event loops may run a timer early by up to this much.
 _TIMER_GRAIN_S = 0.001
 
 
@@ -90,9 +90,10 @@ class LocalLog:
             pause=lambda: self._pause(settings.space_check_interval_s),
             description=self._describe(),
         )
-        #: What nobody has begun to write. The loop fills it and, if the log fails, empties it; the writer takes of it.
+        #: Appends not being written yet. The loop adds to it and, if the log fails, empties it; the writer takes from
+        #: it.
         self._queue: deque[Append] = deque()
-        #: Everything appended and not acknowledged, oldest first: what is in the queue and what is being written.
+        #: All appends not acknowledged yet, oldest first: those in the queue and those being written.
         self._unacknowledged: deque[Append] = deque()
         self._batches = BatchWriter(
             self._directory,
@@ -105,21 +106,21 @@ class LocalLog:
         self._failure: PenstockError | None = None
         self._outstanding_bytes = 0
         self._wakeup: asyncio.Future[None] | None = None
-        #: Set when the log closes or has failed.
+        #: Set when the log is closed or has failed.
         self._ended = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._metadata_lock = asyncio.Lock()
         self._recovered: Sequence[ChainFile] = ()
         self._closing: asyncio.Task[None] | None = None
-        #: Whether nothing behind the last batch says yet that it was synced.
+        #: Whether no durable record after the last batch says that the batch was synced.
         self._needs_trailer = False
         self._trailer_due_s = 0.0
         self._trailer_timer: asyncio.TimerHandle | None = None
         self.on_synced: Callable[[], None] = lambda: None
-        #: What is being written without a thread; and whether the thread for appends is at work.
+        #: The batch being written without a thread; and whether the append thread is working.
         self._small: tuple[WritableFile, PreparedBatch] | None = None
         self._is_thread_busy = False
-        #: What went wrong with either, for the writer; the batch, if it is not back in the queue or given up.
+        #: A failure of either, for the writer task; with the batch, unless it was requeued or given up.
         self._write_failure: tuple[WritableFile, PreparedBatch | None, BaseException] | None = None
         self._last_address = LogAddress(0)
         self._confirmed_s = float("-inf")
@@ -152,7 +153,7 @@ class LocalLog:
     async def settle(self) -> None:
         """See `DurableLog.settle`."""
         self._check_open()
-        # Cut off half way it would leave a thread that writes to an epoch file which is being closed.
+        # Cancelled half way it would leave a thread writing to an epoch file that is being closed.
         await self._work.shielded(self._settle())
 
     async def confirm_ownership(self) -> None:
@@ -216,15 +217,15 @@ class LocalLog:
         await self._work.shielded(self._truncate(address))
 
     async def space(self) -> DiskSpace | None:
-        """See `DurableLog.space`. Nobody can say while its directory does not exist."""
+        """See `DurableLog.space`. None while the log's directory does not exist."""
         if not self._directory.is_claimed:
             return None
         return await self._work.run("look for room for", self._directory.space)
 
     async def disable(self, cause: PenstockError | None = None) -> None:
-        """See `DurableLog.disable`. Appends under way fail. Also possible after a failed `open` or append.
+        """See `DurableLog.disable`. Appends in flight fail. Also possible after a failed `open` or append.
 
-        Raises `LogFencedError` if another incarnation owns the log: then that one decides.
+        Raises `LogFencedError` if another incarnation owns the log; only that one can disable it then.
         """
         if not self._directory.is_claimed or self._state in (_State.CLOSING, _State.CLOSED):
             raise LogClosedError(f"{self._describe()} is {self._state.value}: only its owner can disable it")
@@ -279,7 +280,7 @@ class LocalLog:
     # Writing.
 
     async def _write_loop(self) -> None:
-        """Write what `_go_on` does not, and see to what goes wrong."""
+        """Write the batches that `_go_on` does not, and handle errors."""
         try:
             while self._has_work():
                 if self._write_failure is not None:
@@ -304,16 +305,16 @@ class LocalLog:
 
     @property
     def _is_writing(self) -> bool:
-        """Whether a batch is under way: of the kernel's workers, or of the thread."""
+        """Whether a batch is being written, by the kernel's workers or by the thread."""
         return self._small is not None or self._is_thread_busy
 
     def _has_work(self) -> bool:
-        """Whether the writer is to go on: there is or may come something to write, or to hear the end of."""
+        """Whether the writer continues: there is, or may come, something to write or to complete."""
         is_busy = self._is_writing or self._write_failure is not None
         return is_busy or self._state is _State.OPEN or (self._state is _State.CLOSING and bool(self._queue))
 
     async def _idle(self) -> None:
-        """Wait for something that the writer has to do, and see to the trailer if it is that."""
+        """Wait until the writer has something to do; write the trailer if that is due."""
         self._wakeup = asyncio.get_running_loop().create_future()
         if self._needs_trailer:
             self._await_trailer()
@@ -329,7 +330,7 @@ class LocalLog:
         return is_quiet and self._state is _State.OPEN and now_s >= self._trailer_due_s - _TIMER_GRAIN_S
 
     def _await_trailer(self) -> None:
-        """Have the writer say behind the last batch that it was synced, when it is time."""
+        """Schedule the trailer that records that the last batch was synced."""
         if self._trailer_timer is None:
             loop = asyncio.get_running_loop()
             self._trailer_timer = loop.call_at(self._trailer_due_s, self._look_at_trailer)
@@ -341,10 +342,11 @@ class LocalLog:
         elif not self._is_writing and not self._queue and self._state is _State.OPEN:
             self._await_trailer()
 
-    # Batches: begun in the turn in which they come, ended in the one that hears of it. A busy loop's turns are long.
+    # Batches are started in the turn in which appends arrive, and completed in the turn that reports them. Turns of a
+    # busy loop are long.
 
     def _go_on(self) -> None:
-        """Begin to write what is queued, or wake the writer for it, if nothing is being written."""
+        """If nothing is being written, start to write the queue or wake the writer for it."""
         is_writer_idle = self._wakeup is not None and not self._wakeup.done()
         if self._is_writing or self._write_failure is not None or not is_writer_idle:
             return
@@ -355,14 +357,14 @@ class LocalLog:
             self._begin(file)
 
     def _begin(self, file: WritableFile) -> None:
-        """Write what is queued and has room in `file`, some of it at least. Nothing is being written."""
+        """Write queued appends that fit in `file`, at least one. No write may be in progress."""
         if not self._begin_small(file):
             self._batches.noted_s = self._runtime.monotonic_s()
             self._is_thread_busy = True
             self._work.writes.begin(partial(self._batches.write_queued, file), partial(self._thread_ended, file))
 
     def _begin_small(self, file: WritableFile) -> bool:
-        """Write everything that waits if it is one small batch, and needs no thread. Nothing is being written."""
+        """Write the whole queue if it is one small batch that needs no thread. No write may be in progress."""
         may_begin = (
             self._outstanding_bytes <= self._settings.threadless_batch_bytes_max
             and self._work.writes.writes_without_thread
@@ -421,7 +423,7 @@ class LocalLog:
         raise error
 
     def _committed(self, result: BatchResult) -> None:
-        """Acknowledge a batch. Batches come in order."""
+        """Acknowledge a batch. Batches arrive in order."""
         self._confirmed_s = max(self._confirmed_s, result.began_s)
         self._batches.noted_s = self._runtime.monotonic_s()
         if self._state is _State.FAILED:
@@ -438,28 +440,28 @@ class LocalLog:
         self.on_synced()
 
     async def _wait_for_room(self, file: WritableFile, error: StorageFullError) -> None:
-        """Let a batch that a file could not grow for go to the next file; it is in the queue again.
+        """Move a batch for which a file could not grow to the next file; the batch is in the queue again.
 
-        What was written of it lies behind the end that the next file's link will name, and was never synced.
+        Bytes of it that were written lie after the end that the next file's link will name, and were never synced.
         """
         if self._state is not _State.OPEN:
             raise error
         self._files.space.is_short = True
         if file.position < file.capacity:
-            # One frame that is longer than the whole file.
+            # A single frame longer than the whole file.
             _log.error("%s waits for room: %s", self._describe(), error)
             await self._pause(self._settings.space_check_interval_s)
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, or until the log is closed or fails."""
+        """Sleep for `seconds`, or until the log is closed or fails."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ended.wait()
         except TimeoutError:
-            pass  # The whole time is over.
+            pass  # The full time has passed.
 
     async def _keep_reserve(self) -> None:
-        """Fill the reserve up, now and whenever something of it was used and there is room again."""
+        """Fill the reserve now, and whenever some of it was used and there is space again."""
         interval_s = self._settings.space_check_interval_s
         while self._state is _State.OPEN:
             is_complete = await self._files.space.fill_reserve()
@@ -467,12 +469,12 @@ class LocalLog:
             await self._pause(interval_s * (_RESERVE_CALM_FACTOR if is_complete else 1))
 
     def _check_wanted(self) -> None:
-        """Raise `LogClosedError` when no more files are needed."""
+        """Raise `LogClosedError` if no more files are needed."""
         if self._state in (_State.FAILED, _State.CLOSED) or (self._state is _State.CLOSING and not self._queue):
             raise LogClosedError(f"{self._describe()} is {self._state.value}")
 
     def _check_opening(self) -> None:
-        """Raise `LogClosedError` when nobody waits any more for the log to open. May be called off the loop."""
+        """Raise `LogClosedError` if the log's opening was abandoned. May be called off the loop."""
         if self._state is not _State.OPENING:
             raise LogClosedError(f"{self._describe()} is {self._state.value}: it is not opened any more")
 
@@ -488,7 +490,7 @@ class LocalLog:
     async def _settle(self) -> None:
         began_s = self._runtime.monotonic_s()
         await self._work.run("settle", self._directory.settle)
-        # It has looked whose the log is.
+        # This checked the log's ownership.
         self._confirmed_s = max(self._confirmed_s, began_s)
 
     async def _disable(self, cause: PenstockError | None) -> None:
@@ -502,7 +504,7 @@ class LocalLog:
             self._trailer_timer.cancel()
         await self._work.tasks_ended()
         self._state = _State.CLOSED
-        # Each step is done even if one before it fails; the last one first.
+        # Every step runs even if an earlier one fails; the last one registered runs first.
         async with AsyncExitStack() as steps:
             steps.callback(self._work.close)
             steps.push_async_callback(self._work.run, "close", self._directory.release)
@@ -558,10 +560,11 @@ class LocalLogFactory:
         cluster_id: str = "",
         made_logs_directory: str = "",
     ) -> None:
-        """`owner`: in whose name logs are opened; by default a new one, and no other process is alive.
+        """`owner`: the identity under which logs are opened; by default a new one, with no other process alive.
 
-        `cluster_id`: logs of another cluster are refused, new ones belong to it. `made_logs_directory`: outside of tier
-        1, where the creation of logs is recorded, see `MadeLogs`. Without it a missing log is taken for a new one.
+        `cluster_id`: logs of another cluster are refused, new ones belong to it. `made_logs_directory`: where the
+        creation of logs is recorded, outside of tier 1, see `MadeLogs`. Without it a missing log is treated as a new
+        one.
         """
         self._directory = directory
         self._runtime = runtime
@@ -595,7 +598,7 @@ class LocalLogFactory:
         """See `DurableLogFactory.enable`. Raises `InvalidArgumentError` when the log is not disabled."""
         path = self._path(container_id)
         directory = LogDirectory(self._runtime.disk, path, container_id)
-        # The owner of the log takes its lock for a moment now and then.
+        # The owner of the log holds its lock briefly from time to time.
         what = f"enable the log of container {container_id} in {path}"
         await while_locked(what, lambda: self._runtime.work.run(directory.enable), self._settings)
 

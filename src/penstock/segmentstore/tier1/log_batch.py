@@ -1,6 +1,6 @@
-"""`BatchWriter`: what one sync covers, written to a log file.
+"""`BatchWriter`: writes to a log file the frames that one sync covers.
 
-A batch is frames from a block boundary on, the last of them marked, and zeros up to the next boundary.
+A batch is a sequence of frames from a block boundary on, the last of them marked, and zeros up to the next boundary.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class WritableFile:
     """A log file of this incarnation.
 
     Attributes:
-        length: what it was made with; it may grow.
-        position: everything before it is synced; the next batch goes there.
-        link: where the log was before this file; its first frame says so. None once that is written.
+        length: the length it was created with; it may grow.
+        position: everything before it is synced; the next batch is written there.
+        link: the end of the previous file, recorded by this file's first frame. None once that is written.
     """
 
     file: DiskFile
@@ -48,13 +48,13 @@ class WritableFile:
 
     @property
     def capacity(self) -> int:
-        """Where frames end: a trailer finds room behind them without making the file longer."""
+        """Limit of frames: a trailer fits after them without lengthening the file."""
         return self.length - BLOCK_LENGTH
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One frame on its way: its payload, and who waits for its address."""
+    """A frame to append: its payload and the future of its address."""
 
     buffers: Sequence[Buffer]
     length: int
@@ -63,12 +63,12 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """A batch that is durable.
+    """A durable batch.
 
     Attributes:
-        addresses: those of its frames.
-        end: where the next batch begins.
-        began_s: a moment before it began, and so before the look that found the log still ours.
+        addresses: the addresses of its frames.
+        end: offset of the next batch.
+        began_s: a time before it began, and so before the check that confirmed ownership of the log.
     """
 
     addresses: list[LogAddress]
@@ -78,15 +78,15 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A batch that is to be written.
+    """A batch to write.
 
     Attributes:
-        appends: what was taken from the queue for it.
+        appends: the appends taken from the queue for it.
         buffers: its bytes.
-        addresses: those of its frames.
-        end: where the next batch begins.
-        next_sequence: number of the frame that follows.
-        began_s: a moment before it began.
+        addresses: the addresses of its frames.
+        end: offset of the next batch.
+        next_sequence: sequence number of the next frame.
+        began_s: a time before it began.
     """
 
     appends: list[Append]
@@ -98,32 +98,32 @@ class PreparedBatch:
 
 
 class NoRoomToGrowError(StorageFullError):
-    """A batch that goes beyond the file's capacity was not written."""
+    """A batch was not written because it would exceed the file's capacity."""
 
 
 class FileRoom(Protocol):
-    """Says what still goes into a file; may be asked off the loop. See `LogFiles`."""
+    """Answers what still fits in a file; may be called off the loop. See `LogFiles`."""
 
     def fits(self, file: WritableFile, length: int) -> bool:
-        """Say whether a frame of that length goes into `file`, as the first of a batch."""
+        """Return whether a frame of that length fits in `file`, as the first of a batch."""
 
     def growth_limit(self, file: WritableFile) -> int:
-        """Return up to where a file may be written that is not followed by another one yet."""
+        """Return the offset up to which a file may be written while it has no successor."""
 
 
 class BatchWriter:
-    """Writes the batches of one incarnation, out of a queue that the event loop fills.
+    """Writes the batches of one incarnation from a queue that the event loop fills.
 
-    Small batches are prepared and completed by the loop, where it can write them without a thread. The others are for
-    the log's own thread (`write_queued`, which blocks): one system call for each batch, which writes and syncs; the
-    fewer there are, the less often the thread gives away the interpreter's lock and has to wait for it beside a busy
-    event loop. For the same reason it goes on by itself while there is something in the queue: the loop hears of each
-    batch, and needs to say nothing.
+    Small batches are prepared and completed by the loop, if it can write them without a thread. The others are written
+    by the log's own thread (`write_queued`, which blocks), with one system call that writes and syncs a batch. The
+    fewer system calls, the less often the thread releases the interpreter's lock and has to wait for it while the event
+    loop is busy. For the same reason the thread continues while there is something in the queue: the loop is notified
+    of each batch and need not reply.
 
     Attributes:
-        sequence: number of the next frame. Like a file's `position` and `link` this belongs to the thread while
-            `write_queued` is under way, and to the loop else.
-        noted_s: the loop's clock, as it noted it last: a moment before the next batch begins.
+        sequence: number of the next frame. Like a file's `position` and `link` it belongs to the thread while
+            `write_queued` is running, and to the loop otherwise.
+        noted_s: the loop's clock as last read by the loop: a time before the next batch begins.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class BatchWriter:
         room: FileRoom,
         tell: Callable[[BatchResult], None],
     ) -> None:
-        """`tell` takes the result of each batch but the last to the loop."""
+        """`tell` passes the result of each batch but the last to the loop."""
         self.directory = directory
         self.sequence: int = 0
         self.noted_s: float = float("-inf")
@@ -145,10 +145,10 @@ class BatchWriter:
         self._tell = tell
 
     def write_queued(self, file: WritableFile) -> BatchResult | None:
-        """Write what is in the queue, batch after batch, while there is any and it has room in `file`.
+        """Write batches from the queue until it is empty or `file` has no room.
 
-        Return the last result; None if there is none. Raises as `complete`; the batch of a `NoRoomToGrowError` is back
-        in the queue then, and of any other error the outcome is unknown.
+        Return the last result; None if nothing was written. Raises as `complete`. After `NoRoomToGrowError` the batch
+        is in the queue again; after any other error its outcome is unknown.
         """
         result: BatchResult | None = None
         while (batch := self.prepare(file)) is not None:
@@ -165,13 +165,13 @@ class BatchWriter:
     def prepare(self, file: WritableFile) -> PreparedBatch | None:
         """Take a batch from the queue that has room in `file`; None if there is none.
 
-        Its buffers are to be written and synced at the file's position; then `complete` is due, or `give_back`.
+        The caller writes and syncs its buffers at the file's position, then calls `complete` or `give_back`.
         """
         taken = self._take(file)
         return self._encoded(file, taken) if taken else None
 
     def _take(self, file: WritableFile) -> list[Append]:
-        # Past its capacity a file may grow to twice that: see `LogFiles.with_room`.
+        # Beyond its capacity a file may grow to twice its length: see `LogFiles.with_room`.
         limit = file.capacity if file.position < file.capacity else self._room.growth_limit(file)
         offset = file.position
         payload_length = 0
@@ -189,7 +189,7 @@ class BatchWriter:
                     break
                 batch.append(self._queue.popleft())
         except IndexError:
-            pass  # Empty, or emptied this moment by the loop, because the log has failed.
+            pass  # Empty, or just emptied by the loop because the log has failed.
         return batch
 
     def _encoded(self, file: WritableFile, appends: list[Append]) -> PreparedBatch:
@@ -220,7 +220,7 @@ class BatchWriter:
         return PreparedBatch(appends, out, addresses, offset, sequence, self.noted_s)
 
     def complete(self, file: WritableFile, batch: PreparedBatch) -> BatchResult:
-        """Take in that a batch is written and synced. Raises `LogFencedError` unless this incarnation owns the log."""
+        """Note that a batch is written and synced. Raises `LogFencedError` unless this incarnation owns the log."""
         self.directory.check_unclaimed()
         self.sequence = batch.next_sequence
         file.link = None
@@ -228,31 +228,31 @@ class BatchWriter:
         return BatchResult(batch.addresses, batch.end, batch.began_s)
 
     def give_back(self, file: WritableFile, batch: PreparedBatch, error: Exception) -> None:
-        """Take in that a batch could not be written.
+        """Note that a batch could not be written.
 
-        Raises `NoRoomToGrowError` if the file could not grow for it. Then nothing of it counts, it is in the queue
-        again, and the log may go on.
+        Raises `NoRoomToGrowError` if the file could not grow for it. Then the batch is void and in the queue again, and
+        the log can continue.
         """
         if batch.end > file.capacity and is_full_error(error):
             self._queue.extendleft(reversed(batch.appends))
             raise NoRoomToGrowError(f"{file.name} in {self.directory.path} cannot grow: {error}") from error
 
     def write_trailer(self, file: WritableFile) -> None:
-        """Say behind the last frame that it was synced, since nothing that follows does. Raises as `write`.
+        """Record after the last frame that it was synced, since no later frame says so. Raises as `write`.
 
-        Not synced itself: it is meant to outlive the process, not the machine. The next batch overwrites it.
+        Not synced itself: it needs to survive the process, not the machine. The next batch overwrites it.
         """
         out: list[Buffer] = []
         encode_trailer(file.header, self.sequence, file.position, is_clean_close=False, out=out)
         try:
             file.file.write(file.position, out)
         except (OSError, PenstockError) as error:
-            # Grown as far as there was room, it does without.
+            # The file has grown as far as there was room; it continues without a trailer.
             if file.position <= file.capacity or not is_full_error(error):
                 raise
 
     def write_closing_trailer(self, file: WritableFile) -> None:
-        """Say durably that nothing follows. Raises `LogFencedError`, `StorageFullError`, `OSError`."""
+        """Record durably that nothing follows. Raises `LogFencedError`, `StorageFullError`, `OSError`."""
         self.directory.check_owned()
         out: list[Buffer] = []
         encode_trailer(file.header, self.sequence, file.position, is_clean_close=True, out=out)

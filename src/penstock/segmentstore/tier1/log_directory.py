@@ -1,13 +1,13 @@
-"""`LogDirectory`: what a local log does to its directory. Every method blocks and is run through `Runtime.work`.
+"""`LogDirectory`: a local log's operations on its directory. Every method blocks and is run through `Runtime.work`.
 
-Rules that keep a fenced owner (one that still runs and does not know yet) harmless:
+Rules that keep a fenced owner (one that still runs and has not noticed yet) harmless:
 
-- Names hold the epoch, so two incarnations never make the same file, and none ever writes to another's file.
-  For the same reason files of earlier incarnations are removed, never recycled: their owner may still write to them.
-- Metadata are replaced and foreign files removed only under `log.lock`, after a look that this incarnation
-  still owns the log. A claim takes the same lock, so none of this can happen after a later claim.
-- Files in reserve belong to nobody: who fills one closes it before it gets its `reserve-` name, and who takes one
-  renames it to a spare of its own, both under `log.lock` and as the owner.
+- Names contain the epoch, so two incarnations never create the same file, and none ever writes to another's file. For
+  the same reason files of earlier incarnations are removed, never recycled: their owner may still write to them.
+- Metadata are replaced and foreign files removed only under `log.lock`, after a check that this incarnation still owns
+  the log. A claim takes the same lock, so none of this can happen after a later claim.
+- Files in reserve have no owner: an incarnation closes a filled file before it renames it to its `reserve-` name, and
+  takes one by renaming it to a spare of its own. Both happen under `log.lock` and as the owner.
 - A file gets its `log-` name when its header is durable. So a damaged header is corruption, never a torn write.
 """
 
@@ -67,8 +67,8 @@ _log = logging.getLogger(__name__)
 _SPARE_PREFIX = "spare-"
 _LOG_PREFIX = "log-"
 _RESERVE_FILE_PREFIX = "reserve-file-"
-#: What all files are filled with. Zeros made for each write may be memory that the kernel has to provide first, page by
-#: page while it copies, which costs more than the write itself.
+#: Zeros written to all files. Zeros allocated for each write may be pages that the kernel must provide first, during
+#: the copy, which costs more than the write itself.
 _ZEROS = memoryview(bytes(64 * 1024))
 
 
@@ -85,20 +85,20 @@ class LogDirectory:
         cluster_id: str = "",
         made_logs: MadeLogs | None = None,
     ) -> None:
-        """`owner` is needed to claim the log. `cluster_id`: the log must belong to it; empty: any.
+        """`owner` is required to claim the log. `cluster_id`: the log must belong to it; empty: any.
 
-        `made_logs`: where the creation of logs is recorded outside of tier 1, if it is.
+        `made_logs`: records the creation of logs outside of tier 1; None: not recorded.
         """
         self._cluster_id = cluster_id
         self._made_logs = made_logs
-        #: After `claim`: whether an incarnation before this one may still answer reads.
+        #: Valid after `claim`: whether an earlier incarnation may still answer reads.
         self.may_predecessor_answer: bool = False
         self._owner = owner
         self._record: EpochRecord | None = None
         self.path = path
         self.epoch: int = 0
         self.container_id = container_id
-        #: Where the log starts, as recovered or as last truncated.
+        #: Start of the log, as recovered or as last truncated.
         self.truncation_address: int = 0
         self._disk = disk
         self._epoch_file: DiskFile | None = None
@@ -107,19 +107,19 @@ class LogDirectory:
 
     @property
     def encoded_cluster_id(self) -> bytes:
-        """The id of the cluster that the claimed log belongs to, as headers of its files have it."""
+        """The id of the cluster that the claimed log belongs to, encoded as in file headers."""
         return b"" if self._record is None else encode_cluster_id(self._record.cluster_id)
 
     @property
     def is_claimed(self) -> bool:
-        """Whether `claim` succeeded and `release` was not called yet. Says nothing of later claims by others."""
+        """Whether `claim` succeeded and `release` was not called yet. Does not detect later claims by others."""
         return self._epoch_file is not None
 
     def check_versions(self, inspect: InspectFrame | None) -> None:
-        """Raise `LaterVersionError` when a later version has written anything of the log. Changes nothing.
+        """Raise `LaterVersionError` if a later version has written any part of the log. Changes nothing.
 
-        For before `claim`. It does not take the lock, so an owner that is at work may change files meanwhile. Whatever
-        is wrong with them besides, `claim` and `recover` find and report. `inspect`: see `DurableLog.open`.
+        Called before `claim`. It does not take the lock, so an active owner may change files meanwhile. Other errors in
+        the files are reported by `claim` and `recover`. `inspect`: see `DurableLog.open`.
         """
         try:
             if self._made_logs is not None:
@@ -134,17 +134,17 @@ class LogDirectory:
             return
 
     def claim(self, check_wanted: Callable[[], None]) -> None:
-        """Raise the epoch durably: from now on every earlier owner finds itself fenced.
+        """Raise the epoch durably: from now on every earlier owner is fenced.
 
-        `check_wanted` raises when the caller has given up meanwhile: a claim that hung for long must not fence whoever
-        has opened the log since.
+        `check_wanted` raises if the caller has given up meanwhile: a claim that hung for a long time must not fence an
+        owner that has opened the log since.
 
         Raises, and changes nothing: `LogMissingError`, `LogIdentityError`, `LogDisabledError`, `LaterVersionError`,
-        `CorruptionError`, `DataDirectoryInUseError` (the lock is taken: try again), and what `check_wanted` and
-        `LogOwner.check_held` do.
+        `CorruptionError`, `DataDirectoryInUseError` (the lock is taken: retry), and what `check_wanted` and
+        `LogOwner.check_held` raise.
         """
         assert self._owner is not None
-        # First, since a directory made here would lie in another data directory, or under a mount that is missing.
+        # First, because a directory created now could be in another data directory, or under a missing mount.
         self._owner.check_held()
         self._check_not_missing()
         self._disk.make_directory(self.path)
@@ -175,7 +175,7 @@ class LogDirectory:
                 cluster_id=self._cluster_id or record.cluster_id,
             )
             check_wanted()
-            # Under the lock: after a claim by the process that holds the data directory now there is no other one here.
+            # Under the lock: after a claim by the process that now holds the data directory no other one happens here.
             self._owner.check_held()
             self._epoch_file = write_epoch(self._disk, self.path, claimed)
             self._mark = share_mark(self._epoch_file)
@@ -192,14 +192,14 @@ class LogDirectory:
         self.may_predecessor_answer = False
 
     def note_closed(self, address: int) -> None:
-        """Note where the log ends: nothing follows. `give_up` records it."""
+        """Note the end of the log: nothing follows. `give_up` records it."""
         if self._record is not None:
             self._record = replace(self._record, closed_address=max(address, self._record.closed_address))
 
     def give_up(self) -> None:
-        """Record durably that this incarnation answers nothing any more, and where it closed the log.
+        """Record durably that this incarnation has stopped answering, and where it closed the log.
 
-        Raises `OSError`: then the next owner has to wait for the lease.
+        Raises `OSError`: then the next owner must wait for the lease.
         """
         if self._record is None or self._epoch_file is None:
             return
@@ -222,9 +222,9 @@ class LogDirectory:
         return self._mark is not None
 
     def check_unclaimed(self) -> None:
-        """Raise `LogFencedError` if another incarnation has claimed the log: a look into memory where that shows it.
+        """Raise `LogFencedError` if another incarnation has claimed the log, from memory where that shows it.
 
-        For after each sync. That the epoch file was removed by hand, only `check_owned` sees.
+        Called after each sync. Only `check_owned` detects that the epoch file was removed by hand.
         """
         if self._mark is None:
             if self._epoch_file is None or not self._epoch_file.is_linked():
@@ -239,7 +239,7 @@ class LogDirectory:
         )
 
     def recover(self) -> RecoveredLog:
-        """Find the log's files and make everything found durable. Raises `CorruptionError`."""
+        """Find the log's files and make their contents durable. Raises `CorruptionError`."""
         record = read_truncation(self._disk, self.path)
         if record is not None:
             self._check_container(record)
@@ -269,15 +269,15 @@ class LogDirectory:
         return self._disk.open(f"{self.path}/{name}")
 
     def discard_spare(self, name: str) -> None:
-        """Remove a file of this incarnation that did not become part of the log; fine if it is gone."""
+        """Remove a file of this incarnation that did not become part of the log; no error if it is missing."""
         self._remove(name)
 
     def space(self) -> DiskSpace:
-        """Return how much room there is on the log's file system."""
+        """Return the free space of the log's file system."""
         return self._disk.space(self.path)
 
     def reserve_counts(self) -> tuple[int, int]:
-        """Return how many files and records are in reserve."""
+        """Return the number of files and of records in reserve."""
         names = self._disk.list_directory(self.path)
         return (
             sum(name.startswith(_RESERVE_FILE_PREFIX) for name in names),
@@ -293,7 +293,7 @@ class LogDirectory:
             file.close()
 
     def put_in_reserve(self, spare_names: Sequence[str], *, are_records: bool) -> None:
-        """Keep filled, synced and closed spares for times without room. Raises as `truncate`."""
+        """Move filled, synced and closed spares to the reserve. Raises as `truncate`."""
         prefix = RESERVE_RECORD_PREFIX if are_records else _RESERVE_FILE_PREFIX
         with self._locked():
             self.check_owned()
@@ -302,7 +302,7 @@ class LogDirectory:
             self._disk.sync_directory(self.path)
 
     def take_reserve(self, spare_name: str) -> DiskFile | None:
-        """Make a file in reserve the spare of that name and open it; None if there is none. Raises as `truncate`."""
+        """Rename a reserve file to the spare of that name and open it; None if there is none. Raises as `truncate`."""
         with self._locked():
             self.check_owned()
             for name in self._disk.list_directory(self.path):
@@ -312,9 +312,9 @@ class LogDirectory:
         return None
 
     def publish(self, file: DiskFile, spare_name: str, header: FileHeader, link: Link | None, sequence: int) -> str:
-        """Make a spare the log file that `header` says, durably; return its name. Raises `LogFencedError`.
+        """Make a spare the log file with this `header`, durably; return its name. Raises `LogFencedError`.
 
-        With `link` (by `open`) the file joins the log at once, as the one after the file that `link` names.
+        With `link` (by `open`) the file joins the log at once, as the successor of the file that `link` names.
         """
         buffers: list[Buffer] = [encode_file_header(header)]
         if link is not None:
@@ -330,7 +330,7 @@ class LogDirectory:
         return name
 
     def finish_open(self, residue: Sequence[str]) -> None:
-        """Record that the log was made, and remove what earlier incarnations left over.
+        """Record that the log was created, and remove leftovers of earlier incarnations.
 
         Raises `LogFencedError`, `DataDirectoryInUseError`.
         """
@@ -338,7 +338,7 @@ class LogDirectory:
             self.check_owned()
             if not self._has_truncation_record:
                 write_truncation(self._disk, self.path, TruncationRecord(self.container_id, 0))
-            # After the log is durable, or a crash between the two would leave a record of a log that never was;
+            # After the log is durable, since a crash between the two would leave a record of a log that never existed;
             # before anything is acknowledged.
             if self._made_logs is not None and not self._made_logs.contains(self.container_id):
                 self._made_logs.add(self.container_id)
@@ -357,7 +357,7 @@ class LogDirectory:
             self.check_owned()
             write_truncation(self._disk, self.path, TruncationRecord(self.container_id, address))
             self.truncation_address = address
-            # A cancelled or failed call may have been here before: some may be gone.
+            # A cancelled or failed call may have removed some already.
             for name in removed:
                 self._remove(name)
             for name, spare in recycled:
@@ -387,11 +387,11 @@ class LogDirectory:
             _log.warning("there is no room to record why the log in %s is disabled: %s", self.path, text)
 
     def enable(self) -> None:
-        """Take back `disable`. Raises `InvalidArgumentError` if the log is not disabled or does not exist."""
+        """Undo `disable`. Raises `InvalidArgumentError` if the log is not disabled or does not exist."""
         self._set_enabled(True)
 
     def disable_from_outside(self) -> None:
-        """Make every later claim fail, and whoever owns the log now. For administrators.
+        """Make every later claim fail, and fence the current owner. For administrators.
 
         Raises `InvalidArgumentError` if the log is disabled or does not exist, `DataDirectoryInUseError`.
         """
@@ -423,15 +423,15 @@ class LogDirectory:
             self._epoch_file = None
 
     def _remove(self, name: str) -> None:
-        """Remove a file; fine if it is gone. A fenced owner that notices removes its spares without the lock."""
+        """Remove a file; no error if it is missing. A fenced owner that notices removes its spares without the lock."""
         try:
             self._disk.remove(f"{self.path}/{name}")
         except FileNotFoundError:
             pass
 
     def _rewrite(self, path: str, start: int, end: int) -> None:
-        # Bytes that the last owner never saw synced may be in the page cache alone, even marked clean after a failed
-        # sync. What is read now must stay, so write the same bytes again and sync those.
+        # Bytes that the last owner never saw synced may exist only in the page cache, even marked clean after a failed
+        # sync. They were read now, so they must persist: write the same bytes again and sync those.
         if start >= end:
             return
         file = self._disk.open(path)
@@ -472,7 +472,7 @@ class LogDirectory:
 
 
 def describe_disabled(reason: DisabledReason | None, container_id: int) -> str:
-    """Return why a log is disabled and what to do, for messages."""
+    """Return why a log is disabled and the next step, for messages."""
     if reason is not None:
         return f"{reason.text}. {reason.advice}"
     return (
@@ -514,7 +514,7 @@ def encode_link_frame(
 
 
 def encode_trailer(header: FileHeader, sequence: int, offset: int, *, is_clean_close: bool, out: list[Buffer]) -> None:
-    """Append the buffers of a trailer at `offset` to `out`: it says that the file is synced up to there."""
+    """Append to `out` the buffers of a trailer at `offset`, which records that the file is synced up to there."""
     frame = FrameHeader(
         kind=FrameKind.TRAILER,
         is_last_of_batch=True,
@@ -529,9 +529,9 @@ def encode_trailer(header: FileHeader, sequence: int, offset: int, *, is_clean_c
 
 
 def log_container_ids(disk: Disk, directory: str) -> list[int]:
-    """Return the ids of the containers whose logs lie in `directory`, ascending. Blocks.
+    """Return the ids of the containers whose logs are in `directory`, ascending. Blocks.
 
-    A directory without any file of a log counts for nothing: it is what a first start that was cut off leaves.
+    A directory without any log file does not count: an interrupted first start leaves one.
     """
     try:
         names = disk.list_directory(directory)

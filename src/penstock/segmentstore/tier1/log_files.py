@@ -1,7 +1,7 @@
-"""`LogFiles`: the files of one incarnation of a local log: the current one, the next, those before, those kept.
+"""`LogFiles`: the files of one incarnation of a local log: the current, the next, older ones and spares.
 
 Files are filled with zeros, or recycled, before they are written, so a sync changes no file-system metadata. The next
-file is prepared in the background once the current one is half full; if it comes too late the current file grows
+file is prepared in the background once the current one is half full. If it is not ready in time the current file grows
 beyond its length, up to twice, before appends wait.
 """
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _OlderFile:
-    """A file that is not written to any more."""
+    """A file that is no longer written."""
 
     name: str
     number: int
@@ -38,12 +38,13 @@ class _OlderFile:
 class LogFiles:
     """All methods run on the event loop.
 
-    `check_wanted` raises `LogClosedError` when no more files are needed; `is_open` says whether appends may still come;
-    `pause` sleeps for the interval of looks for space, or until the log ends. `description` is the log, for messages.
+    `check_wanted` raises `LogClosedError` when no more files are needed; `is_open` returns whether appends may still
+    come; `pause` sleeps for the interval of space checks, or until the log ends. `description` is the log, for
+    messages.
 
     Attributes:
-        current: the file that is written to; None before `begin`.
-        space: where new files come from.
+        current: the file being written; None before `begin`.
+        space: the source of new files.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class LogFiles:
         self._preparation_failed = False
 
     async def begin(self, recovered: Sequence[ChainFile], sequence: int) -> WritableFile:
-        """Make the first file of this incarnation, which joins the log behind `recovered` with frame `sequence`."""
+        """Create the first file of this incarnation, which joins the log after `recovered` with frame `sequence`."""
         self._older = [_OlderFile(file.name, file.header.number, False) for file in recovered]
         link = Link(0, 0, 0)
         if recovered:
@@ -94,7 +95,7 @@ class LogFiles:
         return self.current
 
     async def with_room(self, length: int) -> WritableFile:
-        """Return the file for a frame of that length: the current one, or the next if it does not fit any more."""
+        """Return the file for a frame of that length: the current one, or the next if it no longer fits."""
         current = self.current
         assert current is not None
         if self.fits(current, length):
@@ -106,7 +107,7 @@ class LogFiles:
                 # The preparation failed, perhaps long ago.
                 self._next = await self._prepare_when_there_is_room()
         assert self._next is not None
-        # What is recycled takes room that others may need more.
+        # A recycled file occupies space that may be needed elsewhere.
         is_recyclable = current.length >= self._settings.file_length_bytes and not self.space.is_short
         self._older.append(_OlderFile(current.name, current.header.number, is_recyclable))
         self._work.start(self._work.run("close", current.file.close))
@@ -115,18 +116,18 @@ class LogFiles:
         return self.current
 
     def fits(self, file: WritableFile, length: int) -> bool:
-        """Say whether a frame of that length goes into the current file. May be asked off the loop."""
+        """Return whether a frame of that length fits in the current file. May be called off the loop."""
         end = file.position + FRAME_HEADER_LENGTH + length
         if end <= file.capacity or file.position <= 2 * BLOCK_LENGTH:
             return True
         return self._next is None and end <= self.growth_limit(file)
 
     def growth_limit(self, file: WritableFile) -> int:
-        """Return up to where a file may be written that is not followed by another one yet."""
+        """Return the offset up to which a file may be written while it has no successor."""
         return file.capacity if self.space.is_short else 2 * file.capacity
 
     def prepare_ahead(self) -> None:
-        """Begin to prepare the next file, if it is time."""
+        """Start to prepare the next file, if it is due."""
         current = self.current
         assert current is not None
         is_due = current.position > current.capacity // 2 and self._next is None and self._preparation is None
@@ -134,7 +135,7 @@ class LogFiles:
             self._preparation = self._work.start(self._prepare_in_background())
 
     async def truncate(self, address: int) -> None:
-        """Record the truncation durably, and let go of files that lie before it. Raises as `LogDirectory.truncate`."""
+        """Record the truncation durably, and release files before it. Raises as `LogDirectory.truncate`."""
         obsolete = [file for file in self._older if file.number < address_file_number(address)]
         removed: list[str] = []
         recycled: list[tuple[str, str]] = []
@@ -151,7 +152,7 @@ class LogFiles:
         self._spares.extend(spare for _, spare in recycled)
 
     async def give_spares_back(self) -> None:
-        """Remove what is kept for re-use, if room has become short since: others may wait for just that."""
+        """Remove files kept for re-use if space has become short since, to free it for others."""
         if self._spares and not await self.space.has_room_for_spares():
             spares, self._spares = self._spares, []
             try:
@@ -161,13 +162,13 @@ class LogFiles:
                 _log.warning("%s keeps files that it does not need: %s", self._description, error)
 
     def take_open(self) -> list[DiskFile]:
-        """Return the files that are open, for closing."""
+        """Return the open files, to be closed."""
         taken = [file.file for file in (self._next, self.current) if file is not None]
         self.current = self._next = None
         return taken
 
     async def _prepare_when_there_is_room(self) -> WritableFile:
-        """Prepare the next file, however long there is no room for it; nothing can be appended meanwhile.
+        """Prepare the next file, waiting for space as long as necessary; nothing can be appended meanwhile.
 
         A closing log does not wait.
         """
@@ -184,9 +185,9 @@ class LogFiles:
         try:
             self._next = await self._prepare_next(may_take_reserve=False)
         except LogClosedError:
-            pass  # Not needed any more.
+            pass  # No longer needed.
         except PenstockError as error:
-            # Not fatal yet: the current file may grow. `with_room` tries again once it must, and fails then.
+            # Not fatal yet: the current file may grow. `with_room` retries when it must, and fails then.
             self._preparation_failed = True
             _log.warning("could not prepare the next file of %s: %s", self._description, error)
         finally:
@@ -203,7 +204,7 @@ class LogFiles:
     async def _prepare(
         self, number: int, length: int, link: Link | None, sequence: int, *, may_take_reserve: bool = True
     ) -> WritableFile:
-        """Make log file `number`: re-use a spare file, or fill a new one with zeros."""
+        """Create log file `number`: re-use a spare file, or fill a new one with zeros."""
         directory, work = self._directory, self._work
         header = FileHeader(
             directory.container_id,
@@ -219,7 +220,7 @@ class LogFiles:
         else:
             spare, file = await self.space.new_file(length, may_take_reserve=may_take_reserve)
         try:
-            # A recycled one may have grown beyond its length; do not let that become the rule.
+            # A recycled file may have grown beyond its length; do not keep the excess.
             found_length = await work.run("prepare a file of", file.length)
             length = min(found_length, max(self._settings.file_length_bytes, self._settings.reserve_length_bytes))
             name = await work.run("prepare a file of", directory.publish, file, spare, header, link, sequence)

@@ -1,4 +1,4 @@
-"""`LogOwner`: in whose name a process opens logs, and which others may still be alive."""
+"""`LogOwner`: the identity under which a process opens logs, and which others may still be alive."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ TOKEN_LENGTH = 16
 
 
 class LogOwner:
-    """A process that opens logs. `token` (16 bytes) is its own and no other's, past ones included.
+    """A process that opens logs. `token` (16 bytes) is unique among all processes, past ones included.
 
-    `may_live` says of another process's token whether that process may still run. By default none does: whoever has the
-    exclusive lock of a data directory knows that. `check_held` raises when it does not hold that lock any more: then it
+    `may_live` returns whether the process of another token may still run. By default none does: the holder of a data
+    directory's exclusive lock can rely on that. `check_held` raises if the process no longer holds that lock, and then
     opens no log. It blocks, and is called in any thread.
     """
 
@@ -29,11 +29,11 @@ class LogOwner:
         self._given_up: dict[int, int] = {}
 
     def give_up(self, container_id: int, epoch: int) -> None:
-        """Note that the incarnation of that epoch answers nothing any more."""
+        """Note that the incarnation of that epoch has stopped answering."""
         self._given_up[container_id] = max(epoch, self._given_up.get(container_id, 0))
 
     def may_answer(self, container_id: int, epoch: int, token: bytes) -> bool:
-        """Say whether the incarnation of that epoch, opened in the name of `token`, may still answer reads."""
+        """Return whether the incarnation of that epoch, opened by the owner of `token`, may still answer reads."""
         if token == self.token:
             return self._given_up.get(container_id, 0) < epoch
         return self._may_live(token)

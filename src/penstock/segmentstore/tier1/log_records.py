@@ -1,11 +1,11 @@
-"""The two small files beside a local log: who owns it (`log.epoch`), and where it starts (`log.truncation`).
+"""The two small files beside a local log: its owner (`log.epoch`) and its start (`log.truncation`).
 
-Both are replaced atomically (write a temporary file, sync, rename, sync the directory) and only under `log.lock`, so
-a fenced owner cannot put an older one back. Owning the log means: the `log.epoch` file this incarnation wrote
-is still the one with a name (`DiskFile.is_linked`). That is why truncation lives in a file of its own.
+Both are replaced atomically (write a temporary file, sync, rename, sync the directory) and only under `log.lock`, so a
+fenced owner cannot restore an older one. Owning the log means that the `log.epoch` file this incarnation wrote still
+has a name (`DiskFile.is_linked`). That is why truncation is in a file of its own.
 
-Who replaces `log.epoch` writes a mark into the old one just before. Its owner, which has that byte mapped, sees it
-without a system call.
+Before `log.epoch` is replaced, a mark is written into the old file. Its owner, which has that byte mapped, sees the
+mark without a system call.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ TEMPORARY_SUFFIX = ".tmp"
 #: Files of one block, kept to become one of the two records when there is no room for a new one.
 RESERVE_RECORD_PREFIX = "reserve-record-"
 
-#: Who claims a log writes this version, and a version that does not know it refuses the log before the claim. So it
-#: grows with every change that an earlier version cannot read, in the log (this record, files and their frames,
-#: container frames, kinds of operations, checkpoints) or in what it leads to. See docs/formats.md, "Compatibility".
+#: A claim writes this version, and a version that does not know it refuses the log before the claim. So it grows with
+#: every change that an earlier version cannot read, in the log (this record, files and their frames, container frames,
+#: kinds of operations, checkpoints) or in the data it refers to. See docs/formats.md, "Compatibility".
 EPOCH_VERSION = 4
 #: Before version 4 the record had neither the end of the log nor the id of the cluster.
 _EPOCH_VERSION_WITHOUT_CLUSTER = 3
@@ -40,14 +40,15 @@ _TRUNCATION = struct.Struct(">8sHHiQ")
 _CRC = struct.Struct(">I")
 _EPOCH_MAGIC = b"PNSTKEPO"
 _TRUNCATION_MAGIC = b"PNSTKTRU"
-#: Bytes of a cluster's id in UTF-8.
+#: Maximum bytes of a cluster's id in UTF-8.
 CLUSTER_ID_LENGTH_MAX = 48
 _ENABLED = 1
 _RELEASED = 2
 _SETTLED = 4
-#: Where the owner adds to its record: another sector, so that no write of it can harm the record.
+#: Offset of the owner's addition to its record: another sector, so that writing it cannot damage the record.
 _LATER_OFFSET = 512
-#: Where who replaces the record marks it, not zero from then on; and where its owner tries whether it would see that.
+#: Offset of the mark that a replacement writes, not zero from then on; and of the byte with which the owner tests
+#: whether it would see the mark.
 _MARK_OFFSET = 1024
 _TRIAL_OFFSET = 1025
 _EPOCH_FILE_LENGTH = 1536
@@ -59,10 +60,10 @@ class EpochRecord:
 
     Attributes:
         owner: token of the process that opened the log, see `LogOwner`.
-        is_settled: no incarnation before this one can answer reads any more; false while it waits for that.
-        is_released: this incarnation itself answers nothing any more; it was closed cleanly.
-        closed_address: where the log ended when it was last closed cleanly, see `log_address`; 0: never. It does not go
-            back: a log that ends earlier has lost something.
+        is_settled: no earlier incarnation can answer reads any more; false while this one waits for that.
+        is_released: this incarnation has stopped answering; it was closed cleanly.
+        closed_address: end of the log when it was last closed cleanly, see `log_address`; 0: never. It never decreases:
+            a log that ends earlier has lost data.
         cluster_id: the cluster that the log belongs to; empty before the first claim by a version that records it.
     """
 
@@ -90,8 +91,8 @@ class TruncationRecord:
 def read_epoch(disk: Disk, directory: str) -> EpochRecord | None:
     """Read `log.epoch`; None if there is none. Raises `CorruptionError`, `LaterVersionError`.
 
-    What its owner has added later counts if it is whole. A write of it that failed or was cut off counts as none: then
-    the next owner has to wait, and nothing else is lost.
+    The owner's later addition is used only if it is intact. A failed or interrupted write of it is ignored: then the
+    next owner has to wait, and nothing else is lost.
     """
     path = f"{directory}/{EPOCH_FILE}"
     layouts = {EPOCH_VERSION: _EPOCH, _EPOCH_VERSION_WITHOUT_CLUSTER: _EPOCH_WITHOUT_CLUSTER}
@@ -130,9 +131,9 @@ def _decode_epoch(data: bytes, layout: struct.Struct) -> EpochRecord:
 
 
 def write_epoch(disk: Disk, directory: str, record: EpochRecord) -> DiskFile:
-    """Replace `log.epoch` durably; return it open, to watch `is_linked`. The caller holds the lock.
+    """Replace `log.epoch` durably; return it open, to check `is_linked`. The caller holds the lock.
 
-    The present owner is shut out from the moment on in which its file is marked, even if what follows fails.
+    The present owner is fenced as soon as its file is marked, even if a later step fails.
     """
     body = _encode_epoch(record)
     content = (body + _CRC.pack(crc32c(body, 0))).ljust(_EPOCH_FILE_LENGTH, b"\0")
@@ -145,16 +146,17 @@ def _mark_replaced(disk: Disk, directory: str) -> None:
         return
     file = disk.open(path)
     try:
-        # Not synced: it is for who lives, and sees memory. Who starts later sees the file that replaces this one.
+        # Not synced: it is for running processes, which see memory. A process started later sees the replacement file.
         file.write(_MARK_OFFSET, [b"\1"])
     finally:
         file.close()
 
 
 def share_mark(file: DiskFile) -> SharedByte | None:
-    """Return the byte of `log.epoch` that is not zero once somebody replaces it; None where only its name tells.
+    """Return the byte of `log.epoch` that becomes non-zero when the file is replaced; None if unsupported.
 
-    It is tried first, on another byte, whether writes to the file are seen in it.
+    It first tests, on another byte, whether writes to the file are visible in the mapping. None: only the file's name
+    shows it.
     """
     trial = file.share(_TRIAL_OFFSET)
     if trial is None:
@@ -170,9 +172,9 @@ def share_mark(file: DiskFile) -> SharedByte | None:
 
 
 def add_to_epoch(file: DiskFile, record: EpochRecord) -> None:
-    """Write what has changed since into a sector of its own, durably: whatever becomes of it, the first stays whole.
+    """Write later changes durably into a separate sector, so the original record stays intact whatever happens.
 
-    For its owner, and harmless if that has been shut out: the file has no name then.
+    For the owner. Harmless if it has been fenced: its file has no name then.
     """
     body = _encode_epoch(record)
     file.write(_LATER_OFFSET, [body + _CRC.pack(crc32c(body, 0))])
@@ -194,7 +196,7 @@ def _encode_epoch(record: EpochRecord) -> bytes:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """Return a cluster's id as files of a log hold it. Raises `InvalidArgumentError` when it is too long."""
+    """Return a cluster's id as encoded in a log's files. Raises `InvalidArgumentError` if it is too long."""
     encoded = cluster_id.encode()
     if len(encoded) > CLUSTER_ID_LENGTH_MAX:
         raise InvalidArgumentError(
@@ -224,7 +226,7 @@ def _read(
 ) -> tuple[struct.Struct, bytes] | None:
     """Read and check a record; return its layout and the file. None if there is no file.
 
-    `layouts`: by version. `length`: that of the file, if there is more in it than the record.
+    `layouts`: by version. `length`: the length of the file, if it holds more than the record.
     """
     if not disk.exists(path):
         return None
@@ -255,7 +257,7 @@ def _replace(
 ) -> DiskFile:
     temporary = f"{directory}/{name}{TEMPORARY_SUFFIX}"
     if disk.exists(temporary):
-        # Left by a crash. A new inode keeps whoever still has it open away from ours.
+        # Left by a crash. A new inode keeps processes that still have the old one open away from ours.
         disk.remove(temporary)
     file = _write_draft(disk, directory, temporary, content)
     try:
@@ -269,7 +271,7 @@ def _replace(
 
 
 def _write_draft(disk: Disk, directory: str, temporary: str, content: bytes) -> DiskFile:
-    """Write `content` to a new file, synced; to one from the reserve when there is no room for a new one."""
+    """Write `content` to a new file, synced; to a reserve file if there is no space for a new one."""
     try:
         file = disk.open(temporary, create=True, exclusive=True)
         try:
@@ -286,7 +288,7 @@ def _write_draft(disk: Disk, directory: str, temporary: str, content: bytes) -> 
         kept = [found for found in disk.list_directory(directory) if found.startswith(RESERVE_RECORD_PREFIX)]
         if not kept:
             raise
-        # Its block is there already, and nobody has it open: whoever made it has closed it before it got its name.
+        # Its block is allocated, and no process has it open: a file is closed before it gets its reserve name.
         disk.rename(f"{directory}/{kept[0]}", temporary)
         file = disk.open(temporary)
         try:

@@ -1,7 +1,7 @@
-"""Recovery of a local log: find the chain of files that make it up, its exact end, and read its frames.
+"""Recovery of a local log: find the chain of its files and its exact end, and read its frames.
 
-The newest file with a good link frame is the tail; each link leads to the file before. Only the tail may have a
-torn end. Anything else that is not as it was written is a `CorruptionError`, never skipped. All functions block.
+The newest file with a good link frame is the tail; each link leads to the previous file. Only the tail may have a torn
+end. Any other deviation is a `CorruptionError`, never skipped. All functions block.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from penstock.segmentstore.tier1.log_records import EPOCH_FILE, EpochRecord
 from penstock.segmentstore.tier1.lone_frames import LoneFrames, lone_frames
 
 _READ_LENGTH = 4 * 1024 * 1024
-#: The same while frames are read by the column: memory of this size is used again, more is taken from the system anew.
+#: Read length for columns of frames: memory of this size is reused, larger blocks are allocated anew by the system.
 _COLUMN_READ_LENGTH = 1024 * 1024
-#: So much shows what kind of frames there are.
+#: Enough to determine the kind of frames.
 _FIRST_READ_LENGTH = 128 * 1024
 #: Beyond any file's end.
 _ANY_END = 1 << 62
@@ -54,7 +54,7 @@ def log_address(number: int, offset: int) -> LogAddress:
 
 
 def address_file_number(address: int) -> int:
-    """Return the number of the file that an address lies in."""
+    """Return the number of the file that contains an address."""
     return address >> 32
 
 
@@ -73,11 +73,11 @@ class RecoveredLog:
     """A log as found on disk.
 
     Attributes:
-        files: oldest first; empty for a log that never was opened to the end.
+        files: oldest first; empty for a log that was never opened completely.
         next_sequence: sequence number of the next frame.
         unsynced_offset: bytes of the last file from here to its end are not known to be durable.
-        residue: names of log files that hold nothing of the log: truncated, prepared but never used, or written
-            by fenced owners.
+        residue: names of log files with no part of the log: truncated, prepared but never used, or written by fenced
+            owners.
     """
 
     files: Sequence[ChainFile]
@@ -87,10 +87,10 @@ class RecoveredLog:
 
 
 class FrameScanner:
-    """Reads the frames of one file in order, through a window of `_READ_LENGTH` bytes or less."""
+    """Reads the frames of one file in order, through a window of at most `_READ_LENGTH` bytes."""
 
     def __init__(self, file: DiskFile, path: str, header: FileHeader, offset: int, sequence: int | None) -> None:
-        """Start at `offset`, where a frame with `sequence` should lie (None: take any)."""
+        """Start at `offset`, where a frame with `sequence` is expected (None: any)."""
         self._file = file
         self._path = path
         self._header = header
@@ -98,15 +98,15 @@ class FrameScanner:
         self._window = b""
         self._window_offset = 0
         self._pace = ColumnPace()
-        #: Where the next frame is looked for.
+        #: Offset of the next frame.
         self.offset: int = offset
 
     def next(self) -> tuple[FrameHeader, bytes] | None:
-        """Return the frame at `offset` and go on to the one after; None if there is no good frame there.
+        """Return the frame at `offset` and advance past it; None if there is no good frame there.
 
-        Trailers are returned too, but not passed: the next call returns the trailer again.
-        Raises `LaterVersionError` for an intact frame that only a later version reads, `CorruptionError` for a frame
-        with a good checksum in the wrong place of the sequence.
+        Trailers are returned too, but not passed: the next call returns the trailer again. Raises `LaterVersionError`
+        for an intact frame that only a later version can read, `CorruptionError` for a frame with a good checksum and a
+        wrong sequence number.
         """
         head = self._bytes(self.offset, FRAME_HEADER_LENGTH)
         frame = decode_frame_header(head, self._header.salt, self.offset)
@@ -129,7 +129,7 @@ class FrameScanner:
         return frame, payload
 
     def _check_later(self, head: bytes) -> None:
-        """Raise `LaterVersionError` when a frame lies at `offset` that is intact and that a later version has added."""
+        """Raise `LaterVersionError` if there is an intact frame at `offset` that was added by a later version."""
         length = later_frame_length(head, self._header.salt, self.offset)
         if length is None:
             return
@@ -141,16 +141,16 @@ class FrameScanner:
                 raise error.at(f"{self._path}, frame at byte {self.offset},") from error
 
     def next_lone(self, end: int) -> LoneFrames | None:
-        """Return the frames of the next blocks before `end`, if each has one, and go on to the block after them.
+        """Return the frames of the next blocks before `end`, if each block has one frame, and advance past them.
 
-        None if there are too few of them, or something else: then `next` tells what it is.
+        None if there are too few of them, or anything else: then `next` determines what it is.
         """
         sequence, pace = self._sequence, self._pace
         if sequence is None or pace.takes_single() or self.offset % BLOCK_LENGTH:
             return None
         count_max = min((end - self.offset) // BLOCK_LENGTH, pace.length)
         in_window = (self._window_offset + len(self._window) - self.offset) // BLOCK_LENGTH
-        # Where there were such frames before, there are likely to be some behind the window.
+        # Frames of this kind are likely to be followed by more after the window.
         if in_window < COLUMN_LENGTH_MIN <= count_max and pace.length > COLUMN_LENGTH_MIN:
             self._fill_window(self.offset, BLOCK_LENGTH)
             in_window = len(self._window) // BLOCK_LENGTH
@@ -176,12 +176,12 @@ class FrameScanner:
         return self._window[start : start + length]
 
     def _fill_window(self, offset: int, length: int) -> None:
-        """Read the window anew from `offset` on, where `length` bytes are needed."""
+        """Reload the window from `offset` on, with at least `length` bytes."""
         self._window = self._file.read(offset, self._read_length(length))
         self._window_offset = offset
 
     def _read_length(self, length: int) -> int:
-        """Return how much to read where `length` bytes are needed."""
+        """Return how much to read when `length` bytes are needed."""
         if length > BLOCK_LENGTH:
             return _READ_LENGTH
         if not self._window:
@@ -216,7 +216,7 @@ def recover(
         tail = _scan_tail(disk, f"{directory}/{name}", name, header, inspect)
         if tail is not None:
             if unused is not None and not tail.is_clean:
-                # After a clean close of the tail nothing can follow it. Otherwise: was it really never used?
+                # After a clean close of the tail nothing can follow it. Otherwise check that the file was never used.
                 _check_nothing_synced_after(disk, f"{directory}/{unused[0]}", unused[1], BLOCK_LENGTH)
             chain = _chain(disk, directory, container_id, first_number, tail, cluster_id)
             live = {file.name for file in chain}
@@ -224,7 +224,7 @@ def recover(
                 chain, tail.next_sequence, tail.unsynced_offset, [name for name in names if name not in live]
             )
         if header.opens_incarnation or unused is not None:
-            # The link of such a file was synced before the file got its name, or before the next one was made.
+            # The link of such a file was synced before the file was named, or before the next file was created.
             raise CorruptionError(f"{directory}/{name}", BLOCK_LENGTH, "the link frame is damaged")
         unused = (name, header)
     if unused is not None:
@@ -241,7 +241,7 @@ def read_file_header(
 ) -> FileHeader:
     """Read a log file's header. `cluster_id`: the expected one; empty: any.
 
-    Raises `CorruptionError` when it is damaged or belongs to another file, `LogIdentityError` when it is of another
+    Raises `CorruptionError` if it is damaged or belongs to another file, `LogIdentityError` if it belongs to another
     cluster, `LaterVersionError`.
     """
     path = f"{directory}/{name}"
@@ -265,9 +265,9 @@ def read_file_header(
 
 
 def check_log(disk: Disk, directory: str, record: EpochRecord, cluster_id: str) -> None:
-    """Check that a log's files fit the record of its epoch and the cluster. Changes nothing and reads no frames.
+    """Check that a log's files match the record of its epoch and the cluster. Reads no frames, changes nothing.
 
-    Raises `CorruptionError` when a file is of a later epoch than the record: then the record is an old copy.
+    Raises `CorruptionError` if a file is of a later epoch than the record: then the record is an old copy.
     `LogIdentityError`, `LaterVersionError`. `cluster_id`: empty: any.
     """
     if record.cluster_id and cluster_id and record.cluster_id != cluster_id:
@@ -286,7 +286,7 @@ def check_log(disk: Disk, directory: str, record: EpochRecord, cluster_id: str) 
     try:
         read_file_header(disk, directory, newest, record.container_id, cluster_id)
     except CorruptionError:
-        pass  # Recovery reports it after the claim: then the log can be disabled.
+        pass  # Recovery reports it after the claim, so that the log can be disabled.
 
 
 def check_end(directory: str, recovered: RecoveredLog, closed_address: int) -> None:
@@ -308,9 +308,9 @@ def check_end(directory: str, recovered: RecoveredLog, closed_address: int) -> N
 def read_frames(
     disk: Disk, directory: str, file: ChainFile, offset: int, sequence: int, length_max: int
 ) -> tuple[list[LogFrameRun], int, int]:
-    """Read data frames of `file` from `offset` (there lies `sequence`) until `length_max` bytes or its end.
+    """Read data frames of `file` from `offset` (of frame `sequence`) until `length_max` bytes or its end.
 
-    Return the frames, and the offset and sequence number to go on from. Raises `CorruptionError`.
+    Return the frames, and the offset and sequence number to continue from. Raises `CorruptionError`.
     """
     path = f"{directory}/{file.name}"
     number = file.header.number
@@ -331,7 +331,7 @@ def read_frames(
                 first, after = log_address(number, at), log_address(number, scanner.offset)
                 runs.append(LogFrameRun(range(first, after, BLOCK_LENGTH), lone.payloads))
                 sequence += len(lone.payloads)
-                # What is read counts, not what is kept: so the reading of the next ones goes on beside their replay.
+                # Count bytes read, not bytes kept, so that reading the next frames overlaps with the replay of these.
                 total += BLOCK_LENGTH * len(lone.payloads)
                 continue
             found = scanner.next()
@@ -366,7 +366,7 @@ def _predecessor(name: str) -> str:
 def _scan_tail(
     disk: Disk, path: str, name: str, header: FileHeader, inspect: InspectFrame | None = None
 ) -> _Tail | None:
-    """Walk a file to its end; None when it does not begin with a link, that is, was never used."""
+    """Scan a file to its end; None if it does not begin with a link, that is, was never used."""
     handle = disk.open(path, writable=False)
     try:
         scanner = FrameScanner(handle, path, header, BLOCK_LENGTH, None)
@@ -417,7 +417,7 @@ def _inspect(inspect: InspectFrame, data: bytes, path: str, offset: int) -> None
 
 
 def _check_nothing_synced_after(disk: Disk, path: str, header: FileHeader, bad_offset: int) -> None:
-    """Raise `CorruptionError` if a good frame after `bad_offset` says that the file had been synced beyond it."""
+    """Raise `CorruptionError` if a good frame after `bad_offset` says that the file was synced beyond it."""
     file = disk.open(path, writable=False)
     try:
         found = find_synced_after(file, header, bad_offset)
@@ -433,11 +433,11 @@ def _check_nothing_synced_after(disk: Disk, path: str, header: FileHeader, bad_o
 
 
 def find_synced_after(file: DiskFile, header: FileHeader, bad_offset: int) -> FrameHeader | None:
-    """Return the first intact frame after `bad_offset` that says that the file had been synced beyond it, if any."""
+    """Return the first intact frame after `bad_offset` that says the file was synced beyond it, if any."""
     pattern = frame_pattern(header.salt)
     length = file.length()
     for start in range(bad_offset, length, _READ_LENGTH):
-        # Windows overlap by a header, so that none is cut in two.
+        # Windows overlap by a header, so that no header is split.
         window = file.read(start, _READ_LENGTH + FRAME_HEADER_LENGTH)
         at = window.find(pattern)
         while at >= 0:

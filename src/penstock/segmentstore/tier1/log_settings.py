@@ -18,30 +18,31 @@ class LocalLogSettings:
 
     Attributes:
         frame_length_max_bytes: the longest frame that `append` takes.
-        batch_length_max_bytes: payload covered by one sync, at most (one frame always goes).
-        threadless_batch_bytes_max: a batch of so much payload is summed by the event loop and written without a thread,
-            where the system can do that (Linux with io_uring); 0: all batches are written by threads.
-        file_length_bytes: length of a log file. Also the grain in which space is given back.
-        first_file_length_bytes: length of the first file after an open; each next one is four times as long, up to
-            `file_length_bytes`, so that idle containers take little room.
-        trailer_delay_s: after so long without an append it is noted behind the last one that it was synced, so that its
-            damage can be told from a write that was cut off. Noted at once it would cost each lone append a second
-            write.
+        batch_length_max_bytes: maximum payload covered by one sync (a single frame is always accepted).
+        threadless_batch_bytes_max: a batch of at most this much payload is checksummed by the event loop and written
+            without a thread, where the system supports that (Linux with io_uring); 0: all batches are written by
+            threads.
+        file_length_bytes: length of a log file. Also the unit in which space is released.
+        first_file_length_bytes: length of the first file after an open; each later one is four times as long, up to
+            `file_length_bytes`, so that idle containers use little space.
+        trailer_delay_s: after this long without an append, a trailer records that the last one was synced, so that
+            damage to it can be distinguished from a torn write. Without the delay each single append would cost a
+            second write.
         zero_chunk_length_bytes: files are zeroed ahead in synced pieces of this size; larger ones delay appends.
-        spare_file_count_max: truncated files kept for re-use, while room for so many is free besides.
+        spare_file_count_max: truncated files kept for re-use, while there is also free space for as many new ones.
         outstanding_bytes_max: advice to the caller: throttle while `LocalLog.outstanding_bytes` is above. Not enforced,
             because `append` cannot wait.
         lock_wait_s_max: how long to wait for another incarnation's metadata change before giving up.
         lock_retry_delay_s: pause between two attempts to take the lock.
-        reserve_file_count: files kept filled beside the log, so that it can be opened, and written by its container,
+        reserve_file_count: filled files kept beside the log, so that it can be opened, and written by its container,
             when the file system is full; 0: none.
-        reserve_file_length_bytes: length of each; a frame of the greatest length fits, so it may be longer.
-        reserve_record_count: small files kept to replace the records of owner and truncation when it is full.
-        free_bytes_min: the log is not lengthened by a new file unless so much stays free; it goes to the reserve ...
+        reserve_file_length_bytes: length of each; increased if necessary to fit a frame of the greatest length.
+        reserve_record_count: small files kept to replace the records of owner and truncation when the disk is full.
+        free_bytes_min: the log is not extended by a new file unless this much stays free; it uses the reserve ...
         free_percent_max: ... or this share of the file system, if that is less.
-        space_check_interval_s: how often a log that has too little room, or too little in reserve, looks again.
-        files: the pool of each log for everything but the writing and syncing of appends, which has one thread of its
-            own for each log.
+        space_check_interval_s: how often a log with too little space, or too little in reserve, checks again.
+        files: the pool of each log for everything but the writing and syncing of appends, which uses a separate thread
+            per log.
     """
 
     frame_length_max_bytes: int = 1024 * 1024
@@ -90,6 +91,6 @@ class LocalLogSettings:
 
     @property
     def reserve_length_bytes(self) -> int:
-        """Length of a file in reserve: its header, link and trailer have a block each, the longest frame its own."""
+        """Length of a reserve file: a block each for header, link and trailer, and room for the longest frame."""
         blocks = -(-(FRAME_HEADER_LENGTH + self.frame_length_max_bytes) // BLOCK_LENGTH) + 3
         return min(max(self.reserve_file_length_bytes, blocks * BLOCK_LENGTH), _FILE_LENGTH_LIMIT)

@@ -1,8 +1,9 @@
-"""`LogSpace`: where a local log gets its files from while there is room, and when there is none.
+"""`LogSpace`: where a local log gets its files from, with and without free space.
 
-A log needs room to be opened (a record of its owner, a first file), to be truncated (a record), and for what its
-container itself writes, deletions and truncations among it. So a few filled files lie in reserve in its directory, and
-outlast the incarnation that made them. They are used when a new file would leave too little free, or does not fit.
+A log needs space to be opened (a record of its owner, a first file), to be truncated (a record), and for its
+container's own operations, deletions and truncations among them. So a few filled files are kept in reserve in its
+directory and outlive the incarnation that made them. They are used when a new file would leave too little free, or does
+not fit.
 
 Failure cases: docs/full-disk.md.
 """
@@ -30,17 +31,17 @@ class RunBlocking(Protocol):
     """Runs blocking work of a log; errors of the operating system become `StorageError`."""
 
     def __call__(self, what: str, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        """Return what `function(*args)` does. `what` is a verb for messages."""
+        """Return the result of `function(*args)`. `what` is a verb for messages."""
 
 
 class LogSpace:
     """The files of one incarnation before they are part of its log.
 
-    `check_wanted` raises `LogClosedError` once no more files are needed: a long filling ends then.
+    `check_wanted` raises `LogClosedError` once no more files are needed, which ends a long filling.
 
     Attributes:
-        is_short: the last file could not be made without leaving less than `free_bytes_min`. The log is spared then:
-            its files do not grow.
+        is_short: the last file could not be made without leaving less than `free_bytes_min` free. Files of the log do
+            not grow then.
     """
 
     def __init__(
@@ -64,8 +65,8 @@ class LogSpace:
     async def new_file(self, length: int, *, may_take_reserve: bool = True) -> tuple[str, DiskFile]:
         """Return name and handle of a spare filled with zeros: a new one if there is room, or one in reserve.
 
-        It is shorter than `length` when there is little room. Raises `StorageFullError` when there is none, and not to
-        be taken from the reserve: what is prepared ahead may never be needed.
+        It is shorter than `length` when there is little space. Raises `StorageFullError` if there is none and the
+        reserve may not be used: a file prepared ahead may never be needed.
         """
         space = await self._run("look for room for", self._directory.space)
         room_bytes = space.free_bytes - self._keep_bytes(space)
@@ -81,7 +82,7 @@ class LogSpace:
         try:
             return await self._filled_file(length)
         except StorageFullError:
-            # Somebody else took the room meanwhile; or there is no reserve.
+            # The space was used by others meanwhile; or there is no reserve.
             self.is_short = True
             taken = await self._take_reserve(space) if may_take_reserve else None
             if taken is None:
@@ -89,7 +90,7 @@ class LogSpace:
             return taken
 
     async def has_room_for_spares(self) -> bool:
-        """Whether as much is free as all files kept for re-use may take, so that they take it from nobody."""
+        """Return whether the free space covers all files kept for re-use, so that keeping them displaces nothing."""
         settings = self._settings
         try:
             space = await self._run("look for room for", self._directory.space)
@@ -99,7 +100,7 @@ class LogSpace:
         return space.free_bytes - self._keep_bytes(space) >= settings.spare_file_count_max * settings.file_length_bytes
 
     async def fill_reserve(self) -> bool:
-        """Add what is missing of the reserve, as far as that leaves enough room; say whether it is complete."""
+        """Add the missing reserve files, as far as that leaves enough space; return whether the reserve is complete."""
         try:
             return await self._fill_reserve()
         except LogClosedError:
@@ -135,7 +136,7 @@ class LogSpace:
 
     @asynccontextmanager
     async def _discarding(self, spares: Sequence[str]) -> AsyncIterator[None]:
-        """Leave nothing of these spares after an error: the next attempt makes others."""
+        """Remove these spares after an error: the next attempt makes others."""
         try:
             yield
         except (OSError, PenstockError):
@@ -161,7 +162,7 @@ class LogSpace:
         return spare, file
 
     async def _filled_file(self, length: int) -> tuple[str, DiskFile]:
-        """Make a spare of zeros; nothing is left of it after an error."""
+        """Create a spare of zeros; after an error it is removed."""
         spare = self._new_spare_name()
         file = await self._run("create a file of", self._directory.create_spare, spare)
         try:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 async def while_locked(what: str, call: Callable[[], Awaitable[T]], settings: LocalLogSettings) -> T:
-    """Call again and again while another holds a log's lock, for `lock_wait_s_max`; then raise `StorageError`."""
+    """Retry while another process holds a log's lock, for `lock_wait_s_max`; then raise `StorageError`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + settings.lock_wait_s_max
     while True:
@@ -29,11 +29,11 @@ async def while_locked(what: str, call: Callable[[], Awaitable[T]], settings: Lo
 
 
 class LogWork:
-    """Runs what blocks, and what must end even if its caller was cancelled. `description` is the log, for messages.
+    """Runs blocking work, and work that must finish even if its caller was cancelled. `description`: for messages.
 
     Attributes:
-        writes: whatever else hangs, appends have a thread; only one, because their order counts.
-        files: everything else.
+        writes: the thread for appends, available whatever else hangs; only one, because their order counts.
+        files: threads for everything else.
     """
 
     def __init__(self, runtime: Runtime, container_id: int, settings: LocalLogSettings, description: str) -> None:
@@ -58,7 +58,7 @@ class LogWork:
             raise self.translated(what, error) from error
 
     async def run_locked(self, what: str, function: Callable[..., T], *args: object) -> T:
-        """Run blocking work that takes the log's lock, again and again while another holds it."""
+        """Run blocking work that takes the log's lock, retrying while another process holds it."""
         subject = f"{what} {self._description}"
         return await while_locked(subject, lambda: self.run(what, function, *args), self._settings)
 
@@ -70,23 +70,23 @@ class LogWork:
         return task
 
     async def shielded(self, work: Coroutine[object, object, object]) -> None:
-        """Run to the end even if the caller is cancelled: blocking work cannot be taken back half way."""
+        """Run to completion even if the caller is cancelled: blocking work cannot be undone half way."""
         task = self.start(work)
-        # After a cancellation nobody is left to hear how it ended.
+        # After a cancellation no caller is left to retrieve the result.
         task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         await asyncio.shield(task)
 
     async def tasks_ended(self) -> None:
-        """Return when no task is under way that was started here."""
+        """Return when no task started here is running."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
     def close(self) -> None:
-        """Accept no more; what was accepted goes on."""
+        """Accept no more work; accepted work continues."""
         self.writes.close()
         self.files.close()
 
     def translated(self, what: str, error: OSError) -> StorageError:
-        """Return what users of the log hear of an error of the operating system."""
+        """Return the `StorageError` that users of the log get for an error of the operating system."""
         kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
         return kind(f"could not {what} {self._description}: {error}")

@@ -1,8 +1,8 @@
-"""`lone_frames`: frames that each are a batch, and so begin a block each, read by the column.
+"""`lone_frames`: reads columns of frames that are each a batch, and so each begin a block.
 
-A lone append is such a frame, and a log may hold millions of them. What is read so is exactly what would be read frame
-by frame: of a column all is taken up to the first frame that is not as it should be, its checksum included. What that
-is, damage, the end of the log, a longer batch, the reading frame by frame tells. A pure function over bytes.
+A single append is such a frame, and a log may hold millions of them. The result is exactly that of reading frame by
+frame: of a column, frames are taken up to the first one that fails a check, its checksum included. What that one is
+(damage, the end of the log, a longer batch) is left to the frame-by-frame reader. A pure function over bytes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from penstock.segmentstore.tier1.frame_format import (
     encode_lone_frame_constants,
 )
 
-#: Where a frame's header has numbers of 64 bits: those that are the same in all frames of a column; length and offset;
-#: and the sequence number. Behind that lies the synced offset.
+#: Offsets of the 64-bit numbers in a frame's header: those that are the same in all frames of a column; length and
+#: offset; and the sequence number. The synced offset follows.
 _CONSTANTS = (0, 8, 24)
 _LENGTH_AND_OFFSET, _SEQUENCE, _SYNCED = 16, 32, 40
 _LONE_LENGTH_MAX = BLOCK_LENGTH - FRAME_HEADER_LENGTH
@@ -40,7 +40,7 @@ _LONE_LENGTH_MAX = BLOCK_LENGTH - FRAME_HEADER_LENGTH
 
 @dataclass(frozen=True, slots=True)
 class LoneFrames:
-    """Data frames from one block to the next. `synced_offset`: up to where they say that their file was synced."""
+    """Data frames from one block to the next. `synced_offset`: greatest synced offset that they record."""
 
     payloads: Sequence[bytes]
     synced_offset: int
@@ -51,13 +51,13 @@ def lone_frames(
 ) -> LoneFrames | None:
     """Read the frames of `count` whole blocks from byte `start` of `window` on, which is byte `offset` of a file.
 
-    The first should be frame `sequence`, and begins a block; `count` is at most `COLUMN_LENGTH_MAX`. All that are
-    returned are good data frames of that file, each last of its batch; None if the first is something else.
+    The first is expected to be frame `sequence`, at a block boundary; `count` is at most `COLUMN_LENGTH_MAX`. All
+    returned frames are good data frames of that file, each the last of its batch; None if the first is anything else.
     """
     constants = encode_lone_frame_constants(file)
     if window[start : start + _LENGTH_AND_OFFSET] != constants[:_LENGTH_AND_OFFSET]:
         return None
-    # Most are as long as the first one.
+    # Most frames are as long as the first one.
     length = int.from_bytes(window[start + _LENGTH_AND_OFFSET : start + _LENGTH_AND_OFFSET + 4], "big")
     if length > _LONE_LENGTH_MAX:
         return None
@@ -72,7 +72,7 @@ def lone_frames(
     lengths_and_offsets = table.numbers(_LENGTH_AND_OFFSET)
     alike = agreeing(lengths_and_offsets, progression(length << 32 | offset, BLOCK_LENGTH, count))
     if alike >= COLUMN_LENGTH_MIN:
-        # In most logs; another length is likely to be something else there.
+        # True of most logs; a different length is likely to be something else there.
         good = min(good, alike)
     else:
         lengths = table.halves(_LENGTH_AND_OFFSET)

@@ -1,8 +1,8 @@
 """`MadeLogs`: a durable record, outside of tier 1, of the containers whose logs were created.
 
-Tier 1 may be a mount of its own. Without this record a log that is missing cannot be told from a log that never
-existed, and an empty log would replace it. There is one small file for each container, so that several processes can
-add theirs without a lock. Format: docs/formats.md. Failure cases: docs/log-identity.md.
+Tier 1 may be a separate mount. Without this record a missing log cannot be distinguished from one that never existed,
+and an empty log would replace it. There is one small file per container, so that several processes can add theirs
+without a lock. Format: docs/formats.md. Failure cases: docs/log-identity.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MadeLogs:
     def contains(self, container_id: int) -> bool:
         """Return whether the container's log was created.
 
-        Raises `LogIdentityError` when the record is another cluster's, `CorruptionError`, `LaterVersionError`.
+        Raises `LogIdentityError` if the record belongs to another cluster, `CorruptionError`, `LaterVersionError`.
         """
         path = self.path(container_id)
         try:
@@ -56,7 +56,7 @@ class MadeLogs:
         return True
 
     def add(self, container_id: int) -> None:
-        """Record durably that the container's log was created. Repeating it changes nothing."""
+        """Record durably that the container's log was created. Idempotent."""
         self._disk.make_directory(self._directory)
         path = self.path(container_id)
         draft = path + _DRAFT_SUFFIX

@@ -1,6 +1,6 @@
-"""`DurableLog` in memory: for tests and ``--memory``. The frames live in the factory and outlast the log objects.
+"""`DurableLog` in memory: for tests and ``--memory``. The factory holds the frames; they outlive the log objects.
 
-Faults for tests: `MemoryLogFactory.fail_append` (an append fails before or after its frame landed) and
+Faults for tests: `MemoryLogFactory.fail_append` (an append fails before or after its frame is stored) and
 `hold_appends` / `release_appends` (appends stay in flight).
 """
 
@@ -24,7 +24,7 @@ from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.durable_log import InspectFrame, LogAddress, LogFrame, LogFrameRun
 
-#: As many frames are handed out together.
+#: Number of frames returned together.
 _RUN_LENGTH = 256
 
 
@@ -37,7 +37,7 @@ class _AppendFault:
 
 @dataclass(slots=True)
 class _StoredLog:
-    """What outlasts the log objects. Frames at or before `truncation_address` are gone from `frames`."""
+    """State that outlives the log objects. Frames at or before `truncation_address` are removed from `frames`."""
 
     frames: list[LogFrame] = field(default_factory=list)
     epoch: int = 0
@@ -48,7 +48,7 @@ class _StoredLog:
     fault: _AppendFault | None = None
     is_held: bool = False
     holders: list[MemoryLog] = field(default_factory=list)
-    #: Whether incarnations that were not closed may go on to answer reads.
+    #: Whether incarnations that were not closed may still answer reads.
     is_lease_kept: bool = False
     #: The last epoch before which an incarnation may still answer; 0: none.
     unsettled_epoch: int = 0
@@ -191,11 +191,11 @@ class MemoryLog:
         stored.frames = [frame for frame in stored.frames if frame.address > stored.truncation_address]
 
     async def space(self) -> DiskSpace | None:
-        """See `DurableLog.space`. Nobody can say."""
+        """See `DurableLog.space`. Always None."""
         return None
 
     async def disable(self, cause: PenstockError | None = None) -> None:
-        """See `DurableLog.disable`. Appends under way fail."""
+        """See `DurableLog.disable`. Appends in flight fail."""
         if self._epoch == 0 or self._state == "closed":
             raise LogClosedError(f"{self._describe()} is {self._state}: only its owner can disable it")
         self._check_owned()
@@ -272,12 +272,12 @@ class MemoryLog:
 
 
 class MemoryLogFactory:
-    """`DurableLogFactory` that keeps the frames itself, so that a log can be opened again and again."""
+    """`DurableLogFactory` that keeps the frames itself, so that a log can be opened repeatedly."""
 
     def __init__(
         self, runtime: Runtime, *, frame_length_max_bytes: int = 1024 * 1024, is_lease_kept: bool = False
     ) -> None:
-        """`is_lease_kept`: an incarnation that was not closed counts as one that may still answer, and not as dead."""
+        """`is_lease_kept`: an incarnation that was not closed counts as one that may still answer, not as dead."""
         self._is_lease_kept = is_lease_kept
         self._runtime = runtime
         self._frame_length_max = frame_length_max_bytes
@@ -301,9 +301,9 @@ class MemoryLogFactory:
     def fail_append(
         self, container_id: int, *, nth: int = 1, has_effect: bool = False, error: PenstockError | None = None
     ) -> None:
-        """Let the `nth` append from now on fail (1: the next one), and with it the log.
+        """Make the `nth` append from now on fail (1: the next one), and with it the log.
 
-        `has_effect`: the frame lands all the same and is there after the next open.
+        `has_effect`: the frame is stored all the same and is present after the next open.
         """
         if nth < 1:
             raise InvalidArgumentError(f"nth must be at least 1, not {nth}")
@@ -311,11 +311,11 @@ class MemoryLogFactory:
         self._get(container_id).fault = fault
 
     def hold_appends(self, container_id: int) -> None:
-        """Keep appends in flight, neither landed nor failed, until `release_appends`."""
+        """Keep appends in flight, neither stored nor failed, until `release_appends`."""
         self._get(container_id).is_held = True
 
     def release_appends(self, container_id: int) -> None:
-        """Let held appends go on: they land, or fail if their log was fenced meanwhile."""
+        """Release held appends: they are stored, or fail if their log was fenced meanwhile."""
         stored = self._get(container_id)
         stored.is_held = False
         for log in stored.holders:

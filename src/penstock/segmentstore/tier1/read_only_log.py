@@ -1,6 +1,6 @@
-"""`ReadOnlyLog`: the frames of a local log that nobody runs, without opening it: no epoch is raised, no byte written.
+"""`ReadOnlyLog`: reads the frames of a local log without opening it: the epoch is not raised, nothing is written.
 
-For administrators: the caller keeps everybody else away (the lock of the data directory). A disabled log is read like
+For administrators: the caller excludes other processes with the lock of the data directory. A disabled log is read like
 any other.
 """
 
@@ -30,7 +30,7 @@ from penstock.segmentstore.tier1.recovered_frames import READ_BATCH_LENGTH, one_
 
 
 class ReadOnlyLog:
-    """The log of one container in `directory`. `open` it first, `close` it in the end."""
+    """The log of one container in `directory`. Call `open` first and `close` at the end."""
 
     def __init__(
         self, directory: str, container_id: int, runtime: Runtime, settings: LocalLogSettings, *, cluster_id: str = ""
@@ -80,7 +80,7 @@ class ReadOnlyLog:
                 yield frame
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the file being read."""
         self._work.close()
 
 
@@ -108,7 +108,7 @@ def inspect_log(disk: Disk, directory: str, container_id: int, cluster_id: str =
 
 
 def check_frames(disk: Disk, directory: str, container_id: int, cluster_id: str = "") -> None:
-    """Read every frame of a log that nobody runs. Raises `CorruptionError`, and as `inspect_log`. Blocks."""
+    """Read every frame of a log that is not in use. Raises `CorruptionError`, and as `inspect_log`. Blocks."""
     _, _, found = inspect_log(disk, directory, container_id, cluster_id)
     sequence: int | None = None
     for file in found.files:

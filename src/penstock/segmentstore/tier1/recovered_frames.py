@@ -1,4 +1,4 @@
-"""`recovered_frames`: the frames that a local log was opened with, in order, read ahead of their user."""
+"""`recovered_frames`: the frames that a local log was opened with, in order, read ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READ_BATCH_LENGTH = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _ReadPosition:
-    """Where reading goes on: at `offset` of a file, where the frame `sequence` should lie."""
+    """Where reading continues: at `offset` of a file, where the frame `sequence` is expected."""
 
     file_index: int
     offset: int
@@ -30,7 +30,7 @@ class _ReadPosition:
 async def recovered_frames(
     work: LogWork, disk: Disk, directory: str, files: Sequence[ChainFile], truncation_address: int
 ) -> AsyncGenerator[LogFrameRun, None]:
-    """Yield every data frame of `files` behind an address. Raises `CorruptionError`, `StorageError`."""
+    """Yield every data frame of `files` after an address. Raises `CorruptionError`, `StorageError`."""
     loop = asyncio.get_running_loop()
     reading = loop.create_task(_read_batch(work, disk, directory, files, _ReadPosition(0, BLOCK_LENGTH, None)))
     is_over = False
@@ -38,9 +38,9 @@ async def recovered_frames(
         while not is_over:
             runs, following = await reading
             if following is not None:
-                # While the caller works on one batch the next one is read.
+                # The next batch is read while the caller processes this one.
                 reading = loop.create_task(_read_batch(work, disk, directory, files, following))
-                # It begins now: the caller may not give the loop a turn before it has worked all frames off.
+                # Start it now: the caller may not yield to the loop before it has processed all frames.
                 await asyncio.sleep(0)
             is_over = following is None
             for run in runs:
@@ -50,13 +50,13 @@ async def recovered_frames(
                 elif forgotten < len(run.addresses):
                     yield LogFrameRun(run.addresses[forgotten:], run.data[forgotten:])
     finally:
-        # A caller that stops early hears nothing more of the read under way.
+        # The result of a read in progress is dropped if the caller stops early.
         reading.cancel()
         reading.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 
 async def one_by_one(runs: AsyncGenerator[LogFrameRun, None]) -> AsyncGenerator[LogFrame, None]:
-    """Yield the frames of `runs`, and close it in the end."""
+    """Yield the frames of `runs`, and close it at the end."""
     async with aclosing(runs):
         async for run in runs:
             for address, data in zip(run.addresses, run.data, strict=True):
@@ -66,7 +66,7 @@ async def one_by_one(runs: AsyncGenerator[LogFrameRun, None]) -> AsyncGenerator[
 async def _read_batch(
     work: LogWork, disk: Disk, directory: str, files: Sequence[ChainFile], position: _ReadPosition
 ) -> tuple[list[LogFrameRun], _ReadPosition | None]:
-    """Return the frames of a batch, and where the next one begins; None behind the last."""
+    """Return the frames of a batch, and the position of the next one; None after the last."""
     if position.file_index == len(files):
         return [], None
     file = files[position.file_index]
