@@ -1,4 +1,4 @@
-"""`BackgroundWork`: work that nobody waits for, repeated until it is done; and queues of it, one per stream."""
+"""`BackgroundWork`: work that no caller waits for, repeated until it is done; and a queue of such work per stream."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 _logger = logging.getLogger(__name__)
 
-#: Errors that no repetition mends for as long as nobody comes to help.
+#: Errors that a repetition alone does not fix.
 _STAYING_ERRORS: tuple[type[PenstockError], ...] = (CorruptionError, *PERMANENT_ERRORS)
 
 
 class BackgroundWork:
     """Repeats work until it is done; at most `workflow_concurrency_max` pieces hold a slot at the same time.
 
-    A slot is given back after `work_slot_s` however long the work takes: what is blocked, by a segment store that does
-    not answer, does not stop the rest. Work that waits, for a lock or for its next attempt, holds none.
+    A slot is released after `work_slot_s` even if the work takes longer, so work blocked by an unresponsive segment
+    store does not block the rest. Work that waits for a lock or for its next attempt holds no slot.
 
     Attributes:
         tasks: owns the tasks.
@@ -66,7 +66,7 @@ class BackgroundWork:
             give_back()
 
     async def room(self) -> None:
-        """Wait until a slot is free: whoever starts much work begins no more of it than is worked on."""
+        """Wait until a slot is free. Callers that start much work use it to start no more than can run."""
         async with self._slot():
             return
 
@@ -77,25 +77,25 @@ class BackgroundWork:
     async def until_done(
         self, what: str, call: Callable[[], Awaitable[T]], *, lock: str | None = None, lane: str = ""
     ) -> T | None:
-        """Repeat `call`, with growing waits up to a bound, for as long as it takes; return what it returns.
+        """Repeat `call`, with growing waits up to a bound, until it succeeds; return its result.
 
-        Each attempt holds `lock` (None: no lock), for which it waits in `lane`, and a slot only once it has the lock.
-        What waits for another controller asks every `peer_poll_ms`. An error that a repetition cannot mend ends it: the
-        work is given up, in the log and on record, and None returned. What meets damaged data is not given up: it is
-        tried again after `damaged_retry_delay_ms`, since somebody may repair them.
+        Each attempt first acquires `lock` (None: no lock), waiting in `lane`, and then a slot. Work that waits for
+        another controller is retried every `peer_poll_ms`. After a permanent error the work is given up: this is logged
+        and recorded, and None is returned. Work that reads damaged data is not given up: it is retried after
+        `damaged_retry_delay_ms`, since the data may be repaired.
         """
         attempt = 1
         while True:
             try:
                 return await self._attempt(what, call, lock, lane)
             except WorkElsewhereError as error:
-                # Nothing has failed: another one is at work, or comes first.
+                # Not a failure: another controller does this work, or other work comes first.
                 _logger.debug("%s waits: %s", what, error)
                 await asyncio.sleep(self._settings.peer_poll_ms / 1000)
                 continue
             except PenstockError as error:
                 self.failed_attempt_count += 1
-                # Work that fails for days must not fill the log: less and less is said of it.
+                # Work that fails for days must not fill the log: it is logged less and less often.
                 if attempt <= self._settings.attempts_max or attempt & (attempt - 1) == 0:
                     level = logging.WARNING if attempt < self._settings.attempts_max else logging.ERROR
                     _logger.log(level, "%s failed (attempt %d), it is tried again: %s", what, attempt, error)
@@ -118,11 +118,11 @@ class BackgroundWork:
 
 
 class StreamQueue(Generic[Item]):
-    """What is to be done for each stream, in the order of posting: one task per stream that has something to do.
+    """Items to process for each stream, in the order of posting: one task per stream that has items.
 
-    `work(scope, stream, items)` is given up to `commit_batch_max` items at a time, and again until it succeeds; it
-    returns those that are done. `lock` gives the name of the lock that it holds meanwhile, None: none; it waits for it
-    in a lane of its own, which has its turn however much else waits.
+    `work(scope, stream, items)` gets up to `commit_batch_max` items at a time, and is repeated until it succeeds; it
+    returns the items that are done. `lock` returns the name of the lock held meanwhile; None: no lock. The queue waits
+    for the lock in a lane of its own, so it gets its turn however many other waiters there are.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class StreamQueue(Generic[Item]):
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def post(self, scope: str, stream: str, item: Item) -> None:
-        """See to it that `item` is worked off."""
+        """Queue `item` for processing."""
         key = (scope, stream)
         posted = self._posted.setdefault(key, {})
         posted[item] = None
@@ -155,7 +155,7 @@ class StreamQueue(Generic[Item]):
         return item in self._posted.get((scope, stream), ())
 
     async def empty(self, scope: str, stream: str) -> None:
-        """Wait until nothing is to be done for a stream."""
+        """Wait until a stream has no items left."""
         while (task := self._tasks.get((scope, stream))) is not None:
             await asyncio.wait([task])
 
@@ -165,7 +165,7 @@ class StreamQueue(Generic[Item]):
         lock = None if self._lock is None else self._lock(scope, stream)
         try:
             while posted:
-                # Forgotten only when it is done: a repetition would find no other trace of them.
+                # Removed only when done: there is no other record of the items for a repetition.
                 items = list(islice(posted, self._items_max))
                 done = await self._background.until_done(
                     f"{self._what} on {scope}/{stream}",
@@ -180,16 +180,16 @@ class StreamQueue(Generic[Item]):
 
 
 async def all_ended(requests: list[Coroutine[object, object, T]]) -> list[T]:
-    """Run all to their ends, at the same time; return their answers in order.
+    """Run all requests concurrently to completion; return their results in order.
 
-    Nothing is cancelled when one fails. Then an error that a repetition may mend is raised rather than one that stays.
+    A failure cancels nothing. If several fail, a transient error is raised in preference to a permanent one.
     """
     results = await asyncio.gather(*requests, return_exceptions=True)
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in errors:
         if not isinstance(error, _STAYING_ERRORS):
             raise error
-    # Damaged data may be repaired: what met them is tried again, and with it what is given up then.
+    # Damaged data may be repaired, so this error is raised before permanent ones: all of the work is retried.
     for error in errors:
         if isinstance(error, UnreadableDataError):
             raise error

@@ -1,11 +1,12 @@
-"""`Buckets`: which streams a controller looks after, of those that background cycles go over.
+"""`Buckets`: which streams this controller handles in background cycles.
 
-Streams fall into buckets by their names, buckets to the controllers that are alive by the names of those: each works
-the sharing out for itself, and nobody is asked. A controller goes by the members of whom it has heard last. So for a
-moment after a change two may take a bucket for theirs, or none: what a cycle does must be conditional, as all announced
-work is, and be there to be done in the next cycle. Failure by failure: ``docs/controller-ownership.md``.
+Streams are assigned to buckets by their names, and buckets to live controllers by the names of these. Each controller
+computes the assignment itself from the members that it last saw. So for a moment after a change two controllers may own
+a bucket, or none: the steps of a cycle must be conditional, like all announced work, and must be repeated by the next
+cycle. Failure by failure: ``docs/controller-ownership.md``.
 
-Source: controller internals specification, section 14 (buckets of streams); the sharing is our own, without a leader.
+Source: controller internals specification, section 14 (buckets of streams); the assignment, without a leader, is
+specific to Penstock.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from penstock.controller.peers import Peers
 
 
 class Buckets:
-    """The buckets of one kind of background cycle: `kind` names it, `count` (1 or more) is theirs.
+    """The buckets of one kind of background cycle. `kind` is its name, `count` (1 or more) its number of buckets.
 
-    Kinds are shared out apart from each other: with few buckets each, not all of the first ones fall to one controller.
+    Each kind is assigned separately, so that with few buckets per kind they do not all fall to one controller.
     """
 
     def __init__(self, kind: str, count: int, peers: Peers) -> None:
@@ -30,7 +31,7 @@ class Buckets:
         self._peers = peers
 
     def owned(self, scope: str, stream: str) -> bool:
-        """Say whether this controller looks after a stream now. Costs nothing; never, while it is no member."""
+        """Say whether this controller handles a stream now. Makes no request; False while it is no member."""
         name = self._peers.own_name
         return bool(name) and self._owners().get(bucket_of(scope, stream, self.count)) == name
 
@@ -40,7 +41,7 @@ class Buckets:
         return self._peers.own_name
 
     def shares(self) -> Mapping[str, Collection[int]]:
-        """Return the buckets of each member, by its name, as they are shared out now."""
+        """Return the buckets of each member, by its name, as currently assigned."""
         shares: dict[str, list[int]] = {name: [] for name in sorted(self._peers.names)}
         for bucket, owner in sorted(self._owners().items()):
             shares[owner].append(bucket)
@@ -68,9 +69,9 @@ def java_hash(text: str) -> int:
 def shared_out(kind: str, count: int, members: frozenset[str]) -> Mapping[int, str]:
     """Return the owner of each of `count` buckets; empty when there are no members.
 
-    Every member gets as many as any other, or one more. It follows from the arguments alone, and most buckets stay
-    where they are when one member comes or goes: each pair of bucket and member has a weight, and the heaviest pairs
-    come first.
+    Every member gets the same number, or one more. The result depends on the arguments alone, and most buckets keep
+    their owner when one member joins or leaves: each pair of bucket and member has a weight, and pairs are taken in
+    order of descending weight.
     """
     if not members:
         return {}

@@ -1,6 +1,6 @@
-"""`CHANGES`: the logger of what controllers have changed; one line at INFO for each change that has ended.
+"""`CHANGES`: the logger of changes made by controllers; one line at INFO for each completed change.
 
-A change is logged by the controller that brings it to its end, after its last write and before its announcement goes.
+A change is logged by the controller that completes it, after its last write and before its announcement is removed.
 A crash between the two repeats the line.
 """
 
@@ -13,13 +13,13 @@ from penstock.model.policies import RetentionKind, Scaling, ScalingKind, StreamC
 
 CHANGES: logging.Logger = logging.getLogger(__name__)
 
-#: Segments, streams or tags that a line names.
+#: Maximum number of segments, streams or tags named in a line.
 _NAMED_MAX = 8
 _RATES = {ScalingKind.BY_EVENT_RATE: "events/s", ScalingKind.BY_DATA_RATE: "kB/s"}
 
 
 def policies_text(config: StreamConfig) -> str:
-    """Return a stream's policies and tags for a line of the log."""
+    """Return a stream's policies and tags for a log line."""
     parts = [_scaling_text(config.scaling)]
     if (kept := config.retention) is not None:
         unit = "ms" if kept.kind is RetentionKind.BY_TIME else "bytes"
@@ -36,12 +36,12 @@ def _scaling_text(scaling: Scaling) -> str:
 
 
 def cut_text(cut: Mapping[int, int]) -> str:
-    """Return a stream cut for a line of the log: offsets by segment id, those of the first segments."""
+    """Return a stream cut for a log line: the offsets of the first segments, by segment id."""
     return _shortened([f"{segment}: {cut[segment]}" for segment in sorted(cut)[:_NAMED_MAX]], len(cut))
 
 
 def names_text(names: Sequence[object]) -> str:
-    """Return names or ids for a line of the log, the first ones."""
+    """Return the first names or ids for a log line."""
     return _shortened([str(name) for name in names[:_NAMED_MAX]], len(names))
 
 

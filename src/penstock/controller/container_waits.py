@@ -1,4 +1,4 @@
-"""`waiting_for`: names the segment that the current call waits for, so that waits can be counted by container."""
+"""`waiting_for`: names the segment that the current call waits for, so that waits are counted by container."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class WaitObserver(Protocol):
     """Counts what one call waits for. Tasks that the call starts inherit its observer, and may outlive the call."""
 
     def begin_wait(self, segment: str) -> None:
-        """Note that a request about `segment`, a full name, begins."""
+        """Note that a request for `segment`, a full name, begins."""
 
     def end_wait(self, segment: str) -> None:
         """Note that the request has ended."""
 
 
-#: The observer of the call that runs in this context; None: no call runs in it, as in background work.
+#: The observer of the call that runs in this context; None outside a call, as in background work.
 observer_of_call: ContextVar[WaitObserver | None] = ContextVar("observer_of_call", default=None)
 
 

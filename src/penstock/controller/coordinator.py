@@ -1,7 +1,7 @@
-"""`Coordinator`: which controllers are alive, the seam under the ownership of their work.
+"""`Coordinator`: which controllers are alive; the interface that ownership of their work is built on.
 
-Implementations: `InProcessCoordinator`; one over ZooKeeper fits (a member is an ephemeral node, its membership the
-session). All pass the conformance suite. How liveness and ownership go together: ``docs/controller-ownership.md``.
+Implementations: `InProcessCoordinator`; one over ZooKeeper is possible (a member is an ephemeral node, its membership
+the session). All pass the conformance suite. How liveness and ownership relate: ``docs/controller-ownership.md``.
 
 Source: controller internals specification, section 13.
 """
@@ -14,49 +14,49 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The controllers that are alive, by name. `version` (0 or more) grows with every change, for all who ask."""
+    """The live controllers, by name. `version` (0 or more) grows with every change, for all members."""
 
     version: int
     names: frozenset[str]
 
 
 class Membership(Protocol):
-    """A controller's place among the members, from `Coordinator.join` until it leaves, or is no longer heard of.
+    """A controller's membership, from `Coordinator.join` until it leaves or is considered dead.
 
-    Once it is over it stays so: the controller may join again, under another name.
+    An ended membership stays ended; the controller may join again under another name.
     """
 
     @property
     def name(self) -> str:
-        """Name of the controller. No two memberships ever have the same."""
+        """Name of the controller. Unique among all memberships ever."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known here to be over. It may be over and not known yet; never waits."""
+        """Whether the membership is known locally to have ended. It may have ended without this being known yet."""
 
     async def members(self) -> Members:
-        """Return who is alive now: everybody who had joined before this was asked, unless his membership is over.
+        """Return the live members: all that joined before this call and whose membership has not ended.
 
-        Nobody is missing who may still take himself for a member and is one: what has no owner among them is nobody's.
-        Raises `MembershipLostError` when this membership is over: who is no member may not decide who is.
+        Every controller that may still be a member is included: work whose owner is missing here has no live owner.
+        Raises `MembershipLostError` when this membership has ended: a non-member must not decide who is alive.
         """
 
     async def changed(self, version: int) -> Members:
-        """Wait until the members are other ones than at `version` (-1: do not wait); return them.
+        """Wait until the members differ from those at `version` (-1: do not wait); return them.
 
-        Several changes may be seen as one. If cancelled, nothing is left behind. Raises `MembershipLostError` as soon
-        as this membership is over.
+        Several changes may be seen as one. Cancelling it leaves nothing behind. Raises `MembershipLostError` as soon as
+        this membership has ended.
         """
 
     async def leave(self) -> None:
-        """End the membership; the others see it. Fine if it is over."""
+        """End the membership; the other members see it. Does nothing if it has ended."""
 
 
 class Coordinator(Protocol):
-    """Where controllers learn of each other."""
+    """Where controllers find each other."""
 
     async def join(self, name: str) -> Membership:
-        """Become a member. Whoever asks for the members from now on sees `name`.
+        """Become a member. Later reads of the members include `name`.
 
         Raises `InvalidArgumentError` when a member has this name.
         """

@@ -1,4 +1,4 @@
-"""`DeferredRemovals`: rows that lead nowhere any more go some time later, those of many pieces of work at once."""
+"""`DeferredRemovals`: rows that are no longer referenced are removed later, in batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.model.errors import NoSuchSegmentError
 
 
 class DeferredRemovals:
-    """Rows to be removed whatever is in them, by table; one task per table that has any.
+    """Rows to be removed unconditionally, by table; one task per table that has any.
 
-    Only for rows that do no harm if they stay: a controller that ends in between leaves them for whoever finds them.
-    Their keys are never used again. At most `removal_rows_max` rows go with one request, and the first ones wait
-    `removal_delay_ms` for others.
+    Only for rows that are harmless if they stay: if the controller stops first, they remain until they are found again.
+    Their keys are never reused. One request removes at most `removal_rows_max` rows; the first ones wait
+    `removal_delay_ms` for more.
     """
 
     def __init__(self, records: RecordStore, background: BackgroundWork, settings: ControllerSettings) -> None:
@@ -27,7 +27,7 @@ class DeferredRemovals:
         self._waiting: dict[str, dict[str, None]] = {}
 
     def add(self, table: str, keys: Iterable[str]) -> None:
-        """Remove rows in a while."""
+        """Remove rows after a delay."""
         added = dict.fromkeys(keys)
         if not added:
             return
@@ -54,7 +54,7 @@ class DeferredRemovals:
                     try:
                         await self._records.remove(table, *keys)
                     except NoSuchSegmentError:
-                        return  # With its stream.
+                        return  # The table was deleted with its stream.
 
                 await self._background.until_done(f"removal of rows from {table}", remove)
                 for key in keys:

@@ -1,4 +1,4 @@
-"""What follows a segment: pure functions over epoch records. Source: controller internals specification, section 4."""
+"""Successors of segments: pure functions over epoch records. Source: controller internals specification, section 4."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.controller.steps import Steps, pages
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A segment that follows another one, and the segments that it follows."""
+    """A successor of a segment, and all of its predecessors."""
 
     segment: SegmentRecord
     predecessors: tuple[int, ...]
 
 
 def successors(segment: SegmentRecord, epoch: EpochRecord, before: EpochRecord) -> Steps[list[Successor]]:
-    """Return what follows `segment`: those of `epoch`, its sealed epoch, that take over some of its keys."""
+    """Return the successors of `segment`: the segments of `epoch`, its sealed epoch, that take over keys of it."""
     found: list[Successor] = []
     for page in pages(_overlapping(epoch.segments, segment)):
         for following in page:

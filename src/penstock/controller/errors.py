@@ -1,24 +1,24 @@
-"""Errors of the controller that nobody below it knows.
+"""Errors of the controller that are not in `penstock.model.errors`.
 
 ::
 
     StreamError
-    ├── WorkflowTimeoutError (OutcomeUnknownError)  not ended yet, goes on
-    ├── WorkElsewhereError (MetadataConflictError)  other work is announced, or another controller is at work on it
-    ├── WorkTakenOverError (MetadataConflictError, OutcomeUnknownError)  another controller does, or did, what was begun
-    ├── PolicyReplacedError (MetadataConflictError)  the policy that a truncation was made for is not in force any more
-    ├── MembershipLostError (ControllerUnavailableError)  the others take this controller for dead
+    ├── WorkflowTimeoutError (OutcomeUnknownError)  not completed yet; it continues
+    ├── WorkElsewhereError (MetadataConflictError)  other work is announced, or another controller is working on it
+    ├── WorkTakenOverError (MetadataConflictError, OutcomeUnknownError)  another controller has taken over the work
+    ├── PolicyReplacedError (MetadataConflictError)  the policy that a truncation was made for is no longer in force
+    ├── MembershipLostError (ControllerUnavailableError)  the other members consider this controller dead
     ├── HalfCreatedStreamError (ControllerUnavailableError)  its creation is not finished
     ├── StreamWithoutSegmentsError  a policy asks for a stream without segments
     ├── ScalePreconditionError      a segment to seal is not current, or too few would remain
     ├── ScaleUnderWayError          another scale is not complete
     ├── ReaderGroupMismatchError    id or generation is not the group's
-    ├── NoSuchSubscriberError       no such subscriber, or one of another group's life
-    ├── SubscriberGenerationError   the subscriber's generation is another one
-    ├── StreamCutBehindError        a subscriber's cut is not valid, or went back
+    ├── NoSuchSubscriberError       no such subscriber, or it belongs to another incarnation of the group
+    ├── SubscriberGenerationError   the subscriber has another generation
+    ├── StreamCutBehindError        a subscriber's cut is invalid, or before the previous one
     ├── NoSuchWriterError           the writer has never noted a time
-    ├── WriterTimeError             a writer's time went back
-    └── WriterPositionError         a writer's position went back
+    ├── WriterTimeError             a writer's time is before its previous one
+    └── WriterPositionError         a writer's position is before its previous one
 """
 
 from __future__ import annotations
@@ -43,55 +43,55 @@ from penstock.model.errors import (
 
 
 class WorkflowTimeoutError(StreamError, OutcomeUnknownError):
-    """A workflow has not ended in the time a caller waits for it. It goes on; ask for the state later."""
+    """A workflow did not complete in the time that a caller waits for it. It continues; read the state later."""
 
 
 class WorkElsewhereError(MetadataConflictError):
-    """Other work on the same subject has begun, or a controller that is alive is at work on it. Ask again later."""
+    """Other work on the same subject is announced, or a live controller is working on it. Retry later."""
 
 
 class WorkTakenOverError(MetadataConflictError, OutcomeUnknownError):
-    """Work that this controller had begun has become another one's, which brings it to its end. Ask again."""
+    """Another controller has taken over work of this controller, and completes it. Retry."""
 
 
 class PolicyReplacedError(MetadataConflictError):
-    """A stream is not truncated: its configuration was replaced after the cut was chosen by its retention policy."""
+    """A stream was not truncated: its configuration was replaced after its retention policy had chosen the cut."""
 
 
 class MembershipLostError(ControllerUnavailableError):
-    """This controller is no member any more: others take over what it has begun, until it joins again."""
+    """This controller is no longer a member: others take over its work until it joins again."""
 
 
 class HalfCreatedStreamError(ControllerUnavailableError):
-    """The stream's creation has begun and is not finished."""
+    """The stream's creation has begun and is not complete."""
 
 
 class StreamWithoutSegmentsError(StreamError):
-    """A scaling policy asks for less than one segment."""
+    """A scaling policy asks for fewer than one segment."""
 
 
 class ScalePreconditionError(StreamError):
-    """A scale names a segment that is not of the current epoch, or would leave fewer than the policy asks for."""
+    """A scale names a segment outside the current epoch, or would leave fewer segments than the policy's minimum."""
 
 
 class ScaleUnderWayError(StreamError):
-    """Another scale of the stream is not complete. Ask again when it is."""
+    """Another scale of the stream is not complete. Retry when it is."""
 
 
 class ReaderGroupMismatchError(StreamError):
-    """The request is about another life of the reader group, or about a configuration that was replaced."""
+    """The request refers to another incarnation of the reader group, or to a configuration that was replaced."""
 
 
 class NoSuchSubscriberError(StreamError):
-    """The stream has no such subscriber, or the request comes from another life of the group."""
+    """The stream has no such subscriber, or the request comes from another incarnation of the group."""
 
 
 class SubscriberGenerationError(StreamError):
-    """The subscriber's generation is not the one that the request names."""
+    """The subscriber has another generation than the request names."""
 
 
 class StreamCutBehindError(StreamError):
-    """The cut that a subscriber published is not valid, or lies before the one it published last."""
+    """The cut that a subscriber published is invalid, or before the one that it published last."""
 
 
 class NoSuchWriterError(StreamError):
@@ -99,14 +99,14 @@ class NoSuchWriterError(StreamError):
 
 
 class WriterTimeError(StreamError):
-    """The writer noted a time before the one it noted last."""
+    """The writer noted a time before its previous one."""
 
 
 class WriterPositionError(StreamError):
-    """The writer noted a position before the one it noted last."""
+    """The writer noted a position before its previous one."""
 
 
-#: Doing the same again changes nothing. Not corruption: what is damaged may be repaired, and must not be given up.
+#: Repeating the request does not help. Not corruption: damaged data may be repaired, so that work is not given up.
 PERMANENT_ERRORS: tuple[type[PenstockError], ...] = (
     BadOffsetError,
     InvalidArgumentError,

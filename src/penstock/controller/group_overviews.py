@@ -1,4 +1,4 @@
-"""`GroupOverviews`: the reader groups of a scope, what each holds of its streams, and what it has acknowledged."""
+"""`GroupOverviews`: the reader groups of a scope, their subscriptions, and the positions they have acknowledged."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class StreamOfGroup:
     """A stream that a group reads.
 
     Attributes:
-        scope, stream: which it is.
-        is_subscribed: whether the group holds it.
-        cut: what it has acknowledged; empty: nothing.
-        age_ms: since it did so, or since it subscribed.
+        scope, stream: names of the stream.
+        is_subscribed: whether the group subscribes to the stream, and so holds back its retention policy.
+        cut: the position that it has acknowledged; empty: none.
+        age_ms: time since it did so, or since it subscribed.
     """
 
     scope: str
@@ -37,7 +37,7 @@ class StreamOfGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupOverview:
-    """A group at one moment. `is_penstock`: its state is in a table of Penstock's clients, else in a stream."""
+    """A group at one moment. `is_penstock`: its state is in a table of Penstock's clients, otherwise in a stream."""
 
     name: str
     is_penstock: bool
@@ -47,21 +47,21 @@ class GroupOverview:
 
 @dataclass(frozen=True, slots=True)
 class OverviewPage:
-    """A page of groups. One without any ends the listing."""
+    """A page of groups. An empty one ends the listing."""
 
     groups: Sequence[GroupOverview]
     token: str
 
 
 class GroupOverviews:
-    """See the module. For each group 2 requests, and 1 for each of its streams."""
+    """See the module. Costs 2 requests per group, and 1 for each of its streams."""
 
     def __init__(self, context: WorkflowContext, groups: ReaderGroups) -> None:
         self._context = context
         self._groups = groups
 
     async def page(self, scope: str, token: str) -> OverviewPage:
-        """Return a page of a scope's groups behind `token` ('' = from the start).
+        """Return a page of a scope's groups after `token` ('' = from the start).
 
         Raises `NoSuchScopeError`, `InvalidArgumentError` for a bad token.
         """

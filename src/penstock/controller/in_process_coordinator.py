@@ -1,4 +1,4 @@
-"""`InProcessCoordinator`: for controllers of one process, of which there is one unless a test has more."""
+"""`InProcessCoordinator`: for the controllers of one process; there is one except in tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.model.errors import InvalidArgumentError
 
 
 class InProcessCoordinator:
-    """`Coordinator` in memory: whoever is not a member of it is dead."""
+    """`Coordinator` in memory: a controller that is not a member of it is dead."""
 
     def __init__(self) -> None:
         self._members: dict[str, InProcessMembership] = {}
@@ -26,7 +26,7 @@ class InProcessCoordinator:
         return joined
 
     def expire(self, name: str) -> None:
-        """End a membership without its controller's doing, as when nothing is heard of that one for too long."""
+        """End a membership from outside, as when a controller has been silent for too long."""
         if self._members.pop(name, None) is not None:
             self._tell()
 

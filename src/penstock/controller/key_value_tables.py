@@ -1,6 +1,6 @@
-"""`KeyValueTables`: the calls about key-value tables, without a protocol around them.
+"""`KeyValueTables`: the calls for key-value tables, independent of the protocol.
 
-Tables have a namespace of their own in each scope: a stream or a reader group may have the same name.
+Tables have their own namespace in each scope: a stream or a reader group may have the same name.
 Source: controller API specification, section 9.17.
 """
 
@@ -46,7 +46,7 @@ class KeyValueTables:
         """Create a table.
 
         Raises `InvalidArgumentError`, `InvalidNameError`, `NoSuchScopeError`, `TableExistsError`; the last one also
-        for a table of which an earlier call left only a part: that one is completed first.
+        for a table that an earlier call created only in part: it is completed first.
         """
         config.checked()
         if config.partitions > self._context.settings.segments_per_stream_max:
@@ -62,7 +62,7 @@ class KeyValueTables:
         return await self._alone(scope, table, lambda: create_table(self._context, scope, table, config))
 
     async def delete(self, scope: str, table: str) -> None:
-        """Delete a table and what it holds. Raises `NoSuchTableError`."""
+        """Delete a table and its contents. Raises `NoSuchTableError`."""
         await self._get(scope, table)
         await self._alone(scope, table, lambda: delete_table(self._context, scope, table))
 
@@ -71,7 +71,7 @@ class KeyValueTables:
         return (await self._get(scope, table)).config
 
     async def segments(self, scope: str, table: str) -> tuple[SegmentRecord, ...]:
-        """Return a table's segments by key. Raises `NoSuchTableError`; `ControllerUnavailableError` while created."""
+        """Return a table's segments by key. Raises `NoSuchTableError`; `ControllerUnavailableError` during creation."""
         found = await self._get(scope, table)
         if found.state is ChildState.CREATING:
             raise ControllerUnavailableError(f"key-value table {scope}/{table} is not completely created")

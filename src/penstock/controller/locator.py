@@ -12,14 +12,14 @@ from penstock.model.routing import container_of
 
 
 class ContainerLocator(Protocol):
-    """Knows the segment stores. Answers from memory; never waits."""
+    """Maps containers to segment stores. Answers from memory; never waits."""
 
     @property
     def container_count(self) -> int:
         """Number of containers of the cluster; never changes."""
 
     def endpoint_of(self, container_id: int) -> tuple[str, int] | None:
-        """Return host and port of the store that runs a container, None while nobody does."""
+        """Return host and port of the store that runs a container, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class SingleStoreLocator:
 
 
 class AssignedLocator:
-    """`ContainerLocator` for segment stores among which containers move.
+    """`ContainerLocator` for segment stores between which containers move.
 
-    It names the store that is to run a container, also while that one is still taking it up or is away for a moment:
-    whoever asks too early is told so there, and asks again.
+    It names the store that a container is assigned to, even while that store is still starting the container or is
+    briefly down: early requests are rejected there, and retried.
     """
 
     def __init__(self, assignment: ContainerAssignment, store_count: int) -> None:
@@ -53,7 +53,7 @@ class AssignedLocator:
         return len(self.assignment.owners)
 
     def set_endpoint(self, store: int, host: str, port: int, *, local_host: str = "") -> None:
-        """Say where a store listens. `local_host`: where this process reaches it, if that is another host."""
+        """Set a store's endpoint. `local_host`: its address from this process, if that differs."""
         self._endpoints[store] = (host, port)
         self._local_endpoints[store] = (local_host or host, port)
 
@@ -62,9 +62,9 @@ class AssignedLocator:
         return self._endpoints[self.assignment.owner_of(container_id)]
 
     async def resolve_locally(self, segment: str) -> tuple[str, int]:
-        """Return where this process reaches a segment, given by its full name, for connection pools.
+        """Return the endpoint of a segment, given by its full name, as seen from this process; for connection pools.
 
-        Raises `ConnectionLostError`: its store has not said yet where it listens; a retry is safe.
+        Raises `ConnectionLostError` if its store has not registered its endpoint yet; a retry is safe.
         """
         container_id = container_of(segment, self.container_count)
         found = self._local_endpoints[self.assignment.owner_of(container_id)]
@@ -74,5 +74,5 @@ class AssignedLocator:
 
 
 def endpoint_of_segment(locator: ContainerLocator, scope: str, stream: str, segment: int) -> tuple[str, int] | None:
-    """Return where a segment is, by its name alone: the segment need not exist."""
+    """Return the endpoint of a segment, computed from its name: the segment need not exist."""
     return locator.endpoint_of(container_of(segment_name(scope, stream, segment), locator.container_count))

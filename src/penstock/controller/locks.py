@@ -8,10 +8,10 @@ from types import TracebackType
 
 
 class StreamLocks:
-    """A lock per name, kept only while somebody holds or awaits it.
+    """A lock per name, kept only while it is held or awaited.
 
-    Who waits does so in a lane. Lanes take turns, however many wait in one of them; in each it is first come, first
-    served.
+    Waiters queue in lanes. Lanes take turns, however many waiters each has; within a lane the order is first come,
+    first served.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class StreamLocks:
 
 
 class _Hold:
-    """One who holds a lock, or waits for it. Not a generator: there are several for each request of some kinds."""
+    """One holder or waiter of a lock. Not a generator, for speed: some requests take several locks each."""
 
     __slots__ = ("_lane", "_lock", "_locks", "_name")
 
@@ -52,7 +52,7 @@ class _Hold:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Hand the lock on."""
+        """Release the lock."""
         assert self._lock is not None
         self._lock.release()
         self._leave(self._lock)
@@ -64,13 +64,13 @@ class _Hold:
 
 
 class _LaneLock:
-    """A lock that is handed on: while anybody waits it is never free for who comes by."""
+    """A lock that is handed over: while there are waiters, it is never free for a new caller."""
 
     def __init__(self) -> None:
         self.user_count: int = 0
         self._is_held = False
         self._lane = ""
-        #: Who waits, by lane; none of these is empty. The lane that was served longest ago comes first.
+        #: Waiters by lane; no lane is empty. The lane served longest ago comes first.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def acquire(self, lane: str) -> None:
@@ -83,7 +83,7 @@ class _LaneLock:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.release()  # It was handed over in this very moment.
+                self.release()  # The lock was handed over at the moment of cancellation.
             raise
 
     def release(self) -> None:
@@ -93,7 +93,7 @@ class _LaneLock:
             turn = waiting.popleft()
             if waiting:
                 self._waiting[lane] = waiting
-            if not turn.done():  # Who was cancelled is still in the queue.
+            if not turn.done():  # Cancelled waiters are still in the queue.
                 self._lane = lane
                 turn.set_result(None)
                 return

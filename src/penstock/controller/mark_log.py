@@ -1,7 +1,7 @@
 """`MarkLog`: the segment that holds the watermarks of a stream, read and written as Pravega's controllers do.
 
-Watermarks are events of the segment. An attribute, which Java calls the mark of a revisioned stream, says where the
-last but one ends: from there on the last one is read. What the attribute lags behind is only read in vain.
+Watermarks are events of the segment. An attribute, in Java the mark of a revisioned stream, holds the end of the second
+to last watermark: the last one is read from there. If the attribute lags, the reader reads more than necessary.
 
 Source: controller internals specification, section 15.2; wire protocol specification, section 4.
 """
@@ -27,13 +27,13 @@ _READ_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class MarkLogEnd:
-    """The end of the log, as it was read.
+    """The end of the log, at the time it was read.
 
     Attributes:
-        start_offset: where the log begins, in bytes.
-        length: where it ends.
+        start_offset: start of the log, in bytes.
+        length: end of the log, in bytes.
         mark: value of the attribute; a very low number if it is not set.
-        last: the last watermark, None before the first one.
+        last: the last watermark; None if there is none.
     """
 
     start_offset: int
@@ -43,7 +43,7 @@ class MarkLogEnd:
 
 
 class MarkLog:
-    """See the module. `segment` is its full name. Every call raises `NoSuchSegmentError` when there is none."""
+    """See the module. `segment` is its full name. Every call raises `NoSuchSegmentError` if it does not exist."""
 
     def __init__(self, requests: SegmentRequests, segment: str) -> None:
         self.segment: str = segment
@@ -67,7 +67,7 @@ class MarkLog:
         return last
 
     async def entries(self, offset: int, end: int) -> AsyncIterator[tuple[int, Watermark]]:
-        """Yield the watermarks in `[offset, end)`, each with where it begins. `offset` is a beginning."""
+        """Yield the watermarks in `[offset, end)`, each with its start. `offset` is the start of a watermark."""
         events = EventAssembler(self.segment, offset)
         at = offset
         while at < end:
@@ -83,9 +83,9 @@ class MarkLog:
         events.check()
 
     async def append(self, read: MarkLogEnd, watermark: Watermark) -> bool:
-        """Append a watermark behind what was read; return False if something else is there by now.
+        """Append a watermark after the end that was read; return False if another append came first.
 
-        That may be this very watermark, where the first reply was lost: the next cycle finds what there is.
+        That append may be this very watermark, if its first reply was lost: the next cycle reads the actual end.
         """
         try:
             await self._requests.append(self.segment, frame_event(watermark.encode()), expected_offset=read.length)
@@ -99,5 +99,5 @@ class MarkLog:
         return True
 
     async def truncate(self, offset: int) -> None:
-        """Forget the watermarks before `offset`."""
+        """Truncate the watermarks before `offset`."""
         await self._requests.truncate(self.segment, offset)

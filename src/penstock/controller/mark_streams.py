@@ -1,11 +1,11 @@
-"""The mark stream ``_MARK<stream>`` of a stream: what holds its watermarks, and Java's readers open beside it.
+"""The mark stream ``_MARK<stream>`` of a stream: it holds the watermarks; Java's readers open it with the stream.
 
-It is a part of its stream, not a stream with records of its own, which would double what a stream costs: one segment
-that is made with the first segments of the stream and deleted with them. What is asked about it is answered from the
-stream's records. The segment has the number of the stream's first one, so each life of a name has another.
+It is part of its stream and has no records of its own, which would double the cost of a stream. It has one segment,
+created with the first segments of the stream and deleted with them. Requests about it are answered from the stream's
+records. The segment has the number of the stream's first one, so each incarnation of a stream name has another.
 
-Earlier releases let a client create a stream of such a name. It has records of its own, and shares its segment with the
-stream that it is named after: records are read before anything is derived.
+Earlier releases let a client create a stream with such a name. It has records of its own, and shares its segment with
+the stream that it is named after: records are read before anything is derived.
 
 Source: controller API specification, sections 6 and 9.6.
 """
@@ -20,7 +20,7 @@ from penstock.model.errors import NoSuchStreamError
 from penstock.model.names import MARK_STREAM_PREFIX, segment_name
 from penstock.model.policies import Scaling, StreamConfig
 
-#: How a mark stream is made.
+#: The configuration of a mark stream.
 MARK_CONFIGURATION = StreamConfig(Scaling.fixed(1))
 
 
@@ -45,7 +45,7 @@ class MarkSegment:
     Attributes:
         stream: the mark stream's name.
         name: the segment's full name.
-        record: what is said of it: all keys, from the beginning of the stream that it belongs to.
+        record: its record: all keys, from the beginning of the stream that it belongs to.
     """
 
     stream: str
@@ -54,7 +54,7 @@ class MarkSegment:
 
 
 def mark_segment(scope: str, stream: str, first_epoch: EpochRecord) -> MarkSegment | None:
-    """Return the segment of a stream's marks, given the stream's epoch 0; None for an internal stream."""
+    """Return the mark segment of a stream, given the stream's epoch 0; None for an internal stream."""
     mark = mark_stream_of(stream)
     if mark is None:
         return None
@@ -66,7 +66,7 @@ def mark_segment(scope: str, stream: str, first_epoch: EpochRecord) -> MarkSegme
 async def read_mark_segment(tables: StreamTables) -> MarkSegment:
     """Read which segment holds a stream's marks. One request. Raises `NoSuchStreamError`, also for an internal stream.
 
-    A sealed stream has its segment of marks still, and it is not sealed: readers look into it until the stream is gone.
+    The mark segment of a sealed stream remains, unsealed: readers read it until the stream is deleted.
     """
     state, _, first_epoch = await tables.beginning()
     found = mark_segment(tables.scope, tables.stream, first_epoch)

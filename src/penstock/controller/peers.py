@@ -1,4 +1,4 @@
-"""`Peers`: the controllers that are alive, as one of them has heard last."""
+"""`Peers`: the live controllers, as last seen by this controller."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from penstock.controller.coordinator import Membership
 
 
 class Peers:
-    """Who is alive, as this controller has heard last. Its watch over the others tells; asking never waits.
+    """The live controllers, as last seen by this one. Its sweeper updates it; reading it never waits.
 
-    It may be out of date: what must never be done twice asks the membership itself.
+    It may be out of date: work that must never run twice checks the membership itself.
     """
 
     def __init__(self) -> None:
@@ -16,13 +16,13 @@ class Peers:
         self._names: frozenset[str] = frozenset()
 
     def seen(self, membership: Membership, names: frozenset[str]) -> None:
-        """Take note of the members as `membership` sees them."""
+        """Record the members as `membership` sees them."""
         self._membership = membership
         self._names = names
 
     @property
     def own_name(self) -> str:
-        """This controller's name; empty while it is no member, or has not heard of any other yet."""
+        """This controller's name; empty while it is no member, or has not seen the members yet."""
         return "" if self._membership is None or self._membership.is_over else self._membership.name
 
     @property

@@ -1,4 +1,4 @@
-"""`StreamQueries`: what streams are, and which segments they have and had. Nothing is changed, and nothing is created.
+"""`StreamQueries`: reads streams' configurations and their current and past segments. It changes nothing.
 
 Source: controller API specification, sections 9.4, 9.11 and 9.13.
 """
@@ -41,13 +41,13 @@ class SegmentPosition:
 
 
 class StreamQueries:
-    """Looks at streams. Every call raises `NoSuchStreamError`, and `InvalidArgumentError` for an empty name."""
+    """Reads streams. Every call raises `NoSuchStreamError`, and `InvalidArgumentError` for an empty name."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     async def on_stream(self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]) -> T:
-        """Let `action` look at a stream's records. It may be called again if the stream was deleted and made anew."""
+        """Run `action` on a stream's records. It is called again if the stream was deleted and recreated meanwhile."""
         check_not_empty(scope, stream)
         return await self._catalog.on_stream(scope, stream, action)
 
@@ -58,7 +58,7 @@ class StreamQueries:
         read: Callable[[StreamTables], Awaitable[T]],
         read_marked: Callable[[StreamTables], Awaitable[T]],
     ) -> T:
-        """`read` a stream; if it is a mark stream without records, answer for it from the stream that it belongs to."""
+        """`read` a stream; for a mark stream without records, answer from the stream that it belongs to."""
         try:
             return await self.on_stream(scope, stream, read)
         except NoSuchStreamError:
@@ -88,14 +88,14 @@ class StreamQueries:
         return await self._on_stream_or_marked(scope, stream, read, read_marked)
 
     async def identity(self, scope: str, stream: str) -> str:
-        """Return the identity of the stream that has this name now: a UUID that it got when it was created.
+        """Return the identity of the stream that has this name now: a UUID assigned at creation.
 
-        No scale, update, seal or truncation changes it, and no other stream ever gets it. A mark stream has that of the
-        stream that it belongs to. Raises `NoSuchStreamError`, also for a stream that is not completely created.
+        Scaling, updates, sealing and truncation do not change it, and it is never reused. A mark stream has the
+        identity of the stream that it belongs to. Raises `NoSuchStreamError`, also while the stream is being created.
         """
 
         async def read(tables: StreamTables) -> str:
-            # The remembered id may belong to a stream that another controller has deleted. Its tables show that.
+            # The cached id may belong to a stream that another controller has deleted. Its tables show that.
             if (await tables.state()).record.state is StreamState.CREATING:
                 raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
             return tables.stream_id
@@ -103,13 +103,13 @@ class StreamQueries:
         return await self._on_stream_or_marked(scope, stream, read, read)
 
     async def scale_status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
-        """Say how the scale that began in `epoch` is doing. Raises `NoSuchStreamError`."""
+        """Return the status of the scale that began in `epoch`. Raises `NoSuchStreamError`."""
         return await self.on_stream(scope, stream, lambda tables: scale_status(tables, epoch))
 
     # Segments.
 
     async def current_segments(self, scope: str, stream: str) -> tuple[SegmentRecord, ...]:
-        """Return the segments that take events now, by key; none for a sealed stream.
+        """Return the segments that accept events now, by key; none for a sealed stream.
 
         Raises `HalfCreatedStreamError` while the stream is being created.
         """
@@ -139,9 +139,9 @@ class StreamQueries:
         return await self.on_stream(scope, stream, read)
 
     async def segments_at(self, scope: str, stream: str, time_ms: int) -> list[SegmentRecord]:
-        """Return the segments that took events at a time, in milliseconds of the wall clock, by key.
+        """Return the segments that accepted events at a time, in milliseconds of the wall clock, by key.
 
-        Before the stream was made those of its first epoch. What has been truncated since is left out.
+        For a time before the stream's creation: those of its first epoch. Truncated segments are omitted.
         """
 
         async def read(tables: StreamTables) -> list[SegmentRecord]:
@@ -161,8 +161,8 @@ class StreamQueries:
     ) -> list[EpochRecord]:
         """Return the epochs that were current at some time from `from_ms` to `to_ms`, the first `limit` of them.
 
-        None when the end lies before the start. To go on, ask from the next epoch's time on. The splits and merges of a
-        scale are the difference to the epoch before.
+        Empty when the end lies before the start. To continue, pass the next epoch's time as `from_ms`. The splits and
+        merges of a scale are the difference from the previous epoch.
         """
 
         async def read(tables: StreamTables) -> list[EpochRecord]:
@@ -174,12 +174,12 @@ class StreamQueries:
         return await self.on_stream(scope, stream, read)
 
     async def head(self, scope: str, stream: str) -> list[SegmentPosition]:
-        """Return where the stream begins."""
+        """Return the start of the stream."""
 
         async def read(tables: StreamTables) -> list[SegmentPosition]:
             state, truncation, first = await tables.beginning()
             if state is StreamState.CREATING:
-                # Its segments need not be there yet: whoever began to read them would take them for deleted.
+                # Its segments may not exist yet: a reader would take them for deleted.
                 raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
             if truncation.stream_cut:
                 return [SegmentPosition(segment, offset) for segment, offset in truncation.stream_cut.items()]
@@ -188,9 +188,9 @@ class StreamQueries:
         return await self.on_stream(scope, stream, read)
 
     async def successors(self, scope: str, stream: str, segment: int) -> list[history.Successor]:
-        """Return the segments that follow a sealed one; none where nothing is on record to follow.
+        """Return the segments that follow a sealed one; none if no successor is recorded.
 
-        So for an active segment, for the last ones of a sealed stream, and for what never was a segment of it.
+        That is the case for an active segment, the last segments of a sealed stream, and an unknown segment.
         """
 
         async def read(tables: StreamTables) -> list[history.Successor]:
@@ -208,7 +208,7 @@ class StreamQueries:
     async def segments_between(
         self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
     ) -> list[SegmentRecord]:
-        """Return the segments between two stream cuts, by id; an empty one stands for an end of the stream."""
+        """Return the segments between two stream cuts, by id. An empty cut means that end of the stream."""
         if not start and not end:
             raise InvalidArgumentError("both stream cuts are empty")
 
@@ -219,7 +219,7 @@ class StreamQueries:
                 raise InvalidArgumentError(
                     f"the stream cuts reach to epoch {newest}, {scope}/{stream} is in {current.epoch}"
                 )
-            # What was truncated is not there any more, whatever the cut says.
+            # Truncated data is excluded even if the cut includes it.
             starts = [await beginning_of(tables, (await tables.truncation()).record)]
             if start:
                 starts.append(await position_of(tables, start))
@@ -231,7 +231,7 @@ class StreamQueries:
         return await self.on_stream(scope, stream, read)
 
     async def is_segment_valid(self, scope: str, stream: str, segment: int) -> bool:
-        """Say whether the segment takes events now; False for a stream that does not exist, or not completely."""
+        """Say whether the segment accepts events now; False for a missing or incomplete stream."""
         check_not_empty(scope, stream)
         try:
             return any(found.id == segment for found in await self.current_segments(scope, stream))

@@ -1,4 +1,4 @@
-"""`ReaderGroups`: the calls about reader groups and subscribers, without a protocol around them.
+"""`ReaderGroups`: the calls for reader groups and subscribers, independent of the protocol.
 
 Source: controller API specification, section 9.16.
 """
@@ -49,9 +49,9 @@ class ReaderGroups:
     async def create(
         self, scope: str, group: str, config: ReaderGroupConfig, group_id: str | None = None
     ) -> ReaderGroupRecord:
-        """Create a group of generation 0, or return the one that has the name.
+        """Create a group of generation 0, or return the existing one of this name.
 
-        `group_id`: a UUID as text, which the caller has chosen; None takes a fresh one. Raises `InvalidNameError`,
+        `group_id`: a UUID as text, chosen by the caller; None generates one. Raises `InvalidNameError`,
         `InvalidArgumentError`, `NoSuchScopeError`; `NoSuchStreamError` for a stream to subscribe to.
         """
         config.checked()
@@ -61,7 +61,7 @@ class ReaderGroups:
         return await self._alone(scope, group, lambda: create_group(self._context, scope, group, config, chosen))
 
     async def get(self, scope: str, group: str) -> ReaderGroupRecord:
-        """Return a group as it is in force. Raises `NoSuchReaderGroupError`."""
+        """Return a group's current record. Raises `NoSuchReaderGroupError`."""
         _check_not_empty(scope, group)
         try:
             found = await self._context.groups.get(scope, group)
@@ -86,7 +86,7 @@ class ReaderGroups:
         )
 
     async def delete(self, scope: str, group: str, group_id: str | None = None) -> None:
-        """Delete a group (`group_id` None: whichever has the name). Raises `NoSuchReaderGroupError`."""
+        """Delete a group (`group_id` None: any of this name). Raises `NoSuchReaderGroupError`."""
         await self.get(scope, group)
         await self._alone(scope, group, lambda: delete_group(self._context, scope, group, group_id))
 
@@ -104,7 +104,7 @@ class ReaderGroups:
     async def publish(
         self, scope: str, stream: str, subscriber: str, group_id: str, generation: int, cut: Mapping[int, int]
     ) -> None:
-        """Note that a subscriber needs nothing before `cut`.
+        """Record that a subscriber needs nothing before `cut`.
 
         Raises in this order `NoSuchStreamError`, `NoSuchSubscriberError`, `SubscriberGenerationError`,
         `StreamCutBehindError`.

@@ -1,4 +1,4 @@
-"""Repeat what is safe to repeat, a bounded number of times."""
+"""Repeat safe requests a bounded number of times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def delay_s(settings: ControllerSettings, attempt: int) -> float:
 def conflict_delay_s(settings: ControllerSettings, attempt: int, rng: random.Random) -> float:
     """Draw the wait in seconds after write number `attempt` (1, 2, ...) has lost against another controller's.
 
-    Whoever was faster is done with it: the wait keeps those apart that lost together, so it is short, and drawn anew.
+    The other write is complete, so the wait only has to separate the losers: it is short and random.
     """
     delay_ms = settings.conflict_delay_ms_first
     for _ in range(attempt - 1):
@@ -37,10 +37,10 @@ def conflict_delay_s(settings: ControllerSettings, attempt: int, rng: random.Ran
 
 
 def may_repeat(error: PenstockError, *, is_idempotent: bool) -> bool:
-    """Say whether a request that failed may be sent again at once: its error may pass, or its reply was lost.
+    """Say whether a failed request may be sent again at once: the error may be transient, or the reply was lost.
 
-    Not after a full disk or a limit that is reached, which may last for hours: the client gets the reason, and has
-    retries of its own. What was begun is completed in the background.
+    Not after a full disk or a reached limit, which may last for hours: the client gets the error and has its own
+    retries. Work already begun is completed in the background.
     """
     if isinstance(error, (StorageFullError, SegmentStoreBusyError)):
         return False
@@ -52,8 +52,8 @@ async def repeat(
 ) -> T:
     """Await `call()` until it succeeds, at most `attempts_max` times.
 
-    Errors with `is_retriable` are repeated; with `is_idempotent` a lost reply is too. Others are raised at once, and
-    so is the last one.
+    Errors with `is_retriable` are retried; with `is_idempotent` a lost reply is too. Other errors are raised at once,
+    and the error of the last attempt is raised.
     """
     attempt = 1
     while True:

@@ -1,4 +1,4 @@
-"""`ScopeDeletion`: deletes scopes with all that they hold, whoever dies meanwhile.
+"""`ScopeDeletion`: deletes scopes with all of their contents; the deletion survives the death of a controller.
 
 Source: controller API specification, section 9.3.
 """
@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ScopeDeletion:
-    """Deletes scopes with their contents. `drop_stream` seals a stream and deletes it, fine if there is none."""
+    """Deletes scopes with their contents. `drop_stream` seals and deletes a stream; a missing stream is no error."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class ScopeDeletion:
         self._drop_stream = drop_stream
 
     async def delete(self, scope: str) -> None:
-        """Delete a scope and what it holds. Fine if there is none; see `ControllerService.delete_scope_recursive`."""
+        """Delete a scope with its contents, if it exists. See `ControllerService.delete_scope_recursive`."""
         if scope == SYSTEM_SCOPE:
             raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
         subject = Subject(SubjectKind.SCOPE, scope)
-        # As for any call about a scope: one who has given up meanwhile is to be heard before anything is begun.
+        # As for any call about a scope: if this controller is considered dead, its caller may have called another one.
         await self._context.announcements.check_is_member()
 
         async def run() -> None:
@@ -61,11 +61,11 @@ class ScopeDeletion:
                 return
             await self.resume(announced)
 
-        # What is announced may be the deletion of an earlier scope of this name: it is finished first.
+        # The announced work may be the deletion of an earlier scope of this name: it is finished first.
         await self._runner.alone(subject, run)
 
     async def resume(self, announced: Announcement) -> None:
-        """Bring an announced deletion to its end: delete what the scope holds, and the scope."""
+        """Complete an announced deletion: delete the scope's contents, then the scope."""
         scope = announced.subject.scope
         try:
             if await self._catalog.scope_id(scope, cached=False) == announced.work.life:
@@ -82,7 +82,7 @@ class ScopeDeletion:
                 async with self._context.locks.hold(scope):
                     await self._catalog.delete_scope(scope)
             except ScopeNotEmptyError:
-                # Something that had begun before the scope was closed has come in behind the last look.
+                # An operation that began before the scope was closed has added something after the last listing.
                 if attempt + 1 == self._context.settings.conflict_attempts_max:
                     raise
             else:

@@ -1,7 +1,7 @@
-"""`SegmentRequests`: what workflows ask of segment stores, made repeatable.
+"""`SegmentRequests`: the requests of workflows to segment stores, made repeatable.
 
-Each request is idempotent: "exists already", "is sealed already", "is gone already" count as done, so a workflow may
-run again from any point, and lost replies are simply asked again.
+Each request is idempotent: "exists already", "is sealed already" and "is gone already" count as success, so a workflow
+may be repeated from any point, and a request whose reply was lost is sent again.
 
 Source: controller API specification, section 11.
 """
@@ -31,15 +31,15 @@ from penstock.model.segments import SegmentData, SegmentInfo, Segments
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
-#: Requests that are begun before others have their turn: some milliseconds of work.
+#: Requests that are started before the event loop runs other tasks: some milliseconds of work.
 REQUESTS_PER_TURN = 200
 
 
 class SegmentRequests:
-    """Retries what is safe to repeat, and bounds how many requests to each container are on their way.
+    """Retries requests that are safe to repeat, and limits the requests in flight to each container.
 
-    A container that does not answer holds up requests to its own segments alone, and a request that waits for its next
-    attempt holds up none.
+    An unresponsive container delays only requests to its own segments, and a request that waits for its next attempt
+    holds no slot.
     """
 
     def __init__(self, segments: Segments, settings: ControllerSettings, container_count: int) -> None:
@@ -67,8 +67,8 @@ class SegmentRequests:
     ) -> dict[str, T]:
         """Send requests about many segments in batches, each to one container; return the answers by segment.
 
-        An error of a segment for which `is_done` counts as done, without an answer. One that may pass is a reason to
-        ask again for that segment alone; the first other one is raised, and no batch goes on.
+        An error of a segment for which `is_done` returns True counts as success, without an answer. After a transient
+        error that segment alone is retried; the first other error is raised, and all batches are cancelled.
         """
         by_container: dict[int, list[str]] = {}
         for page in pages(segments):
@@ -156,7 +156,7 @@ class SegmentRequests:
             return
 
     async def table_exists(self, segment: str) -> bool:
-        """Say whether there is a table segment of this name."""
+        """Say whether a table segment of this name exists."""
         try:
             await self._send("ask for table", segment, lambda: self._segments.table_info(segment))
         except NoSuchSegmentError:
@@ -164,18 +164,18 @@ class SegmentRequests:
         return True
 
     async def truncate(self, segment: str, offset: int) -> None:
-        """Forget the bytes before `offset`. A segment that starts later already, or is gone, is fine."""
+        """Truncate the bytes before `offset`. Does nothing if the segment starts later already, or does not exist."""
         try:
             await self._send("truncate", segment, lambda: self._segments.truncate_segment(segment, offset))
         except SegmentTruncatedError as error:
-            # Also the answer to an offset past the end, which is a mistake and must be told.
+            # This error is also raised for an offset past the end, which is a mistake of the caller: raise it.
             if offset > error.start_offset:
                 raise
         except NoSuchSegmentError:
             return
 
     async def truncate_all(self, offsets: Mapping[str, int]) -> None:
-        """Do as `truncate` does with many segments."""
+        """`truncate` for many segments."""
 
         def is_done(segment: str, error: PenstockError) -> bool:
             is_behind = isinstance(error, SegmentTruncatedError) and offsets[segment] <= error.start_offset
@@ -189,19 +189,19 @@ class SegmentRequests:
         )
 
     async def delete_all(self, segments: Sequence[str]) -> None:
-        """Do as `delete` does with many segments."""
+        """`delete` for many segments."""
         await self._send_all(
             "delete", segments, self._segments.delete_segments, lambda _, error: isinstance(error, NoSuchSegmentError)
         )
 
     async def infos(self, segments: Sequence[str]) -> dict[str, SegmentInfo]:
-        """Do as `info` does with many segments."""
+        """`info` for many segments."""
         return await self._send_all("ask for", segments, self._segments.segment_infos, lambda _, error: False)
 
     async def infos_in_time(self, segments: Sequence[str], timeout_s: float) -> dict[str, SegmentInfo]:
-        """Return the states of those segments that answer within `timeout_s`, each asked once.
+        """Return the states of the segments that answer within `timeout_s`; each gets one request.
 
-        A segment is missing whose container is offline, hangs, or has no such segment; it delays no other one.
+        A segment is missing if its container is offline or hangs, or if it does not exist; it delays no other segment.
         """
         by_container: dict[int, list[str]] = {}
         for page in pages(segments):
@@ -245,13 +245,13 @@ class SegmentRequests:
         return await self._send("ask for", segment, lambda: self._segments.segment_info(segment))
 
     async def read(self, segment: str, offset: int, length: int) -> SegmentData:
-        """Read up to `length` bytes that are there. Raises `NoSuchSegmentError`, `SegmentTruncatedError`."""
+        """Read up to `length` available bytes. Raises `NoSuchSegmentError`, `SegmentTruncatedError`."""
         return await self._send("read", segment, lambda: self._segments.read(segment, offset, length))
 
     async def append(self, segment: str, data: bytes, *, expected_offset: int) -> None:
         """Append at an offset. Raises `NoSuchSegmentError`, `SegmentSealedError`.
 
-        `BadOffsetError` says that something is there: maybe these data, where a first reply was lost.
+        `BadOffsetError`: the offset is already written, possibly with this data if a first reply was lost.
         """
         await self._send(
             "append to", segment, lambda: self._segments.append(segment, data, expected_offset=expected_offset)
@@ -264,7 +264,7 @@ class SegmentRequests:
         )
 
     async def update_attribute(self, segment: str, attribute: bytes, *, value: int, expected: int) -> None:
-        """Replace an attribute if it is `expected`; fine if it is not. Raises `NoSuchSegmentError`."""
+        """Replace an attribute if it equals `expected`; otherwise do nothing. Raises `NoSuchSegmentError`."""
         await self._send(
             "set an attribute of",
             segment,
@@ -273,9 +273,9 @@ class SegmentRequests:
 
 
 async def together(requests: Iterable[Coroutine[object, object, T]]) -> list[T]:
-    """Run requests at the same time; return their answers in order. Others have their turn while many are begun.
+    """Run requests concurrently; return their answers in order. Other tasks run while many requests are being started.
 
-    When one fails the others are cancelled and the first error is raised, bare.
+    When one fails, the rest are cancelled and the first error is raised, not in an `ExceptionGroup`.
     """
     tasks: list[asyncio.Task[T]] = []
     try:
@@ -285,7 +285,7 @@ async def together(requests: Iterable[Coroutine[object, object, T]]) -> list[T]:
                 if len(tasks) % REQUESTS_PER_TURN == 0:
                     await asyncio.sleep(0)
     except ExceptionGroup as errors:
-        # The order of the requests, not of the failures: the same run reports the same error.
+        # In the order of the requests, not of the failures: the same run reports the same error.
         failed = next((task.exception() for task in tasks if not task.cancelled() and task.exception()), None)
         raise (failed or errors) from None
     return [task.result() for task in tasks]

@@ -1,7 +1,7 @@
-"""`ControllerService`: the controller without a protocol around it.
+"""`ControllerService`: the controller, independent of the protocol.
 
-Calls take and return values of the domain and raise the errors of `penstock.model.errors`; gRPC and REST translate.
-All state is in the metadata store: a controller that starts finishes what one before it has begun.
+Calls take and return domain values and raise the errors of `penstock.model.errors`; gRPC and REST translate them.
+All state is in the metadata store: a controller that starts finishes the work of its predecessors.
 
 Source: controller API specification, section 9.
 """
@@ -101,12 +101,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ControllerStatistics:
-    """What a controller has done since its start.
+    """Counts of a controller since its start.
 
     Attributes:
         failed_attempt_count: attempts of background work that have failed, and are repeated.
-        given_up_count: pieces of work that nothing could mend; what they were is on record (`given_up_work`).
-        taken_over_count: pieces of work that another controller had begun.
+        given_up_count: pieces of work that were given up after a permanent error; see `given_up_work`.
+        taken_over_count: pieces of work that were taken over from another controller.
         open_transaction_count: transactions with a running lease.
     """
 
@@ -130,7 +130,7 @@ class ControllerService:
         advisor: ScaleAdvisor | None = None,
         coordinator: Coordinator | None = None,
     ) -> None:
-        """`coordinator`: of all controllers on `metadata`; None when this is the only one that can be alive."""
+        """`coordinator`: of all controllers on `metadata`; None if this is the only controller."""
         self.settings: ControllerSettings = settings or ControllerSettings()
         self._records = RecordStore(metadata, self.settings.shared_writes_max)
         self._locator = locator
@@ -167,7 +167,7 @@ class ControllerService:
         )
         self._registry = WorkRegistry(self._context.announcements, self._given_up)
         self._runner = WorkflowRunner(self._context, background, self._registry)
-        #: What goes on for as long as the controller does; `idle` does not wait for it.
+        #: Tasks that run until the controller stops; `idle` does not wait for them.
         self._watches = BackgroundTasks()
         self.retention_buckets: Buckets = Buckets("retention", self.settings.retention_bucket_count, peers)
         self.watermarking_buckets: Buckets = Buckets("watermarking", self.settings.watermarking_bucket_count, peers)
@@ -210,7 +210,7 @@ class ControllerService:
         )
 
     def _register_work(self) -> None:
-        """Say how each kind of work is finished. What is announced and not named here could never be."""
+        """Register how each kind of work is finished. Announced work of a kind not named here could never be."""
         context, registry = self._context, self._registry
         register_stream_work(registry, context)
         for group_kind in (CreateGroup, UpdateGroup, DeleteGroup):
@@ -222,15 +222,15 @@ class ControllerService:
     # Life.
 
     async def start(self) -> None:
-        """Create the system tables if they are missing, then begin to finish what an earlier controller left.
+        """Create the system tables if they are missing, then begin to finish the work of earlier controllers.
 
-        Returns when calls can be served. The unfinished work goes on in the background (`idle` waits for it).
+        Returns when calls can be served. Unfinished work continues in the background (`idle` waits for it).
         """
         for table in layout.SYSTEM_TABLES:
             await self._records.store.create_table(table)
         await self._sweeper.join()
         if await self._catalog.scope_exists(SYSTEM_SCOPE):
-            # Only its own tables may be missing, after a crash in the first start: nothing has to wait for them.
+            # Only its own tables may be missing, after a crash in the first start: no call needs to wait for them.
             self._tasks.start(f"repair of scope {SYSTEM_SCOPE}", self._complete_system_scope())
         else:
             await self._complete_system_scope()
@@ -243,7 +243,7 @@ class ControllerService:
             self._watches.start("retention", self._retention.run())
 
     async def _new_name(self) -> str:
-        """Return a name for this controller that none has had; names sort by when they were given."""
+        """Return a unique name for this controller; names sort by the order in which they were assigned."""
         return f"{await self._starts.next():016x}-{self._context.runtime.random_id().hex()}"
 
     async def _complete_system_scope(self) -> None:
@@ -253,11 +253,11 @@ class ControllerService:
             pass
 
     async def stop(self) -> None:
-        """Stop timers and background work. What is unfinished is finished after the next start."""
+        """Stop timers and background work. Unfinished work is finished after the next start."""
         self.transactions.stop()
         await self._watches.close()
         await self._tasks.close()
-        # Not before nothing works any more: the others take over what is left.
+        # Only after all work has stopped: the other members take over the rest.
         await self._sweeper.leave()
 
     @property
@@ -266,7 +266,7 @@ class ControllerService:
         return self._locator.container_count
 
     def statistics(self) -> ControllerStatistics:
-        """Return what this controller has done since its start; costs nothing."""
+        """Return the counts of this controller since its start; makes no request."""
         return ControllerStatistics(
             failed_attempt_count=self._background.failed_attempt_count,
             given_up_count=self._given_up.count,
@@ -275,7 +275,7 @@ class ControllerService:
         )
 
     async def given_up_work(self) -> list[GivenUpRecord]:
-        """Return what any controller had to give up, newest first; `given_up_records_max` of them at most."""
+        """Return work that any controller has given up, newest first; at most `given_up_records_max` records."""
         return await self._given_up.newest()
 
     async def idle(self) -> None:
@@ -287,12 +287,12 @@ class ControllerService:
     async def create_scope(self, scope: str) -> None:
         """Create a scope. Raises `InvalidNameError`, `ScopeExistsError`."""
         check_new_scope_name(scope)
-        # Not in the task, which goes on without its caller: one who has given up meanwhile, and has asked another
-        # controller, is to be heard first.
+        # Checked before the task, which continues without its caller: if this controller is considered dead, the caller
+        # may have timed out and called another one, and this request is stale.
         await self._context.announcements.check_is_member()
 
         async def run() -> None:
-            # Callers of one controller queue here; controllers are kept apart by the record of the scope.
+            # Serializes the callers of one controller; between controllers the record of the scope does it.
             async with self._locks.hold(scope):
                 await self._catalog.create_scope(scope, self._context.new_id)
 
@@ -311,10 +311,10 @@ class ControllerService:
         await self._runner.bounded(f"deletion of scope {scope}", run)
 
     async def delete_scope_recursive(self, scope: str) -> None:
-        """Delete a scope with its reader groups, key-value tables and streams. Fine if there is none.
+        """Delete a scope with its reader groups, key-value tables and streams. Does nothing if it does not exist.
 
-        From the first step on the scope takes nothing new, and the deletion is finished whoever dies. Raises
-        `ScopeNotEmptyError` for the system's own scope.
+        From the first step on the scope accepts nothing new, and other controllers finish the deletion if this one
+        dies. Raises `ScopeNotEmptyError` for the system's own scope.
         """
         await self._scope_deletion.delete(scope)
 
@@ -325,7 +325,7 @@ class ControllerService:
     async def list_scopes(self, token: str, limit: int | None = None) -> NamePage:
         """Return a page of scopes after `token` ('' = from the start).
 
-        Raises `InvalidArgumentError` for a token that makes no sense.
+        Raises `InvalidArgumentError` for an invalid token.
         """
         return await self._catalog.list_scopes(token, limit or self.settings.page_entries_max)
 
@@ -351,7 +351,7 @@ class ControllerService:
         self._warn_of_policies(scope, stream, wanted)
 
     def _warn_of_policies(self, scope: str, stream: str, configuration: StreamConfig) -> None:
-        """Say in the log which policies are stored and returned, but change nothing."""
+        """Log a warning for policies that are stored and returned, but not enforced."""
         ignored = []
         if configuration.scaling.kind is not ScalingKind.FIXED and self._auto_scaler is None:
             ignored.append("scaling")
@@ -370,19 +370,19 @@ class ControllerService:
         return configuration.checked()
 
     async def seal_stream(self, scope: str, stream: str) -> None:
-        """Allow no more events; open transactions are aborted. Fine if sealed.
+        """Seal a stream: it accepts no more events, and open transactions are aborted. Does nothing if it is sealed.
 
-        Raises `NoSuchStreamError`; `TransactionPreparedError` when a prepared transaction waits for its decision.
+        Raises `NoSuchStreamError`; `TransactionPreparedError` if a prepared transaction waits for its decision.
         """
         await self._on_stream_alone(scope, stream, lambda tables: seal_stream(self._context, tables))
 
     async def truncate_stream(
         self, scope: str, stream: str, cut: Mapping[int, int], configuration_version: int = CONFIGURATION_ANY
     ) -> None:
-        """Delete what lies before a stream cut.
+        """Delete the data before a stream cut.
 
         `configuration_version`: see `TruncateStream`. Raises `NoSuchStreamError`, `StreamSealedError`;
-        `PolicyReplacedError`; `InvalidArgumentError` for a cut that is not valid, or before the present head.
+        `PolicyReplacedError`; `InvalidArgumentError` for an invalid cut, or one before the present head.
         """
         await self._on_stream_alone(
             scope, stream, lambda tables: truncate_stream(self._context, tables, cut, configuration_version)
@@ -391,11 +391,11 @@ class ControllerService:
     async def scale_stream(
         self, scope: str, stream: str, to_seal: Sequence[int], ranges: Sequence[tuple[float, float]]
     ) -> EpochTransition:
-        """Begin to replace segments by new ones, one for each key range; return what will be done, once it is durable.
+        """Begin to replace segments by new ones, one per key range; return the planned transition once it is durable.
 
-        The same request again gets the same answer until the scale is complete (`scale_status`). Raises
+        The same request gets the same answer until the scale is complete (`scale_status`). Raises
         `NoSuchStreamError`, `StreamSealedError`, `ScaleUnderWayError`, `ScalePreconditionError`;
-        `InvalidArgumentError` for ranges that do not cover exactly what the segments cover.
+        `InvalidArgumentError` for ranges that do not cover exactly the keys of the segments.
         """
 
         async def look(tables: StreamTables) -> EpochTransition | None:
@@ -421,7 +421,7 @@ class ControllerService:
         await self._runner.alone(_stream(scope, stream), run)
 
     async def _drop_stream(self, scope: str, stream: str) -> None:
-        """Seal a stream and delete it, prepared transactions and all. Fine if there is none."""
+        """Seal and delete a stream, including its prepared transactions. Does nothing if it does not exist."""
         try:
             await self._on_stream_alone(
                 scope, stream, lambda tables: seal_stream(self._context, tables, spares_prepared=False)
@@ -446,7 +446,8 @@ class ControllerService:
                 is_of_data = isinstance(error, NoSuchSegmentError) and not layout.is_metadata_table(error.segment)
                 if is_of_data or not self._context.announcements.is_unfinished(subject):
                     raise
-                # Deleted behind what was begun here: it is not to be done to the next stream of this name.
+                # Another controller has deleted the stream during this work: do not apply it to the next stream of
+                # this name.
                 raise WorkTakenOverError(f"{subject}: another controller has ended this work: {error}") from error
 
         return await self._runner.alone(subject, lambda: self._catalog.on_stream(scope, stream, on_one_life))
@@ -456,23 +457,23 @@ class ControllerService:
         return await self._catalog.list_streams(scope, token, limit or self.settings.page_entries_max)
 
     async def list_streams_and_marks(self, scope: str, token: str, limit: int | None = None) -> NamePage:
-        """Return a page of a scope's streams with the streams of their watermarks, as Pravega's controller lists them.
+        """Return a page of a scope's streams and of their mark streams, as Pravega's controller lists them.
 
-        A page has `limit` names at most, or 2 where `limit` is 1. Errors as `list_streams`.
+        A page has at most `limit` names, or 2 if `limit` is 1. Errors as `list_streams`.
         """
         limit = max(1, (limit or self.settings.page_entries_max) // 2)
         while True:
             page = await self.list_streams(scope, token, limit)
             names: list[str] = []
             for name in page.names:
-                # Earlier releases let clients create a stream of such a name. It is listed with its stream.
+                # Earlier releases let clients create a stream with such a name. It is listed with its stream.
                 marked = marked_stream(name)
                 if marked is None or not await self.queries.exists(scope, marked):
                     names.append(name)
                 mark = mark_stream_of(name)
                 if mark is not None:
                     names.append(mark)
-            # Clients take an empty page for the end.
+            # Clients take an empty page for the end of the listing.
             if names or not page.names:
                 return NamePage(tuple(names), page.token)
             token = page.token
@@ -526,7 +527,7 @@ class ControllerService:
         return await self.queries.is_stream_cut_valid(scope, stream, cut)
 
     def endpoint_of(self, scope: str, stream: str, segment: int) -> tuple[str, int]:
-        """Return host and port of the store that has, or would have, a segment. Nothing is asked whether it exists.
+        """Return host and port of the store that has, or would have, a segment. Does not check that it exists.
 
         Raises `ContainerNotFoundError` while no store runs its container.
         """

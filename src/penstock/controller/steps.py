@@ -1,7 +1,7 @@
-"""Long computations in steps: others have their turn between two of them.
+"""Long computations in steps: other tasks can run between two steps.
 
-A computation is a generator that stops each time it has dealt with about `STEP_ITEMS` things; what it returns is its
-result. It knows nothing of the event loop: whoever runs it says whether others are to have their turn where it stops.
+A computation is a generator that yields after about `STEP_ITEMS` items; its return value is the result. It does not
+depend on the event loop: the caller decides whether other tasks run at each yield.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ T = TypeVar("T")
 
 #: A computation in steps with a result.
 Steps = Generator[None, None, T]
-#: Things that are dealt with in one step: a millisecond of work, or two.
+#: Items processed in one step: a millisecond or two of work.
 STEP_ITEMS = 1000
 
 
 def pages(items: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the items in lists of `STEP_ITEMS`, the last one shorter; there is no empty one."""
+    """Yield the items in lists of `STEP_ITEMS`, the last one shorter; no list is empty."""
     rest = iter(items)
     while page := list(islice(rest, STEP_ITEMS)):
         yield page
 
 
 async def in_turns(steps: Steps[T]) -> T:
-    """Run a computation to its end; others have their turn wherever it stops. Return its result."""
+    """Run a computation to completion; other tasks run at each yield. Return its result."""
     while True:
         try:
             next(steps)
@@ -38,7 +38,7 @@ async def in_turns(steps: Steps[T]) -> T:
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Run a computation to its end, for callers that nobody waits for. Return its result."""
+    """Run a computation to completion without yielding to other tasks. Return its result."""
     while True:
         try:
             next(steps)

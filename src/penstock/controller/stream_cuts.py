@@ -1,8 +1,8 @@
-"""Stream cuts against a stream's history: validity, order, what lies between. Pure, by sweeps over sorted key ranges.
+"""Stream cuts against a stream's history: validity, order, and the segments between two cuts.
 
-A *position* is a cut with what the history says of its segments; how it is read is in `stream_positions`. The cost of
-each function is that of sorting what it is given: no pair of segments is looked at because both are there. What takes
-long with thousands of segments is done in steps, see `steps`.
+Pure functions, by sweeps over sorted key ranges. A *position* is a cut with the records of its segments from the
+history; `stream_positions` reads it. The cost of each function is that of sorting its input: it never compares all
+pairs of segments. Work that takes long with thousands of segments is done in steps, see `steps`.
 
 Source: controller internals specification, section 7.
 """
@@ -23,7 +23,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_epoch
 from penstock.model.stream_cuts import OFFSET_FUTURE
 
-#: Values that are summed up by their greatest one, for ranges that hold many.
+#: Values per block, of which only the greatest one is read when a range covers the block.
 _BLOCK_VALUES = 64
 #: Cuts in the same segments that are compared at once: with a page of segments, about a millisecond of work.
 _CUTS_AT_ONCE = 50
@@ -35,7 +35,7 @@ _BY_KEY = attrgetter("key_start")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What changed at one epoch: ids that ended, segments that began, these by key."""
+    """The change at one epoch: ids of sealed segments, and created segments by key."""
 
     epoch: int
     sealed: Sequence[int]
@@ -56,7 +56,7 @@ class Position:
 
     @property
     def first_epoch(self) -> int:
-        """The lowest epoch of the span: all that is not before the position lives in it, or later."""
+        """The lowest epoch of the span: no segment that ended before it is at or after the position."""
         return min(self.span.values())
 
     @property
@@ -75,9 +75,9 @@ def epoch_bounds(cut: Mapping[int, int]) -> tuple[int, int]:
 
 
 class PositionFold:
-    """Finds the position of a cut: is told the segments of an epoch, and what changed behind it.
+    """Finds the position of a cut from the segments of an epoch and the changes after it.
 
-    That epoch is not above the first one of the cut's span.
+    That epoch is not later than the first one of the cut's span.
     """
 
     def __init__(self, cut: Mapping[int, int]) -> None:
@@ -87,7 +87,7 @@ class PositionFold:
         self._ends: dict[int, int] = {}
 
     def begin(self, segments: Iterable[SegmentRecord]) -> Steps[None]:
-        """Take the segments of the first epoch."""
+        """Add the segments of the first epoch."""
         cut, records = self._cut, self._records
         for page in pages(segments):
             for segment in page:
@@ -96,7 +96,7 @@ class PositionFold:
             yield
 
     def add(self, changes: Iterable[Change]) -> Steps[None]:
-        """Take what changed next."""
+        """Add the next changes."""
         for change in changes:
             yield from self.begin(change.created)
             for page in pages(change.sealed):
@@ -104,7 +104,7 @@ class PositionFold:
                 yield
 
     def position(self) -> Steps[Position]:
-        """Return the position. Raises `InvalidArgumentError` for a segment that the history does not have."""
+        """Return the position. Raises `InvalidArgumentError` for a segment that is not in the history."""
         if missing := self._cut.keys() - self._records.keys():
             raise InvalidArgumentError(f"segment {min(missing)} is not, and never was, a segment of the stream")
         newest, ends = self._newest, self._ends
@@ -118,9 +118,9 @@ class PositionFold:
 
 
 class _KeyMap:
-    """For every key, the greatest of the numbers that ranges of keys have.
+    """For every key, the greatest of the numbers of the key ranges that contain it.
 
-    `values` has what is the case from each of the `bounds` on; both are in order of keys.
+    Value `i` of `values` applies from bound `i` of `bounds` to the next one; both are in key order.
     """
 
     def __init__(self, bounds: list[float], values: list[int]) -> None:
@@ -129,10 +129,10 @@ class _KeyMap:
         self._greatest = [max(values[at : at + _BLOCK_VALUES]) for at in range(0, len(values), _BLOCK_VALUES)]
 
     def greatest(self, start: float, end: float) -> int:
-        """Return the greatest number that some key in `[start, end)` has; `_NOTHING` when none has one."""
+        """Return the greatest number of any key in `[start, end)`; `_NOTHING` if none has one."""
         low = max(0, bisect_right(self.bounds, start) - 1)
         high = bisect_left(self.bounds, end, low)
-        if high - low == 1:  # As it nearly always is, and then it is to be quick.
+        if high - low == 1:  # The usual case, made fast.
             return self.values[low]
         first, last = -(-low // _BLOCK_VALUES), high // _BLOCK_VALUES
         if first >= last:
@@ -145,7 +145,7 @@ class _KeyMap:
 
 
 def _key_map(ranges: Iterable[tuple[float, float, int]]) -> Steps[_KeyMap]:
-    """Return the map of ranges of keys with their numbers."""
+    """Return the map of key ranges with their numbers."""
     found: list[tuple[float, float, int]] = []
     for page in pages(ranges):
         found += page
@@ -153,13 +153,13 @@ def _key_map(ranges: Iterable[tuple[float, float, int]]) -> Steps[_KeyMap]:
     found.sort()
     starts, ends = [start for start, _, _ in found], [end for _, end, _ in found]
     yield
-    if not found or starts[1:] != ends[:-1]:  # They do not follow one another without a gap or an overlap.
+    if not found or starts[1:] != ends[:-1]:  # There are gaps or overlaps.
         return (yield from _swept(found))
     return _KeyMap([*starts, ends[-1]], [*(number for _, _, number in found), _NOTHING])
 
 
 def _swept(ranges: Sequence[tuple[float, float, int]]) -> Steps[_KeyMap]:
-    """Find the greatest number key by key; the ranges are sorted."""
+    """Find the greatest number for each key; the ranges are sorted."""
     bounds: list[float] = []
     values: list[int] = []
     open_ranges: list[tuple[int, float]] = []
@@ -187,12 +187,13 @@ def _by_least_id(segments: Iterable[SegmentRecord]) -> Steps[_KeyMap]:
 
 
 class ValidityFold:
-    """Says whether readers can have come to a position: it covers the key space once, future segments filling the gaps,
+    """Says whether readers can have reached a position: it covers the key space once, future segments fill the gaps,
     and every segment before another one of the cut has been read to its end.
 
-    From the first epoch that it is told on, a segment outside the cut was read to its end, and what follows it is
-    looked at in turn. Unless it lies behind a segment of the cut for some of its keys: then nothing of it can have been
-    read, and it had to be in the cut as a future one. The first epoch is as for `PositionFold`. `prepare` comes first.
+    Starting with the first epoch given, a segment outside the cut counts as read to its end, and its successors are
+    checked in turn. The exception is a segment that comes after a segment of the cut on some of its keys: nothing of it
+    can have been read, so it had to be in the cut as a future segment. The first epoch is as for `PositionFold`. Call
+    `prepare` first.
     """
 
     def __init__(self, position: Position) -> None:
@@ -204,7 +205,7 @@ class ValidityFold:
         self.is_valid: bool = False
 
     def prepare(self) -> Steps[None]:
-        """Look at the position itself. Raises `InvalidArgumentError` for a cut that has no reached segment at all."""
+        """Check the position itself. Raises `InvalidArgumentError` for a cut without any reached segment."""
         records, reached, future = self._position.records, self._reached, []
         self.is_valid = True
         for page in pages(self._cut.items()):
@@ -231,13 +232,13 @@ class ValidityFold:
             self._read[segment.id] = segment
 
     def begin(self, segments: Iterable[SegmentRecord]) -> Steps[None]:
-        """Take the segments of the first epoch."""
+        """Add the segments of the first epoch."""
         for page in pages(segments):
             yield from self._take(page)
             yield
 
     def add(self, changes: Iterable[Change]) -> Steps[None]:
-        """Take what changed next."""
+        """Add the next changes."""
         for change in changes:
             ended = [self._read.pop(segment) for segment in change.sealed if segment in self._read]
             if not ended:
@@ -256,7 +257,7 @@ class ValidityFold:
 
 
 def _is_covered(reached: Sequence[SegmentRecord], future: Iterable[SegmentRecord]) -> Steps[bool]:
-    """Say whether no key is in two reached segments, and every key in a reached or a future one."""
+    """Say whether no key is in two reached segments, and every key is in a reached or a future one."""
     gaps: list[tuple[float, float]] = []
     covered_to = 0.0
     for page in pages(reached):
@@ -319,8 +320,8 @@ def is_equal_or_after(position: Position, other: Position) -> Steps[bool]:
 
 
 class CutOrder(Enum):
-    """How a position lies to another one, over all keys: nowhere behind it and somewhere before; nowhere before it;
-    both somewhere.
+    """How a position compares with another one over all keys: after it nowhere and before it somewhere; before it
+    nowhere; both somewhere.
     """
 
     BEFORE = "before"
@@ -329,14 +330,14 @@ class CutOrder(Enum):
 
 
 def order_of(position: Position, other: Position) -> Steps[CutOrder]:
-    """Say how `position` lies to `other`.
+    """Compare `position` with `other`.
 
-    On each key the least segment of a position counts: a future one is there only for keys that no other has.
+    On each key the lowest segment of a position counts: a future one counts only for keys that no other segment has.
     """
     mine = yield from _by_least_id(position.records.values())
     its = yield from _by_least_id(other.records.values())
     is_before = is_after = False
-    # A key on which only one of the two has a segment says nothing; positions of one stream have no such keys.
+    # A key on which only one of the two has a segment is ignored; positions of one stream have no such keys.
     for page in pages(_side_by_side(mine, its)):
         for one, two in page:
             if _NOTHING in (one, two):
@@ -354,7 +355,7 @@ def order_of(position: Position, other: Position) -> Steps[CutOrder]:
 
 
 def _side_by_side(one: _KeyMap, two: _KeyMap) -> Iterator[tuple[int, int]]:
-    """Yield what both maps have, key by key, for keys from the first bound of both on."""
+    """Yield the values of both maps, key by key, for keys from the first bound of both on."""
     at = [0, 0]
     maps = (one, two)
     bounds = heapq.merge(one.bounds, two.bounds)
@@ -367,8 +368,8 @@ def _side_by_side(one: _KeyMap, two: _KeyMap) -> Iterator[tuple[int, int]]:
 
 
 def merged_cuts(cuts: Iterable[Mapping[int, int]]) -> Steps[dict[int, int]]:
-    """Return each segment of several cuts with its least offset. `lowest` makes a cut of that."""
-    # Most are in the same segments: of these, many at once are compared without a line of Python for each offset.
+    """Return each segment of several cuts with its lowest offset. `lowest` makes a cut of the result."""
+    # Most cuts have the same segments: many of these are compared at once, without a line of Python for each offset.
     by_segments: dict[tuple[int, ...], list[Mapping[int, int]]] = {}
     for cut in cuts:
         by_segments.setdefault(tuple(cut), []).append(cut)
@@ -379,7 +380,7 @@ def merged_cuts(cuts: Iterable[Mapping[int, int]]) -> Steps[dict[int, int]]:
             columns = [cut.values() for cut in alike[at : at + _CUTS_AT_ONCE]]
             offsets = map(min, *columns) if len(columns) > 1 else iter(columns[0])
             for page in pages(segments):
-                for segment, offset in zip(page, offsets, strict=False):  # The offsets go on with the next page.
+                for segment, offset in zip(page, offsets, strict=False):  # `offsets` continues with the next page.
                     if offset < merged.get(segment, _GREATEST):
                         merged[segment] = offset
                 yield
@@ -387,10 +388,10 @@ def merged_cuts(cuts: Iterable[Mapping[int, int]]) -> Steps[dict[int, int]]:
 
 
 def lowest(position: Position) -> Steps[dict[int, int]]:
-    """Return the greatest cut that is nowhere behind any of several; `position` is that of the `merged_cuts`.
+    """Return the greatest cut that is nowhere after any of several; `position` is that of the `merged_cuts`.
 
-    Key by key it is the least segment. Where one of the cuts has not come to a segment of another one on all of its
-    keys, it has it as a future one, or none of it: so what comes out is a cut that readers can have come to.
+    On each key it has the lowest segment. Where one of the cuts has not reached a segment of another one on all of its
+    keys, it has that segment as a future one, or not at all: so the result is a cut that readers can have reached.
     """
     least = yield from _by_least_id(position.records.values())
     found = {-value for value in least.values if value != _NOTHING}
@@ -399,7 +400,7 @@ def lowest(position: Position) -> Steps[dict[int, int]]:
 
 
 def are_in_same_segments(position: Position, other: Position) -> Steps[bool]:
-    """Say whether two positions are in the same segments, and each key in one of these: nothing else lies between."""
+    """Say whether two positions have the same segments and these cover every key: no other segment lies between."""
     if position.records.keys() != other.records.keys():
         return False
     yield
@@ -413,9 +414,9 @@ def are_in_same_segments(position: Position, other: Position) -> Steps[bool]:
 
 
 class Between:
-    """Says which segments are not strictly before any of some starts, and not strictly after any of some ends.
+    """Says which segments are not strictly before any of the starts, and not strictly after any of the ends.
 
-    On each key segments follow one another by id, so what overlaps a segment of a position tells. `of` makes it.
+    On each key segments are ordered by id, so comparing overlapping segments suffices. Use `of` to create it.
     """
 
     def __init__(self, starts: Sequence[_KeyMap], ends: Sequence[_KeyMap]) -> None:
@@ -424,7 +425,7 @@ class Between:
 
     @classmethod
     def of(cls, starts: Iterable[Position], ends: Iterable[Position]) -> Steps[Between]:
-        """Return what lies between these."""
+        """Return what lies between the starts and the ends."""
         first: list[_KeyMap] = []
         last: list[_KeyMap] = []
         for position in starts:
@@ -451,7 +452,7 @@ def size_between(
     between: Iterable[SegmentRecord],
     sealed_sizes: Mapping[int, int],
 ) -> int:
-    """Return the bytes between two cuts. An unknown size and an offset of a future segment count as 0."""
+    """Return the bytes between two cuts. Unknown sizes and offsets of future segments count as 0."""
     total = 0
     for segment in between:
         number = segment.id

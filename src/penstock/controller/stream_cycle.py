@@ -1,9 +1,9 @@
-"""`StreamCycle`: inspects the streams of a list again and again, those that fall to this controller.
+"""`StreamCycle`: periodically inspects the listed streams that are assigned to this controller.
 
-A stream whose segments or tables are offline must not delay the others. An inspection holds one of `streams_at_once`
-places for `place_s` at most; one that takes longer continues without a place, and `slow_streams_max` of these are
-allowed. A stream whose last inspection failed is inspected in a lane of its own, by `failing_at_once` workers, and no
-cycle waits for them. What an inspection raises is logged when it begins to fail and when it succeeds again.
+A stream whose segments or tables are offline must not delay the rest. An inspection holds one of `streams_at_once`
+places for at most `place_s`; a longer one continues without a place, up to `slow_streams_max` at a time. A stream whose
+last inspection failed is inspected in a separate lane, by `failing_at_once` workers, and no cycle waits for them. An
+error of an inspection is logged when it first fails and when it succeeds again.
 
 Two controllers may inspect one stream at once, see `Buckets`: each step of an inspection is conditional.
 """
@@ -35,12 +35,12 @@ class CyclePace:
 
     Attributes:
         interval_s: pause between two cycles.
-        streams_at_once: streams inspected at the same time.
-        stream_timeout_s: how long one inspection may take.
-        timeout_name: the setting that has `stream_timeout_s`, for messages.
-        place_s: how long an inspection holds one of the `streams_at_once` places at most.
-        slow_streams_max: inspections that may go on without a place.
-        failing_at_once: streams whose last inspection failed that are inspected at the same time.
+        streams_at_once: streams inspected concurrently.
+        stream_timeout_s: time limit for one inspection.
+        timeout_name: name of the setting that holds `stream_timeout_s`, for messages.
+        place_s: longest time that an inspection holds one of the `streams_at_once` places.
+        slow_streams_max: inspections that may continue without a place.
+        failing_at_once: streams whose last inspection failed that are inspected concurrently.
     """
 
     interval_s: float
@@ -54,12 +54,12 @@ class CyclePace:
 
 @dataclass(slots=True)
 class _Known(Generic[S]):
-    """What is remembered of a stream while it is listed and this controller's.
+    """State kept for a stream while it is listed and assigned to this controller.
 
     Attributes:
-        seen: what the inspections themselves remember.
-        problem: what the last inspection raised.
-        is_busy: whether it is inspected now, or waits for that in the lane of failing streams.
+        seen: the state of the inspections themselves.
+        problem: the error of the last inspection.
+        is_busy: whether it is being inspected, or waits for that in the lane of failing streams.
     """
 
     seen: S
@@ -68,11 +68,11 @@ class _Known(Generic[S]):
 
 
 class StreamCycle(Generic[S]):
-    """See the module. `run` it as a task; it goes on whatever a stream or a store does.
+    """See the module. `run` it as a task; it continues whatever error a stream or a store causes.
 
-    `what` names what an inspection is for ("watermarks"); `look` is given a stream's tables, its entry in the list, and
-    what is remembered of it, which `new_seen` makes. A stream that does not exist any more is taken off the list. `due`
-    chooses the streams that are inspected this time among those whose last inspection succeeded; by default all.
+    `what` names the purpose of an inspection ("watermarks"); `look` gets a stream's tables, its entry in the list, and
+    the state kept for it, which `new_seen` creates. A stream that no longer exists is removed from the list. `due`
+    selects the streams to inspect in this cycle from those whose last inspection succeeded; by default all.
     """
 
     def __init__(
@@ -99,16 +99,16 @@ class StreamCycle(Generic[S]):
         #: Streams whose last inspection failed, in the order in which they are inspected again.
         self._failing: deque[ListedStream] = deque()
         self._failing_workers = 0
-        #: When the next cycle begins, by the loop's clock; in the past while one is under way.
+        #: When the next cycle begins, by the loop's clock; in the past while a cycle is running.
         self.next_s: float = 0.0
 
     def seen(self, scope: str, stream: str) -> S | None:
-        """Return what is remembered of a stream; None: nothing yet."""
+        """Return the state kept for a stream; None if there is none yet."""
         known = self._known.get((scope, stream))
         return None if known is None else known.seen
 
     async def run(self) -> None:
-        """Inspect streams for ever."""
+        """Inspect streams until cancelled."""
         is_failing = False
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -117,7 +117,7 @@ class StreamCycle(Generic[S]):
                 try:
                     await self._cycle(tasks)
                 except PenstockError as error:
-                    # Logged when it begins and when it ends: a store may be away for days.
+                    # Logged only at the first failure and at the recovery: a store may be away for days.
                     if not is_failing:
                         _logger.warning("no stream is looked at for its %s, it is tried again: %s", self._what, error)
                     is_failing = True
@@ -129,7 +129,7 @@ class StreamCycle(Generic[S]):
     async def once(self) -> None:
         """Inspect each stream once, and wait for all of them.
 
-        Raises what the list of streams cannot be read for, and nothing of a stream.
+        Raises errors of reading the list of streams, not those of a stream.
         """
         problem: PenstockError | None = None
         async with asyncio.TaskGroup() as tasks:
@@ -141,11 +141,11 @@ class StreamCycle(Generic[S]):
             raise problem
 
     async def _cycle(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin to inspect each stream that is due. Waits neither for slow streams nor for those that fail."""
+        """Begin to inspect each stream that is due. Does not wait for slow or failing streams."""
         listed = [each async for each in self._streams.all() if self._buckets.owned(each.scope, each.stream)]
         known: dict[tuple[str, str], _Known[S]] = {}
         healthy: list[tuple[ListedStream, S]] = []
-        for page in pages(listed):  # There may be very many: other tasks have their turn.
+        for page in pages(listed):  # There may be very many: let other tasks run between pages.
             for each in page:
                 key = (each.scope, each.stream)
                 found = known[key] = self._known.get(key) or _Known(self._new_seen())
@@ -172,7 +172,7 @@ class StreamCycle(Generic[S]):
             self._failing_workers -= 1
 
     async def _inspect_in_place(self, tasks: asyncio.TaskGroup, listed: ListedStream) -> None:
-        """Inspect a stream; return when it is done, or has taken so long that others have its place."""
+        """Inspect a stream; return when it is done, or when it has used up its time in its place."""
         known = self._known.get((listed.scope, listed.stream))
         if known is not None:
             known.is_busy = True
@@ -195,7 +195,7 @@ class StreamCycle(Generic[S]):
         self._slow_count -= 1
 
     async def _inspect(self, listed: ListedStream) -> None:
-        """Inspect a stream, and note whether that fails."""
+        """Inspect a stream, and record whether that fails."""
         try:
             await self._look_at(listed)
         except PenstockError as error:
@@ -208,10 +208,10 @@ class StreamCycle(Generic[S]):
                 known.is_busy = False
 
     def _note_problem(self, listed: ListedStream, problem: str) -> None:
-        """Log what is wrong with a stream when that begins and when it ends."""
+        """Log a stream's problem when it begins and when it ends."""
         known = self._known.get((listed.scope, listed.stream))
         if known is None:
-            return  # It was taken off the list, or fell to another controller, meanwhile.
+            return  # The stream has left the list, or was assigned to another controller, meanwhile.
         name = f"{listed.scope}/{listed.stream}"
         if problem and not known.problem:
             _logger.warning("%s of stream %s is not looked after, it is tried again: %s", self._what, name, problem)

@@ -1,8 +1,8 @@
-"""Where stream cuts are in a stream's history: reads what `stream_cuts` needs, page by page.
+"""Positions of stream cuts in a stream's history: reads the input of `stream_cuts`, page by page.
 
-Others have their turn between any two steps, so that ten thousand segments hold nobody up for long.
-Each call reads the history between the first and the last epoch of the cuts that it is given, and nothing else: how
-many epochs a stream has does not matter.
+Other tasks run between any two steps, so that ten thousand segments do not block the event loop for long.
+Each call reads only the history between the first and the last epoch of its cuts: the cost does not depend on the
+number of epochs of a stream.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BY_ID = attrgetter("creation_epoch", "number")
 
 
 class _Window:
-    """The history from one epoch to another. What is short is read once, however often it is asked for."""
+    """The history between two epochs. A short one is read only once."""
 
     def __init__(self, tables: StreamTables, first: EpochRecord, last_epoch: int) -> None:
         self._tables = tables
@@ -38,7 +38,7 @@ class _Window:
         self._pages: list[Sequence[Change]] | None = None
 
     async def pages(self) -> AsyncIterator[Sequence[Change]]:
-        """Yield what changed behind the first epoch."""
+        """Yield the changes after the first epoch."""
         if self._pages is not None:
             for page in self._pages:
                 yield page
@@ -64,7 +64,7 @@ async def _window(tables: StreamTables, first_epoch: int, last_epoch: int) -> _W
 async def _window_of_cut(tables: StreamTables, cut: Mapping[int, int]) -> _Window:
     """Return the epochs from the first to the last of a cut's span.
 
-    If its segments were created far apart, when they ended is asked for: one that is never split lives in all epochs.
+    If its segments were created far apart, their ends are read: a segment that is never split lives in all epochs.
     """
     oldest, newest = epoch_bounds(cut)
     if not _is_short(oldest, newest):
@@ -90,7 +90,7 @@ async def position_of(tables: StreamTables, cut: Mapping[int, int]) -> Position:
 
 
 async def valid_position_of(tables: StreamTables, cut: Mapping[int, int]) -> Position | None:
-    """As `position_of`; None if readers cannot have come there, see `ValidityFold`, and for an epoch yet to come."""
+    """As `position_of`; None if readers cannot have reached it, see `ValidityFold`, and for a future epoch."""
     if epoch_bounds(cut)[1] > (await tables.current_epoch()).epoch:
         return None
     window = await _window_of_cut(tables, cut)
@@ -106,7 +106,7 @@ async def valid_position_of(tables: StreamTables, cut: Mapping[int, int]) -> Pos
 
 
 async def position_of_span(tables: StreamTables, cut: Mapping[int, int], span: Mapping[int, int]) -> Position:
-    """Find the position of a cut whose span is on record; without a span it is where the stream began at first."""
+    """Find the position of a cut with a recorded span; an empty span means the original beginning of the stream."""
     if not span:
         return at_epoch(await tables.need_epoch(0))
     window = await _window(tables, min(span.values()), max(span.values()))
@@ -114,12 +114,12 @@ async def position_of_span(tables: StreamTables, cut: Mapping[int, int], span: M
 
 
 async def beginning_of(tables: StreamTables, truncation: TruncationRecord) -> Position:
-    """Find where the stream begins."""
+    """Find the beginning of the stream."""
     return await position_of_span(tables, truncation.stream_cut, truncation.span)
 
 
 def at_epoch(epoch: EpochRecord) -> Position:
-    """Return the position at the beginning of all segments of an epoch."""
+    """Return the position at the start of all segments of an epoch."""
     records: dict[int, SegmentRecord] = {segment.id: segment for segment in epoch.segments}
     return Position(dict.fromkeys(records, 0), records, dict.fromkeys(records, epoch.epoch))
 
@@ -129,8 +129,8 @@ async def segments_between(
 ) -> AsyncIterator[list[SegmentRecord]]:
     """Yield every segment not strictly before one of `starts` and not strictly after `end`, by id, in pages.
 
-    Others have their turn behind each page. 1 read, and 1 per history chunk from the latest of the starts to the end;
-    none if all are in the same segments.
+    Other tasks run after each page. 1 read, and 1 per history chunk from the latest of the starts to the end; none if
+    all are in the same segments.
     """
     for start in starts:
         if not await in_turns(are_in_same_segments(start, end)):
@@ -140,7 +140,7 @@ async def segments_between(
             yield page
         return
     between = await in_turns(Between.of(starts, [end]))
-    # The end may lie before it: one that is never split is still between.
+    # The end may lie before it: a segment that is never split is still between.
     first_epoch = max(start.first_epoch for start in starts)
     first = await tables.need_epoch(first_epoch)
     found: list[SegmentRecord] = []
@@ -159,7 +159,7 @@ async def segments_between(
 
 
 async def _by_id(segments: Iterable[SegmentRecord]) -> AsyncIterator[list[SegmentRecord]]:
-    """Yield segments by id in pages; others have their turn before each."""
+    """Yield segments by id in pages; other tasks run before each page."""
     for page in pages(sorted(segments, key=_BY_ID)):
         await asyncio.sleep(0)
         yield page

@@ -1,8 +1,8 @@
-"""`Sweeper`: keeps a controller a member, and has it finish what members that are gone have left.
+"""`Sweeper`: keeps a controller a member, and makes it finish the work of departed members.
 
-Order at the start: join; see who is alive; sweep; then, with every member that goes, sweep again. A controller that is
-no member any more joins again under another name, and sweeps: its own work is then that of one that is gone. It also
-sweeps from time to time: a request of a controller that is gone may arrive, and announce work, after the last sweep.
+Order at the start: join; read the members; sweep; then sweep again with every member that departs. A controller that
+has lost its membership joins again under another name, and sweeps: its own earlier work then belongs to a departed
+member. It also sweeps periodically: a delayed request of a departed controller may announce work after the last sweep.
 
 Source: controller internals specification, section 13.
 """
@@ -25,15 +25,15 @@ from penstock.controller.tasks import BackgroundTasks
 from penstock.model.errors import PenstockError
 
 _logger = logging.getLogger(__name__)
-#: Members never have this version: whoever waits for another one hears at once.
+#: Members never have this version: waiting for a change from it returns at once.
 _NO_VERSION = -1
 
 
 class Sweeper:
-    """Finishes what has no owner that is alive.
+    """Finishes work that has no live owner.
 
-    `watches` owns the watch, which lasts; `peers` is told what it sees; `new_name` gives a name that no controller has
-    had; `finish_later` and `take_over` begin the work in the background, on a subject and on transactions.
+    `watches` owns the permanent tasks; `peers` is updated with the members seen; `new_name` returns a unique name;
+    `finish_later` and `take_over` start background work, on a subject and on transactions.
     """
 
     def __init__(
@@ -63,12 +63,11 @@ class Sweeper:
         self._is_search_due = False
 
     async def join(self) -> None:
-        """Become a member: to be done before anything is announced."""
+        """Become a member. Call it before anything is announced."""
         await self._join()
 
     async def start(self) -> None:
-        """Begin to finish what was left, now and with every member that goes from now on. Raises `MembershipLostError`.
-        """
+        """Begin to finish left-over work, now and whenever a member departs. Raises `MembershipLostError`."""
         membership = self._membership or await self._join()
         members = await membership.members()
         self._peers.seen(membership, members.names)
@@ -77,7 +76,7 @@ class Sweeper:
         self._sweep()
 
     async def leave(self) -> None:
-        """Be no member any more. To be called when nothing works any more: the others take over what is left."""
+        """End the membership. Call it after all work has stopped: the other members take over the rest."""
         if self._membership is not None:
             await self._membership.leave()
 
@@ -126,7 +125,7 @@ class Sweeper:
                 self._search_orphans()
 
     def _sweep(self) -> None:
-        """Begin a search for what has no owner; one that is under way is followed by another."""
+        """Start a search for work without an owner; if one is running, another follows it."""
         self._take_over()
         self._search_orphans()
 
@@ -137,11 +136,11 @@ class Sweeper:
 
     async def _find_orphans(self) -> None:
         while self._is_search_due:
-            # Before it begins: what is left behind it meanwhile is for another one.
+            # Before the search begins: work added behind it meanwhile is for the next search.
             self._is_search_due = False
             try:
                 async for subject in self._announcements.orphans():
-                    # No faster than it is worked on.
+                    # No faster than the work is processed.
                     await self._background.room()
                     self._finish_later(subject)
             except PenstockError:

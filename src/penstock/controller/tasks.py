@@ -14,7 +14,7 @@ _logger = logging.getLogger(__name__)
 
 
 class BackgroundTasks:
-    """Owns tasks until they end; `close` cancels what is left and waits for it."""
+    """Owns tasks until they end; `close` cancels the remaining ones and waits for them."""
 
     def __init__(self) -> None:
         # A dict and not a set: cancelled in the order of their start, so that simulations repeat exactly.
@@ -27,7 +27,7 @@ class BackgroundTasks:
         return self._is_closed
 
     def start(self, name: str, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
-        """Run `work` as a task. Whoever awaits the task gets its error; it is logged here if nobody does."""
+        """Run `work` as a task. Awaiting the task raises its error; the error is also logged here."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -45,12 +45,12 @@ class BackgroundTasks:
             _logger.log(level, "%s failed: %s", task.get_name(), error, exc_info=level == logging.ERROR and error)
 
     async def idle(self) -> None:
-        """Wait until no task is left, those started meanwhile included."""
+        """Wait until no task is left, including tasks started meanwhile."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
     async def close(self) -> None:
-        """Cancel every task and wait for the ends."""
+        """Cancel every task and wait for its end."""
         self._is_closed = True
         while self._tasks:
             for task in list(self._tasks):

@@ -1,4 +1,4 @@
-"""When a watermark is due, and what it says: writers' marks in, decisions out. Pure; the cycle is in `watermarks`.
+"""When a watermark is due, and its contents, computed from writers' marks. Pure; the cycle is in `watermarks`.
 
 Source: controller internals specification, section 15.2; it differs where ``docs/watermarks.md`` says so.
 """
@@ -18,12 +18,12 @@ from penstock.model.watermarks import MarkedSegment, Watermark
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """What the writers of a stream are to the next watermark.
+    """The writers of a stream, sorted by their role for the next watermark.
 
     Attributes:
-        participating: have noted a time behind the lower bound of the last watermark.
-        awaited: have not, but are alive, and may be a little late: no watermark without them. Each with the time, in
-            seconds of the controller's loop, since when it is seen to be behind.
+        participating: have noted a time after the lower bound of the last watermark.
+        awaited: have not, but are alive and may be late: no watermark is made without them. Each with the time, in
+            seconds of the controller's loop, since when it is seen to lag.
         gone: have left, or been silent for too long; their marks are no longer needed.
     """
 
@@ -33,7 +33,7 @@ class Writers:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is a watermark to make."""
+        """Whether a watermark can be made."""
         return bool(self.participating) and not self.awaited
 
 
@@ -44,9 +44,9 @@ def sort_writers(
     now_s: float,
     timeout_s: float,
 ) -> Writers:
-    """Tell writers that count from those that do not.
+    """Sort writers by their role for the next watermark.
 
-    `behind_since_s`: what `Writers.awaited` was the last time. One that is alive and behind is awaited for `timeout_s`.
+    `behind_since_s`: the previous `Writers.awaited`. A live writer that lags is awaited for `timeout_s`.
     """
     participating: dict[str, WriterMark] = {}
     awaited: dict[str, float] = {}
@@ -64,12 +64,12 @@ def sort_writers(
 
 
 def upper_bound(positions: Mapping[int, int], records: Mapping[int, SegmentRecord], newest: EpochRecord) -> Watermark:
-    """Return the first cut that is at or behind each of the positions, as a watermark without times.
+    """Return the first cut that is at or after each of the positions, as a watermark without times.
 
     `positions`: segment -> the greatest offset that a writer has noted in it. `records` has all of them. `newest`: the
-    epoch in which the last of them was created. On each key the newest segment counts. Where none is known for some
-    keys of what a newer segment replaced, the segments of the newest epoch do, at their beginnings: nobody has noted
-    anything behind that.
+    epoch in which the last of them was created. On each key the newest segment counts. Where some keys of a replaced
+    segment have no known newer segment, the start of the newest epoch's segments is used: no writer has noted a
+    position after that.
     """
     if not positions:
         raise InvalidArgumentError("no writer has noted a position")
@@ -90,7 +90,7 @@ def upper_bound(positions: Mapping[int, int], records: Mapping[int, SegmentRecor
 
 
 def _gaps(segments: Iterable[SegmentRecord]) -> list[tuple[float, float]]:
-    """Return the key ranges that no segment has, in order. The segments do not overlap."""
+    """Return the key ranges that no segment covers, in order. The segments do not overlap."""
     gaps = []
     covered_to = 0.0
     for start, end in [*sorted((segment.key_start, segment.key_end) for segment in segments), (1.0, 1.0)]:
@@ -101,7 +101,7 @@ def _gaps(segments: Iterable[SegmentRecord]) -> list[tuple[float, float]]:
 
 
 def _overlapping(segments: Iterable[SegmentRecord], gaps: list[tuple[float, float]]) -> Iterable[SegmentRecord]:
-    """Yield the segments with keys in one of the gaps. Both are in the order of keys."""
+    """Yield the segments with keys in one of the gaps. Both are in key order."""
     index = 0
     for segment in segments:
         while index < len(gaps) and gaps[index][1] <= segment.key_start:
@@ -116,7 +116,7 @@ def make_watermark(
     records: Mapping[int, SegmentRecord],
     newest: EpochRecord,
 ) -> Watermark | None:
-    """Return the watermark that these marks make; None unless its time is behind that of the previous one.
+    """Return the watermark of these marks; None unless its time is after that of the previous one.
 
     Its cut is never before the previous one's. `records` has the segments of the marks; `newest` is the epoch of the
     last one of these and the previous cut.
@@ -131,7 +131,7 @@ def make_watermark(
 
 
 def greatest_offsets(marks: Iterable[WriterMark], previous: Watermark | None) -> dict[int, int]:
-    """Return each segment of the marks and the previous cut, with the greatest offset that is named."""
+    """Return each segment of the marks and the previous cut, with its greatest offset."""
     positions = {} if previous is None else previous.positions
     for mark in marks:
         for segment, offset in mark.position.items():
@@ -140,7 +140,7 @@ def greatest_offsets(marks: Iterable[WriterMark], previous: Watermark | None) ->
 
 
 def records_of(watermark: Watermark | None) -> dict[int, SegmentRecord]:
-    """Return what a watermark says of its segments; when they were created is not known."""
+    """Return the segment records of a watermark; their creation times are not known."""
     return {} if watermark is None else {
         marked.segment_id: SegmentRecord(
             segment_number(marked.segment_id), segment_epoch(marked.segment_id), 0, marked.key_start, marked.key_end
@@ -150,7 +150,7 @@ def records_of(watermark: Watermark | None) -> dict[int, SegmentRecord]:
 
 
 def is_at_or_before(watermark: Watermark, head: Mapping[int, int], records: Mapping[int, SegmentRecord]) -> bool:
-    """Say whether no part of a watermark's cut is behind `head`, a cut whose segments `records` has."""
+    """Say whether no part of a watermark's cut is after `head`, a cut whose segments are in `records`."""
     cut = watermark.positions
     if any(segment in head and offset > head[segment] for segment, offset in cut.items()):
         return False

@@ -1,7 +1,7 @@
-"""`Watermarks`: makes watermarks of the times that writers note, in a cycle over the streams that have such times.
+"""`Watermarks`: makes watermarks from the times that writers note, in a cycle over the streams that have such times.
 
-What it knows of the past is in the segment of watermarks; here it is only remembered since when a writer is behind. Two
-controllers may look at one stream at once: each step is conditional. See ``docs/watermarks.md``.
+All other state is in the segment of watermarks; only the times since when writers lag are kept in memory. Two
+controllers may inspect one stream at once: each step is conditional. See ``docs/watermarks.md``.
 
 Source: controller internals specification, section 15.2 (PeriodicWatermarking).
 """
@@ -37,21 +37,21 @@ _logger = logging.getLogger(__name__)
 
 
 class _RollUnderWayError(Exception):
-    """A mark lies in an epoch that is about to be put on record: the stream is looked at again in the next cycle."""
+    """A mark lies in an epoch that is about to be recorded: the stream is inspected again in the next cycle."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What is remembered of one stream: since when writers are behind; the head whose watermarks were looked at."""
+    """State kept for one stream: since when writers lag; the head for which watermarks were last truncated."""
 
     behind_since_s: Mapping[str, float] = field(default_factory=dict)
     head: Mapping[int, int] = field(default_factory=dict)
 
 
 class Watermarks:
-    """See the module. `run` it as a task; it goes on whatever a stream or a store does.
+    """See the module. `run` it as a task; it continues whatever error a stream or a store causes.
 
-    Of all streams it looks at those in this controller's `buckets`.
+    It inspects the streams in this controller's `buckets`.
     """
 
     def __init__(self, context: WorkflowContext, buckets: Buckets) -> None:
@@ -65,17 +65,17 @@ class Watermarks:
         )
 
     async def run(self) -> None:
-        """Make watermarks for ever."""
+        """Make watermarks until cancelled."""
         await self._cycle.run()
 
     async def cycle(self) -> None:
-        """Look at each stream once. Raises what the list of streams cannot be read for, and nothing of a stream."""
+        """Inspect each stream once. Raises errors of reading the list of streams, not those of a stream."""
         await self._cycle.once()
 
     async def _look(self, tables: StreamTables, listed: ListedStream, seen: _Seen) -> None:
         found = await all_marks(tables)
         if not found:
-            # A writer that comes from now on makes another version of the entry, which stays.
+            # A writer that arrives from now on changes the version of the entry, so the entry is not removed.
             await self._context.marked.remove(listed)
             return
         policy = (await tables.configuration()).record.configuration
@@ -98,7 +98,7 @@ class Watermarks:
     async def _make(
         self, tables: StreamTables, log: MarkLog, end: MarkLogEnd, participating: Mapping[str, WriterMark]
     ) -> set[str]:
-        """Make a watermark, if there is to be one; return the writers whose positions are none of the stream."""
+        """Make a watermark if one is due; return the writers whose positions are not in the stream."""
         strangers: set[str] = set()
         records: dict[int, SegmentRecord] = {}
         try:
@@ -124,7 +124,7 @@ class Watermarks:
         return strangers
 
     async def _truncate(self, tables: StreamTables, log: MarkLog, end: MarkLogEnd, seen: _Seen) -> None:
-        """Forget watermarks that nobody can come to: the next one, too, is not behind the stream's head."""
+        """Truncate watermarks that no reader needs: those whose successor is not after the stream's head either."""
         truncation = (await tables.truncation()).record
         head = truncation.stream_cut
         if not head or head == seen.head:
@@ -145,17 +145,17 @@ class Watermarks:
 
 
 async def _records(tables: StreamTables, position: Mapping[int, int]) -> Mapping[int, SegmentRecord]:
-    """Return what is on record of a position's segments. Raises `InvalidArgumentError` if one never was the stream's.
+    """Return the records of a position's segments. Raises `InvalidArgumentError` if one never was in the stream.
 
-    A writer learns of an epoch after its record was written: one that is not there is none. Only a commit that rolls
-    notes times in an epoch that it is still to put on record: then `_RollUnderWayError`.
+    A writer learns of an epoch only after its record was written, so a missing epoch does not exist. The exception is a
+    rolling commit, which notes times in an epoch that it has not recorded yet: this raises `_RollUnderWayError`.
     """
     newest = segment_epoch(max(position))
     if await tables.epoch(newest) is None:
         active = (await tables.commit_view()).committing.record.active_epoch
         if active is not None and newest == active + 1:
             raise _RollUnderWayError
-        # The roll may have ended since the first look: then it is there.
+        # The roll may have ended after the first read: then the epoch exists.
         if await tables.epoch(newest) is None:
             raise InvalidArgumentError(f"stream {tables.name} has no epoch {newest}")
     return (await position_of(tables, dict.fromkeys(position, 0))).records

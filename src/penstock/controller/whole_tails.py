@@ -1,9 +1,9 @@
-"""`WholeTails`: where a stream ends, with each transaction wholly before it or wholly behind it.
+"""`WholeTails`: the end of a stream, with each transaction entirely before it or entirely after it.
 
-Transactions are merged segment by segment, so lengths asked for meanwhile may lie between two merges of one. What is
-being merged is on record from before the first merge until after the last, and each change of that record gives it
-another version. So: the record is empty, the lengths, the record again; if its version is the same, nothing was
-merged in between. Else it is done again while nobody works on the stream.
+Transactions are merged segment by segment, so lengths read meanwhile may lie between two merges of one transaction. The
+record of the transactions being merged is written before the first merge and cleared after the last, and each change
+gives it a new version. So the record must be empty, then the lengths are read, then the record again: if its version is
+unchanged, nothing was merged in between. Otherwise the reads are repeated while no workflow runs on the stream.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class WholeTails:
         self._runner = runner
 
     async def of(self, scope: str, stream: str) -> dict[int, int]:
-        """Return a cut, by id of segments, after all that was acknowledged or merged at the call.
+        """Return a cut, by segment id, after everything that was acknowledged or merged at the time of the call.
 
-        Two reads and the lengths; under commits it waits for its turn, up to `workflow_timeout_s`. Raises
+        Two reads and the lengths; during commits it waits for its turn, up to `workflow_timeout_s`. Raises
         `NoSuchStreamError`, `HalfCreatedStreamError`; `WorkElsewhereError` and `WorkflowTimeoutError` when transactions
-        are merged without end, or cannot be.
+        are merged continuously, or cannot be.
         """
         check_not_empty(scope, stream)
 
@@ -50,7 +50,7 @@ class WholeTails:
         return await self._runner.alone(Subject(SubjectKind.STREAM, scope, stream), look_alone)
 
     async def _look(self, tables: StreamTables) -> dict[int, int] | None:
-        """Look once; None if something was merged, or the segments were others, in the middle of it."""
+        """Read once; None if something was merged, or the segments changed, meanwhile."""
         before = await tables.commit_view()
         if before.state.record.state is StreamState.CREATING:
             raise HalfCreatedStreamError(f"stream {tables.name} is not completely created; try again")

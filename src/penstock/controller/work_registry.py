@@ -1,4 +1,4 @@
-"""`WorkRegistry`: which function brings which kind of announced work to its end, and what is done when none can."""
+"""`WorkRegistry`: the functions that complete each kind of announced work, and the handling of work that cannot be."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from penstock.controller.metadata.pending_work import Order, Subject
 from penstock.model.errors import PenstockError
 
 OrderT = TypeVar("OrderT", bound=Order)
-#: Brings work that this controller owns to its end, whatever of it is done, and withdraws its announcement.
+#: Completes work that this controller owns, however much of it is done, and withdraws its announcement.
 Resume = Callable[[Announcement, OrderT], Awaitable[None]]
-#: Leaves the subject of work that nobody can finish in a state in which other changes can be made.
+#: Leaves the subject of work that was given up in a state in which other changes can be made.
 GiveUp = Callable[[Announcement], Awaitable[None]]
 _logger = logging.getLogger(__name__)
 
 
 async def _nothing(announced: Announcement) -> None:
-    """Leave all as it is."""
+    """Change nothing."""
 
 
 class WorkRegistry:
-    """Kinds of work and the functions that finish them."""
+    """Kinds of work and the functions that complete them."""
 
     def __init__(self, announcements: Announcements, given_up: GivenUpWork) -> None:
         self._announcements = announcements
@@ -34,8 +34,7 @@ class WorkRegistry:
         self._give_ups: dict[type[object], GiveUp] = {}
 
     def register(self, kind: type[OrderT], resume: Resume[OrderT], *, give_up: GiveUp = _nothing) -> None:
-        """Have `resume` finish work of a kind; `give_up` clears up after what fails for good, before it is withdrawn.
-        """
+        """Register `resume` to complete work of a kind; `give_up` cleans up after a permanent failure."""
 
         async def run(announced: Announcement) -> None:
             order = announced.work.order
@@ -48,15 +47,14 @@ class WorkRegistry:
 
     @property
     def kinds(self) -> frozenset[type[object]]:
-        """The kinds of work that can be finished."""
+        """The kinds of work that can be completed."""
         return frozenset(self._resumes)
 
     async def finish(self, subject: Subject) -> bool | None:
-        """Bring what is announced for `subject` to its end, if something is. The caller holds the subject's lock.
+        """Complete the work that is announced for `subject`, if any. The caller holds the subject's lock.
 
-        What fails in a way that no repetition can mend is given up, so that it does not block the subject for ever.
-        Returns True when it was finished, False when it was given up, None when nothing is announced. Raises
-        `WorkElsewhereError`.
+        After a permanent error the work is given up, so that it does not block the subject forever. Returns True if it
+        was completed, False if it was given up, None if nothing is announced. Raises `WorkElsewhereError`.
         """
         announced = await self._announcements.claim(subject)
         if announced is None:
@@ -75,6 +73,6 @@ class WorkRegistry:
         try:
             await self._give_ups[type(announced.work.order)](announced)
         except PERMANENT_ERRORS as second:
-            # The announcement must go all the same: as long as it is there nothing else can be done with the subject.
+            # The announcement must be withdrawn all the same: while it exists, the subject cannot be changed.
             await self._given_up.add(f"the removal of what {announced.work.kind} of {announced.subject} left", second)
         await self._announcements.withdraw(announced)

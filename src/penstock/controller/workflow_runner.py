@@ -1,4 +1,4 @@
-"""`WorkflowRunner`: one workflow at a time on a stream, group, table or scope, going on when its caller has gone."""
+"""`WorkflowRunner`: one workflow at a time per stream, group, table or scope; it continues without its caller."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ _logger = logging.getLogger(__name__)
 
 
 class WorkflowRunner:
-    """Runs workflows as background tasks, under the lock of what they change.
+    """Runs workflows as background tasks, under the lock of their subject.
 
-    A workflow that fails after it was announced goes on in the background, however often it has been repeated by then.
+    A workflow that fails after it was announced continues in the background, however often it was repeated before.
     """
 
     def __init__(self, context: WorkflowContext, background: BackgroundWork, registry: WorkRegistry) -> None:
         self._context = context
         self._background = background
         self._registry = registry
-        #: What has a task that finishes what was begun on it.
+        #: Subjects with a task that finishes the work begun on them.
         self._finishing: set[Subject] = set()
 
     async def settle(self, subject: Subject) -> None:
-        """Finish everything that was begun on a subject. The caller holds its lock."""
+        """Finish all work that was begun on a subject. The caller holds its lock."""
         for part in _parts(subject):
             await self._registry.finish(part)
             if part.kind is SubjectKind.STREAM:
                 await free_state(self._context, part)
 
     async def _settle_before(self, subject: Subject) -> None:
-        """Settle for a call that has not begun yet: what was begun by others must not be why it is refused.
+        """Settle for a call that has not begun yet: unfinished work of other callers must not make it fail.
 
-        A write that was given up may still land while its work is finished, which is a conflict then. What is there is
-        read again.
+        A write that was given up may still arrive while its work is being finished, and cause a conflict. The state is
+        then read again.
         """
         settings = self._context.settings
         for attempt in range(1, settings.attempts_max):
@@ -60,15 +60,15 @@ class WorkflowRunner:
         return await self.settle(subject)
 
     def is_unfinished(self, subject: Subject) -> bool:
-        """Say whether this controller has begun something on the subject that it has not brought to its end."""
+        """Say whether this controller has begun work on the subject that is not complete."""
         return any(self._context.announcements.is_unfinished(part) for part in _parts(subject))
 
     async def alone(self, subject: Subject, work: Callable[[], Awaitable[T]]) -> T:
-        """Finish what was begun on `subject`, then run `work`, while nobody else works on it, in a task of its own.
+        """Finish the work begun on `subject`, then run `work` exclusively, in a task of its own.
 
-        What another controller that is alive has begun is waited for. Raises `WorkflowTimeoutError` after
-        `workflow_timeout_s`, and the work goes on; `WorkElsewhereError` if it cannot even begin in that time;
-        `WorkTakenOverError` when another controller has taken over what this call has begun.
+        Work of another live controller is waited for. Raises `WorkflowTimeoutError` after `workflow_timeout_s`, and the
+        work continues; `WorkElsewhereError` if it cannot begin in that time; `WorkTakenOverError` when another
+        controller has taken over the work of this call.
         """
         settings, announcements = self._context.settings, self._context.announcements
 
@@ -80,21 +80,21 @@ class WorkflowRunner:
                         await self._settle_before(subject)
                         return await work()
                 except WorkElsewhereError:
-                    # Of what this call has begun itself the rest is done in the background: not again from the start.
+                    # Work that this call has begun is completed in the background, not restarted.
                     is_begun = self.is_unfinished(subject)
                     self.finish_what_is_left(subject)
                     if is_begun or asyncio.get_running_loop().time() >= deadline_s:
                         raise
                 except MetadataConflictError as error:
                     if await self._is_taken_over(subject):
-                        # The conflict says nothing of what was asked for: whoever has the work now decides that.
+                        # The conflict says nothing about the request: the new owner of the work decides its outcome.
                         raise WorkTakenOverError(f"{subject}: another controller has this work now: {error}") from error
                     self.finish_what_is_left(subject)
                     raise
                 except Exception:
                     self.finish_what_is_left(subject)
                     raise
-                # Before more of what others do begins, this has its turn.
+                # Take a place in line, to begin before later work of other controllers.
                 await announcements.stand_in_line(subject, Lane.CHANGE, run, self._context.new_id())
                 await asyncio.sleep(settings.peer_poll_ms / 1000)
 
@@ -110,7 +110,7 @@ class WorkflowRunner:
         return await self.bounded(f"workflow on {subject}", run_in_line)
 
     async def _is_taken_over(self, subject: Subject) -> bool:
-        """Say whether work that this controller has begun on the subject belongs to another one now."""
+        """Say whether work that this controller has begun on the subject now belongs to another one."""
         try:
             return any([await self._context.announcements.is_taken_over(part) for part in _parts(subject)])
         except PenstockError as error:
@@ -118,12 +118,12 @@ class WorkflowRunner:
             return False
 
     def finish_what_is_left(self, subject: Subject) -> None:
-        """Finish in the background what this controller has begun on `subject`, if it has not ended."""
+        """Finish in the background the work that this controller has begun on `subject`, if any is incomplete."""
         if self.is_unfinished(subject):
             self.finish_later(subject)
 
     def finish_later(self, subject: Subject) -> None:
-        """Finish what was begun on `subject`, in the background, repeated until it is done."""
+        """Finish the work begun on `subject` in the background, repeated until it is done."""
         if subject not in self._finishing:
             self._finishing.add(subject)
             self._background.tasks.start(f"unfinished work on {subject}", self._finish(subject))
@@ -134,7 +134,7 @@ class WorkflowRunner:
                 await self.settle(subject)
             except WorkElsewhereError as error:
                 if self.is_unfinished(subject):
-                    raise  # A peer is at a part of it, or at what it needs: the rest is still to be done here.
+                    raise  # A peer is working on a part of it, or on a prerequisite: the rest must still be done here.
                 _logger.info("unfinished work on %s is left to another controller: %s", subject, error)
 
         try:
@@ -143,7 +143,7 @@ class WorkflowRunner:
             self._finishing.discard(subject)
 
     async def bounded(self, name: str, work: Callable[[], Coroutine[object, object, T]]) -> T:
-        """Run `work` in a task of its own and wait for it up to `workflow_timeout_s`; it goes on if the caller goes."""
+        """Run `work` in a task of its own and wait up to `workflow_timeout_s`; it continues if the caller leaves."""
         tasks = self._background.tasks
         if tasks.is_closed:
             raise ControllerUnavailableError("the controller is stopping")
@@ -158,7 +158,7 @@ class WorkflowRunner:
 
 
 def lock_name(subject: Subject) -> str:
-    """Return the name of the lock that whoever works on a subject holds. A group's is that of its stream."""
+    """Return the name of the lock held during work on a subject. For a group it is that of its stream."""
     match subject.kind:
         case SubjectKind.STREAM:
             return f"{subject.scope}/{subject.name}"
@@ -174,7 +174,7 @@ def lock_name(subject: Subject) -> str:
 
 
 def _parts(subject: Subject) -> tuple[Subject, ...]:
-    """Return what may have announcements of its own in a subject, in the order in which they are to be finished."""
+    """Return the parts of a subject that have announcements of their own, in the order in which to finish them."""
     if subject.kind is SubjectKind.GROUP:
         return Subject(SubjectKind.STREAM, subject.scope, state_stream(subject.name)), subject
     return (subject,)

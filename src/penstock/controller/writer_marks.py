@@ -1,8 +1,8 @@
-"""`WriterMarks`: the times that writers note on a stream, with their positions then.
+"""`WriterMarks`: the times that writers note on a stream, with their positions at those times.
 
-`Watermarks` makes watermarks of them, and removes those of writers that have left or fallen silent.
-A writer notes them itself, or gives a time with a transaction: then its position is where the transaction ends. A
-stream's marks are rows of one table, which goes with the stream.
+`Watermarks` makes watermarks from them, and removes the marks of writers that have left or become silent.
+A writer notes a time itself, or gives it with a transaction: then its position is the end of the transaction. The marks
+of a stream are rows of one table, which is deleted with the stream.
 
 Source: controller API specification, sections 9.14 and 9.15; controller internals specification, section 15.1.
 """
@@ -48,7 +48,7 @@ class WriterMarks:
     async def note(
         self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]
     ) -> None:
-        """Note that all events of `writer` up to `timestamp`, in its own unit, lie before `position`.
+        """Record that all events of `writer` up to `timestamp`, in its own unit, lie before `position`.
 
         Raises `NoSuchStreamError`, `InvalidArgumentError`; `WriterTimeError` and `WriterPositionError` for a mark
         before the one noted last.
@@ -61,7 +61,7 @@ class WriterMarks:
             await tables.state()
 
             async def create_table() -> None:
-                # Under the lock: a deletion of the stream that goes on meanwhile would never see the table.
+                # Under the lock: a concurrent deletion of the stream would miss the table.
                 async with self._context.locks.hold(tables.name):
                     await tables.state()
                     await _create_table(tables)
@@ -72,7 +72,7 @@ class WriterMarks:
         await self._context.catalog.on_stream(scope, stream, write)
 
     async def remove(self, scope: str, stream: str, writer: str) -> None:
-        """Note that a writer has left. Raises `NoSuchWriterError`, also for a missing stream."""
+        """Record that a writer has left. Raises `NoSuchWriterError`, also for a missing stream."""
         _check_writer(writer)
 
         async def write(tables: StreamTables) -> None:
@@ -104,10 +104,10 @@ class CommitMark:
 
 
 async def note_commits(context: WorkflowContext, tables: StreamTables, commits: Iterable[CommitMark]) -> None:
-    """Note what transactions of writers have come to, given in the order in which they were merged.
+    """Record the marks of committed transactions, given in the order in which they were merged.
 
-    The caller holds the stream's lock. Done again it changes nothing. A time or a position before one that the writer
-    has noted since is passed over, as is a negative time, which is how clients write "none".
+    The caller holds the stream's lock. Idempotent. A time or a position before one that the writer has noted since is
+    ignored, as is a negative time, by which clients express "none".
     """
     latest: dict[str, WriterMark] = {}
     for commit in commits:
@@ -171,7 +171,7 @@ async def all_marks(tables: StreamTables) -> dict[str, Versioned[WriterMark]]:
 
 
 async def forget_marks(tables: StreamTables, marks: Mapping[str, Versioned[WriterMark]]) -> None:
-    """Remove marks, but for those that have changed since they were read."""
+    """Remove marks, except those that have changed since they were read."""
     for writer, found in marks.items():
         try:
             await tables.records.remove_version(layout.writer_marks(*tables.key), writer, found.version)
