@@ -1,14 +1,14 @@
-"""`AppendRuns`: replays appends together that follow each other in a segment, as if they were one.
+"""`AppendRuns`: coalesces consecutive appends to a segment and replays each run as one append.
 
-They may lie in several frames.
+A run may span several frames.
 
-Nearly all of a log are appends, often short ones. What the state sees of a run is the same as of its appends: the
-bytes, the events, the last event number of its writer. Three ways to find runs, two over the bytes of a frame:
+Most of a log is appends, often short ones. A run has the same effect on the state as its appends: the bytes, the
+events, the writer's last event number. There are three ways to find runs; two work on the bytes of one frame:
 
-- Records of one length and one segment, as a single busy writer leaves them, are unpacked and compared by the column,
+- Records of equal length for one segment, as a single busy writer produces them, are unpacked and compared by column,
   without Python code per record.
-- Any others are unpacked one by one, and appended to the run of their segment.
-- Frames that have one append each, as those leave them who wait for each, are read by the column, too: `lone_appends`.
+- All other records are unpacked one by one and appended to the run of their segment.
+- Frames with one append each, as written by clients that wait for each append, are also read by column: `lone_appends`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _HEADERS = struct.Struct(ENTRY_HEADER.format + APPEND_HEADER.format.lstrip(">"))
 _unpack = _HEADERS.unpack_from
 _WHOLE = FIRST | LAST
 _NO_VALUE_UNSIGNED = NO_VALUE & 0xFFFFFFFFFFFFFFFF
-#: As many records are looked at together at first, and at most.
+#: Number of records compared together: initially, and at most.
 _COLUMN_LENGTH_MIN = 16
 _COLUMN_LENGTH_MAX = 4096
-#: Records of other lengths are taken one by one; after so many of them columns are tried again.
+#: Records of differing lengths are read one by one; after this many, reading by column is tried again.
 _SINGLES = 64
-#: `AppendRuns.take` stops once it has taken so many.
+#: `AppendRuns.take` returns after this many appends.
 TAKEN_COUNT_MAX = 4096
 
 
 @dataclass(slots=True)
 class _Run:
-    """Appends to one segment without a gap. `number` is that of the first; what is not a sum is of the last."""
+    """Contiguous appends to one segment. `number` is the first one's; fields that are not sums are the last one's."""
 
     number: int
     start: int
@@ -54,7 +54,7 @@ class _Run:
 
 
 class AppendRuns:
-    """See the module. Call `flush` before anything else is replayed."""
+    """See the module. Call `flush` before replaying anything else."""
 
     __slots__ = ("_pace", "_runs", "_state", "_structs")
 
@@ -62,16 +62,16 @@ class AppendRuns:
         self._state = state
         self._runs: dict[int, _Run] = {}
         self._structs: dict[int, struct.Struct] = {}
-        #: Of frames that have one append each.
+        #: For frames with one append each.
         self._pace = ColumnPace()
 
     def take(self, frame: memoryview, position: int, last: int, starts: list[int]) -> tuple[int, int]:
-        """Add the whole appends that follow each other from `position` of a frame; return where the next entry is.
+        """Add consecutive whole appends of a frame from `position` on; return the next entry's position and a number.
 
-        Stops before anything else, and before an append whose number is not above the one before (`last` at first);
-        returns also the number of the last append taken. Stops after some thousands, too: call it again behind a turn
-        of the loop. `starts` gets the positions of the entries taken. This or `flush` raises what
-        `ContainerState.replay` does.
+        The number is that of the last append taken (`last` if none was). Stops before any other entry, and before an
+        append whose number is not above the previous one (initially `last`). Also stops after `TAKEN_COUNT_MAX`
+        appends: yield to the event loop, then call it again. `starts` receives the positions of the entries taken. This
+        method or `flush` raises what `ContainerState.replay` raises.
         """
         column_length = _COLUMN_LENGTH_MIN
         end = len(frame)
@@ -88,11 +88,11 @@ class AppendRuns:
         return position, last
 
     def take_frames(self, frames: Sequence[bytes], index: int, last: int) -> tuple[int, int]:
-        """Add the appends of the frames from `index` on, as far as they are such that `lone_appends` reads them.
+        """Add the appends of the frames from `index` on that `lone_appends` can read.
 
-        Return how many frames were taken, and the number of the last append: 0 and `last` if that is none, or not
-        worth a look, or if the first one's number is not above `last`; then `take` is for the frame at `index`. Raises
-        as that.
+        Return the number of frames taken and the number of the last append. That is 0 and `last` if there are none, if
+        the attempt is not worthwhile, or if the first number is not above `last`; then call `take` on the frame at
+        `index`. Raises as `take`.
         """
         if self._pace.takes_single():
             return 0, last
@@ -123,7 +123,7 @@ class AppendRuns:
     def _take_column(
         self, frame: memoryview, position: int, last: int, starts: list[int], count_max: int
     ) -> tuple[int, int]:
-        """Add appends of one length to one segment by one writer; none if there are not enough of them."""
+        """Add appends of one length to one segment by one writer, or nothing if there are too few."""
         room = len(frame) - position
         if room < _COLUMN_LENGTH_MIN * _HEADERS.size:
             return position, last
@@ -133,7 +133,7 @@ class AppendRuns:
         count = min(room // stride, count_max)
         if data_length <= 0 or count < _COLUMN_LENGTH_MIN or number <= last:
             return position, last
-        # The last of them tells soon that they are of different lengths.
+        # If lengths differ, the last record usually shows it early.
         probe = _unpack(frame, position + (count - 1) * stride)
         if probe[:3] != (_WHOLE, length, APPEND_TYPE) or probe[3] != number + count - 1 or probe[4] != segment_id:
             return position, last
@@ -157,7 +157,7 @@ class AppendRuns:
         if not is_run:
             return position, last
         numbered = count
-        # Not all of a writer's appends need have a number; the last that has one counts.
+        # Not every append of a writer has an event number; the last one that has counts.
         while numbered and event_numbers[numbered - 1] == _NO_VALUE_UNSIGNED:
             numbered -= 1
         event_number = event_numbers[numbered - 1] if numbered else _NO_VALUE_UNSIGNED
@@ -236,9 +236,9 @@ class AppendRuns:
             self._runs[segment_id] = added
 
     def _begin(self, segment_id: int, start: int) -> None:
-        """Replay what a segment has gathered, since a run at `start` cannot go on with it.
+        """Replay the segment's current run, because a run at `start` does not continue it.
 
-        Raises `KeyError` or `ValueError` as its replay would, while it is known which frame it stands in.
+        Raises the `KeyError` or `ValueError` of its replay here, while the frame at fault is known.
         """
         run = self._runs.pop(segment_id, None)
         if run is not None:
@@ -246,7 +246,7 @@ class AppendRuns:
         self._state.check_append(segment_id, start)
 
     def flush(self) -> None:
-        """Replay what was added."""
+        """Replay all runs added so far."""
         if self._runs:
             for segment_id, run in self._runs.items():
                 self._replay(segment_id, run)

@@ -1,7 +1,7 @@
-"""`Carrier`: keeps a container's log from growing without end because of segments that cannot be flushed.
+"""`Carrier`: bounds the length of a container's log when segments cannot be flushed.
 
-What pins the log is stated again behind a durable checkpoint, so that the log can be cut there. See docs/log-length.md,
-which has the failure cases.
+Unflushed data that pins the log is logged again after a durable checkpoint, so that the log can be truncated there. See
+docs/log-length.md for the failure cases.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from penstock.segmentstore.container_settings import ContainerSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Time between two looks for what little keeps the log.
+#: Interval between two searches for small amounts of data that pin the log.
 _TIDY_S = 1.0
-#: Segments that are looked at before others get a turn.
+#: Segments inspected before yielding to the event loop.
 _SLICE_SEGMENTS = 1024
-#: What a record that states something again has beside the bytes.
+#: Overhead of a record that carries data, besides the bytes.
 _RECORD_BYTES = 64
-#: On a full disk copies are at most this share of what is cut.
+#: On a full disk, copies are at most this share of the bytes truncated.
 _ROOM_PERCENT = 12
-#: Records that one batch states again, at most.
+#: Maximum number of records in one batch.
 _BATCH_RECORDS_MAX = 256
 #: Segments named in one warning.
 _NAMED_MAX = 5
@@ -46,7 +46,7 @@ _NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class _Little:
-    """What is worth being copied: at most `percent` of what is cut then, and `bytes_max`; and `cut_bytes_min` is."""
+    """Limits of a copy: at most `percent` of the truncated bytes and `bytes_max`; frees at least `cut_bytes_min`."""
 
     percent: int
     bytes_max: int
@@ -54,11 +54,11 @@ class _Little:
 
 
 class Carrier:
-    """Watches the length of one container's log and carries forward what keeps it. At most one job at a time.
+    """Monitors the length of one container's log and carries forward the data that pins it. Runs one job at a time.
 
     Attributes:
-        carried_bytes: bytes stated again so far, ...
-        carried_count: ... in so many records, those that are not about bytes included.
+        carried_bytes: bytes logged again so far.
+        carried_count: records logged again so far, including those without bytes.
     """
 
     def __init__(
@@ -81,27 +81,27 @@ class Carrier:
         self._is_carrying = False
         self._is_searching = False
         self._is_looking = False
-        #: Segments that kept the log for too long at the last look, if it was long.
+        #: Segments found overdue by the last inspection of a long log.
         self._late_count = 0
         self._warned_at_s = float("-inf")
         self._tidied_at_s = float("-inf")
 
     @property
     def is_long(self) -> bool:
-        """Whether the log is so long that it matters what keeps it."""
+        """Whether the log is longer than the alarm threshold."""
         settings = self._settings
         return self._checkpoints.log_bytes > settings.log_bytes_max * settings.log_alarm_percent // 100
 
     @property
     def is_alarmed(self) -> bool:
-        """Whether the log is long because of segments of which storage takes nothing: somebody should look at them.
+        """Whether the log is long because of segments that storage does not accept; an operator should inspect them.
 
-        A log that is long because much is written is none of this: what keeps it is flushed in its turn.
+        A log that is long only because of a high write rate does not raise the alarm: its segments are flushed in turn.
         """
         return self._late_count > 0 and self.is_long
 
     def look(self) -> None:
-        """Warn if the log is long, and shorten it if it is too long, or cheaply done. Cheap when it is neither."""
+        """Warn if the log is long; shorten it if it is too long or if that is cheap. Cheap when neither applies."""
         now_s = self._loop.time()
         if self._checkpoints.log_bytes > self._settings.checkpoint_log_bytes and now_s >= self._tidied_at_s + _TIDY_S:
             self._tidied_at_s = now_s
@@ -131,19 +131,21 @@ class Carrier:
             return
         cut_bytes = 0 if mark is None else self._checkpoints.cut_bytes(mark)
         if mark is None or cut_bytes < log_bytes * 3 // 4:
-            # Cut there, the log would still be long: first a checkpoint that is worth it.
+            # Truncated at this mark the log would still be long; write a more useful checkpoint first.
             self._checkpoints.write_now()
             return
-        # What is cut off is at least twice what is copied: so the log gets shorter by as much as the copies cost, and
-        # something else than copies has to be written before it can be as long again.
+        # The bytes truncated are at least twice the bytes copied. The log therefore shrinks by at least the cost of the
+        # copies, and other data must be written before it reaches this length again.
         if pinned and 2 * sum(map(_appended_bytes, pinned)) <= cut_bytes:
             self._is_carrying = True
             await self._carry_all(pinned, mark.sequence_number)
 
     def make_room(self, free_bytes: int) -> None:
-        """Shorten the log, however short it is, by stating again what little of it keeps much: its disk is nearly full.
+        """Shorten the log, whatever its length, by copying small amounts of data that pin much of it.
 
-        `free_bytes`: what is free there. Copies take little of that, or of the log's reserve, and give back at least
+        For a disk that is nearly full.
+
+        `free_bytes`: free space on that disk. Copies use a small part of it, or of the log's reserve, and free at least
         eight times as much.
         """
         bytes_max = self._settings.carry_record_bytes_max
@@ -155,9 +157,9 @@ class Carrier:
             self._spawn(self._carry_little(little))
 
     async def _carry_little(self, little: _Little) -> None:
-        """State again what keeps a good part of the log, if it is very little: flushing it would cost far more.
+        """Log again data that pins a large part of the log, if it is very small: flushing it would cost far more.
 
-        Most of it are indexes of borders, and segments that get a few bytes now and then.
+        Most of it is offset indexes, and segments that receive a few bytes now and then.
         """
         try:
             before = await self._number_to_carry_to(little)
@@ -169,13 +171,13 @@ class Carrier:
             await self._carry_all(pinned, before)
 
     async def _number_to_carry_to(self, little: _Little) -> int:
-        """Return the number of the newest checkpoint before which only little keeps the log; 0 if there is none."""
+        """Return the number of the newest checkpoint before which only little data pins the log; 0 if there is none."""
         checkpoints = self._checkpoints
         marks = list(checkpoints.marks)
         if not marks:
-            return 0  # The log was cut at the last one meanwhile.
+            return 0  # The log was truncated at the last mark meanwhile.
         numbers = [mark.sequence_number for mark in marks]
-        # What keeps the log from being cut at each mark, but at none before.
+        # Bytes that prevent truncation at each mark but not at any earlier one.
         kept_bytes = [0] * (len(marks) + 1)
         for number, segment in enumerate(list(self._state.unflushed.values())):
             if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
@@ -194,7 +196,7 @@ class Carrier:
         return best
 
     async def _pinned(self, before: int) -> list[Segment]:
-        """Return the segments that keep the log from being cut at a durable checkpoint. Others get turns meanwhile."""
+        """Return the segments that prevent truncation at a durable checkpoint. Yields to the event loop meanwhile."""
         found: list[Segment] = []
         for number, segment in enumerate(list(self._state.unflushed.values())):
             if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
@@ -204,7 +206,7 @@ class Carrier:
         return found
 
     async def _late(self, pinned: Sequence[Segment]) -> list[Segment]:
-        """Return those of which storage takes nothing: their flush fails, or hangs, or is long overdue."""
+        """Return the segments that storage does not accept: their flush fails, hangs or is long overdue."""
         settings = self._settings
         late: list[Segment] = []
         for number, segment in enumerate(pinned):
@@ -230,9 +232,9 @@ class Carrier:
         )
 
     async def carry_before(self, before: int) -> bool:
-        """State again whatever keeps the log from being cut at a durable checkpoint; False if nothing does.
+        """Log again all data that prevents truncation at a durable checkpoint; False if there is none.
 
-        What is true then stays so: whatever waits later is behind the checkpoint. True: to be called again in a while.
+        False is final: data that becomes pending later lies after the checkpoint. If True, call again later.
         """
         pinned = await self._pinned(before)
         if pinned and not self._is_carrying:
@@ -241,12 +243,12 @@ class Carrier:
         return bool(pinned)
 
     async def _carry_all(self, segments: list[Segment], before: int) -> None:
-        """State again what of the segments has a sequence number below `before`, and let the log be cut there."""
+        """Log again the segments' data with sequence numbers below `before`, then request truncation there."""
         for segment in segments:
-            # What comes from now on has numbers of its own: under endless load there would be no end.
+            # Separate data that arrives from now on: under continuous load this would not terminate otherwise.
             segment.pending.begin_flush()
         try:
-            # One piece may need several records: the next time goes on with what is left of it.
+            # One piece may need several records; each pass continues with the remainder.
             while await self._carry_once(segments, before):
                 pass
             self._checkpoints.truncate_log()
@@ -254,14 +256,14 @@ class Carrier:
             self._is_carrying = False
 
     async def _carry_once(self, segments: list[Segment], before: int) -> bool:
-        """Go along the segments, and state again what they have; False if there is nothing."""
+        """Make one pass over the segments and log their data again; False if there is none."""
         at, count = 0, self.carried_count
         while at < len(segments):
             at = await self._carry_some(segments, at, before)
         return self.carried_count > count
 
     async def _carry_some(self, segments: list[Segment], at: int, before: int) -> int:
-        """State a batch again, of as many segments from `at` on as it has room for; return where the next begins."""
+        """Log one batch from the segments from `at` on, as many as fit; return the index of the next segment."""
         batch: list[tuple[Segment, Callable[[], None]]] = []
         byte_count = 0
         end = min(at + _SLICE_SEGMENTS, len(segments))
@@ -290,13 +292,13 @@ class Carrier:
         return at
 
     def _carry_piece(self, segment: Segment, piece: PendingStorage[Segment], batch: list[Callable[[], None]]) -> int:
-        """Log a piece, or the beginning of it, again; put what is to be done when that is durable into `batch`."""
+        """Log a piece, or its first part, again; add the action to run once that is durable to `batch`."""
         match piece:
             case PendingAppend():
                 start = max(piece.start, segment.storage_length)
                 length = min(piece.end - start, self._settings.carry_record_bytes_max)
                 if length <= 0:
-                    segment.pending.remove(piece)  # Behind something that still waits, but storage has it.
+                    segment.pending.remove(piece)  # Queued after pending data, but storage already has it.
                     return 0
                 found = segment.index.arrived(start, length)
                 if found is None:
@@ -328,7 +330,7 @@ class Carrier:
 
 
 def _as_arrived(segment: Segment, start: int, found: Arrived) -> bytes:
-    """Return the bytes in one piece. Raises `InconsistentStateError` when they are not what arrived."""
+    """Return the bytes as one buffer. Raises `InconsistentStateError` if a checksum differs from the one on arrival."""
     data = b"".join(found.data)
     for whole, arrived in found.wholes:
         checksum = crc32c_at_once(whole, 0)

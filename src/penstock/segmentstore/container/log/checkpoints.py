@@ -1,24 +1,25 @@
-"""`Checkpoints`: when a container writes its metadata to its log, and where the log may be cut.
+"""`Checkpoints`: when a container writes its metadata to its log, and where the log may be truncated.
 
-A checkpoint holds the metadata of all segments at its place in the log, so that a recovery may begin there. It is used
-to cut the log once everything before it is in long-term storage. Under load there is always something unflushed before
-the newest one, so older ones are remembered and stay usable.
+A checkpoint holds the metadata of all segments at its position in the log, so that recovery can start there. The log is
+truncated at a checkpoint once everything before it is in long-term storage. Under load some data before the newest
+checkpoint is always unflushed, so older checkpoints are remembered and remain usable.
 
-The reference implementation writes one every 300 frames, or after 256 MiB in at least 300 frames. Here a frame is one
-turn of the event loop and may hold a single small append, thousands of them in a second, so a number of frames only
-counts once the log behind the last checkpoint is long compared with that checkpoint. And the threshold in bytes
-is smaller, because what a restart costs is the bytes that it reads back; but never smaller than the last checkpoint.
+The reference implementation writes a checkpoint every 300 frames, or after 256 MiB in at least 300 frames. Here a frame
+is one turn of the event loop and may hold a single small append, with thousands per second. The number of frames
+therefore only counts once the log after the last checkpoint is long compared with that checkpoint. The threshold in
+bytes is smaller, because the cost of a restart is the bytes it reads; it is never below the size of the last
+checkpoint.
 
-With very many segments and attributes a checkpoint is encoded in parts, one in each turn of the loop, so that nobody
-is held up. All parts show the state at the place of the first, whatever is accepted between them (`MetadataCut`). The
-log is cut right before the first part, once the last is durable; a recovery keeps what it reads until it has the last
-part, and replays it then.
+With very many segments and attributes a checkpoint is encoded in parts, one per turn of the loop, so that it does not
+block the loop. All parts show the state at the position of the first, whatever is accepted between them
+(`MetadataCut`). The log is truncated right before the first part, once the last is durable; recovery buffers the
+records it reads until it has the last part, and replays them then.
 
-| Crash | What recovery finds |
+| Crash | Recovery finds |
 | --- | --- |
-| between two parts | An older checkpoint, and parts that never became one: they are passed over |
-| behind the last part | Both; later parts say nothing that the replay does not say, but for what storage has |
-| behind the cut | The parts, and between them what was accepted meanwhile |
+| between two parts | An older checkpoint, and parts of an incomplete one, which are skipped |
+| after the last part | Both; later parts add nothing to the replay, except for what storage has |
+| after the truncation | The parts, and between them the operations accepted meanwhile |
 
 Source: segment store specification, sections 0.2 and 2.8.
 """
@@ -51,15 +52,15 @@ class Spawn(Protocol):
 
 
 def _nobody_waits(error: BaseException | None) -> None:
-    """A checkpoint counts when its last part is durable; if the log failed, the container ends."""
+    """Do nothing. A checkpoint counts when its last part is durable; if the log failed, the container ends."""
 
 
 class Checkpoints:
     """The checkpoints of one incarnation.
 
-    `first_unflushed` gives the sequence number of a segment's first operation that long-term storage does not have.
-    What recovery has `replayed` counts like what is written since, or the log of a container that does little between
-    its restarts would never be cut; and it is cut at the checkpoints in there, too, not only behind all of it.
+    `first_unflushed` returns the sequence number of a segment's first operation that long-term storage does not have.
+    Operations that recovery `replayed` count like operations written since; otherwise the log of a container that does
+    little between restarts would never be truncated. Checkpoints among them can also be truncated at.
     """
 
     def __init__(
@@ -74,12 +75,12 @@ class Checkpoints:
         spawn: Spawn,
         fail: Callable[[BaseException], None],
     ) -> None:
-        #: Durable checkpoints that the log was not truncated to yet, oldest first.
+        #: Durable checkpoints that the log was not truncated at yet, oldest first.
         self.marks: deque[CheckpointMark] = deque(
             CheckpointMark(found.sequence_number, found.address, found.bytes_before - replayed.byte_count)
             for found in replayed.checkpoints
         )
-        #: One is being written, or is not durable yet.
+        #: Whether a checkpoint is being written or is not durable yet.
         self.is_pending: bool = False
         self._loop = asyncio.get_running_loop()
         self._state = state
@@ -89,34 +90,34 @@ class Checkpoints:
         self._first_unflushed = first_unflushed
         self._spawn = spawn
         self._fail = fail
-        # Where the pipeline's counters stood at the last checkpoint, and how long that one was.
+        # The pipeline's counters at the last checkpoint, and that checkpoint's length.
         self._bytes_before = -replayed.byte_count
         self._frames_before = -replayed.frame_count
         self._last_length = 0
         # The log is truncated by one job at a time, to the newest mark that was usable when it began.
         self._truncate_to: CheckpointMark | None = None
         self._is_truncating = False
-        #: The segment that kept the log from being cut the last time.
+        #: The segment that prevented truncation the last time.
         self._blocker_id = 0
-        #: What the pipeline's counter of bytes said at the place where the log begins.
+        #: The pipeline's counter of bytes at the position where the log begins.
         self._cut_at_bytes = -replayed.byte_count
         pipeline.on_frames_sent = self.write_if_due
 
     @property
     def log_bytes(self) -> int:
-        """Length of the log's records that a recovery would read."""
+        """Length of the log's records that recovery would read."""
         return self._pipeline.logged_bytes - self._cut_at_bytes
 
     @property
     def newest(self) -> CheckpointMark | None:
-        """The newest durable checkpoint that the log was not cut at."""
+        """The newest durable checkpoint that the log was not truncated at."""
         return self.marks[-1] if self.marks else None
 
     def number_to_cut_at(self) -> int:
-        """Return the number of the checkpoint that a long log should be cut at next; 0 if it is not long.
+        """Return the number of the checkpoint that a long log should be truncated at next; 0 if the log is not long.
 
-        It is the oldest at which the cut is worth it: segments that keep the log until there are those that were not
-        flushed for longest, so under even load they have about as much to flush as they would ever have.
+        It is the oldest checkpoint at which truncation is worthwhile. The segments that pin the log up to there have
+        been unflushed for longest, so under even load they have nearly the most to flush that they will ever have.
         """
         log_bytes = self.log_bytes
         settings = self._settings
@@ -128,19 +129,20 @@ class Checkpoints:
         return 0
 
     def cut_bytes(self, mark: CheckpointMark) -> int:
-        """Return how much of the log a cut at `mark` takes away."""
+        """Return how many bytes of the log a truncation at `mark` removes."""
         return mark.logged_bytes - self._cut_at_bytes
 
     def write_now(self) -> None:
-        """Write a checkpoint whatever was logged since the last one, unless one is on its way."""
+        """Write a checkpoint regardless of the amount logged since the last one, unless one is pending."""
         if not self.is_pending:
             self.write()
 
     def write(self, on_done: OnDone = _nobody_waits) -> CheckpointMark:
-        """Add a checkpoint of the accepted state to the log: a part of it now, the others in the turns that follow.
+        """Add a checkpoint of the accepted state to the log: its first part now, the others in the following turns.
 
-        One that is being written is given up; nothing is lost with it. `on_done` is called when all of it is durable,
-        or with the error of a log that failed after its last part; never if it was given up.
+        A checkpoint still being written is abandoned; nothing is lost with it. `on_done` is called when all of the
+        checkpoint is durable, or with the error of a log that failed after its last part; never if the checkpoint was
+        abandoned.
         """
         self.is_pending = True
         with self._pipeline.accepting():
@@ -150,7 +152,7 @@ class Checkpoints:
         return mark
 
     def _write_part(self, cut: MetadataCut, mark: CheckpointMark, part: int, length: int, on_done: OnDone) -> None:
-        """Encode and log one part; `length` bytes of records were needed for those before."""
+        """Encode and log one part; the previous parts took `length` bytes of records."""
         pipeline = self._pipeline
         if pipeline.error is not None or self._state.cut is not cut:
             return
@@ -171,7 +173,8 @@ class Checkpoints:
             self._in_next_turn(partial(self._write_part, cut, mark, part + 1, length, on_done))
             return
         self._state.cut = None
-        # Counted from behind it: a large one must not call for the next. Its own last frame is still to be sent.
+        # Count from the end of the checkpoint: a large one must not trigger the next. Its own last frame is not sent
+        # yet.
         self._bytes_before = pipeline.logged_bytes
         self._frames_before = pipeline.frame_count + 1
         self._last_length = length
@@ -194,7 +197,7 @@ class Checkpoints:
         settings = self._settings
         pipeline = self._pipeline
         logged = pipeline.logged_bytes - self._bytes_before
-        # However many segments there are, at most half of what is written is checkpoints.
+        # Regardless of the number of segments, at most half of the bytes written are checkpoints.
         if (
             logged > max(settings.checkpoint_log_bytes, self._last_length)
             or (is_idle and logged > max(settings.checkpoint_log_bytes_idle, self._last_length))
@@ -206,17 +209,17 @@ class Checkpoints:
             self.write()
 
     def disregard(self, byte_count: int) -> None:
-        """Let so many bytes of log not count for the next checkpoint: another would not help to cut them off."""
+        """Exclude logged bytes from the next checkpoint's trigger: another one would not help to truncate them."""
         self._bytes_before += byte_count
 
     def truncate_log(self) -> None:
-        """Let the log be cut, in the background, at the last checkpoint behind which everything unflushed lies."""
+        """Start truncating the log, in the background, at the last checkpoint before all unflushed data."""
         if not self.marks:
             return
         unflushed = self._state.unflushed
         oldest = self.marks[0].sequence_number
         first_unflushed = 1 << 63
-        # Usually the one that stood in the way the last time still does: there may be very many to look at.
+        # Check the last blocking segment first: it usually still blocks, and there may be very many segments.
         for segment in chain(filter(None, (unflushed.get(self._blocker_id),)), unflushed.values()):
             first_unflushed = min(first_unflushed, self._first_unflushed(segment))
             if first_unflushed <= oldest:

@@ -1,4 +1,4 @@
-"""Frames: how records of any length are laid into log frames of bounded length, and read back.
+"""Frames: packs records of any length into log frames of bounded length, and reads them back.
 
 A frame's payload is a format version byte and entries; an entry is flags (u8), length (u32) and bytes. A record is
 one entry with both flags, or several entries in consecutive frames: only the first carries FIRST, only the last
@@ -20,12 +20,12 @@ _ENTRY_AND_KIND = struct.Struct(">BIB")
 FIRST = 1
 LAST = 2
 _VERSION = bytes((FORMAT_VERSION,))
-#: A frame must have room for an entry header and some bytes to be worth opening an entry in.
+#: A frame must have room for an entry header and some bytes to start an entry in it.
 _ENTRY_ROOM_MIN = ENTRY_HEADER.size + 64
 
 
 class FrameBuilder:
-    """Gathers records into the parts of frames. Buffers are referenced, not copied."""
+    """Packs records into the parts of frames. Buffers are referenced, not copied."""
 
     __slots__ = ("_length_max", "length", "parts")
 
@@ -40,11 +40,11 @@ class FrameBuilder:
         return self.length == 1
 
     def fits(self, record_length: int) -> bool:
-        """Say whether a record goes into the current frame whole."""
+        """Return whether a whole record fits into the current frame."""
         return self.length + ENTRY_HEADER.size + record_length <= self._length_max
 
     def add(self, header: bytes, data: Buffer | None, record_length: int) -> None:
-        """Add a record that `fits`: its header bytes and, if it has them, its data."""
+        """Add a record that `fits`: its header bytes and its data, if any."""
         self.parts.append(ENTRY_HEADER.pack(FIRST | LAST, record_length) + header)
         if data is not None and len(data):
             self.parts.append(data)
@@ -58,7 +58,7 @@ class FrameBuilder:
         return taken
 
     def add_spanning(self, header: bytes, data: Buffer | None) -> Iterator[tuple[list[Buffer], int]]:
-        """Add a record of any length; yield each frame that it filled, in order."""
+        """Add a record of any length; yield each frame that it fills, in order."""
         pieces = [memoryview(header)]
         if data is not None and len(data):
             pieces.append(memoryview(data).cast("B"))
@@ -87,7 +87,7 @@ class FrameBuilder:
 
 
 class RecordReader:
-    """Puts records together again from frames in log order."""
+    """Reassembles records from frames in log order."""
 
     __slots__ = ("_open", "_seen_any")
 
@@ -98,8 +98,8 @@ class RecordReader:
     def feed(self, frame: bytes) -> list[Buffer]:
         """Return the records that end in `frame`.
 
-        A record that was never completed is dropped, whether the log ended there or a later incarnation wrote on.
-        Raises `ValueError` with the offset in the frame when the bytes cannot be entries.
+        An incomplete record is dropped, whether the log ended there or a later incarnation continued it. Raises
+        `ValueError` with the offset in the frame if the bytes are not valid entries.
         """
         check_frame_version(frame)
         records: list[Buffer] = []
@@ -112,12 +112,12 @@ class RecordReader:
         return records
 
     def pass_whole(self) -> None:
-        """Take note of entries that were whole records, and read elsewhere."""
+        """Note entries that were whole records and were decoded elsewhere."""
         self._open = None
         self._seen_any = True
 
     def feed_entry(self, frame: memoryview, position: int) -> tuple[Buffer | None, int]:
-        """Return the record that ends with the entry at `position` of a frame, if any, and where the next entry is.
+        """Return the record that ends with the entry at `position` of a frame, if any, and the next entry's position.
 
         Raises as `feed`.
         """
@@ -132,7 +132,7 @@ class RecordReader:
         record: Buffer | None = None
         body = frame[start:position]
         if flags & FIRST:
-            self._open = None  # An open record before it was never completed: nobody was told it was stored.
+            self._open = None  # An incomplete record before it was never acknowledged.
             if flags & LAST:
                 record = body
             else:
@@ -144,14 +144,14 @@ class RecordReader:
                 self._open = None
         elif self._seen_any:
             raise ValueError(f"entry at byte {start} of the frame continues a record that never began")
-        # Else: the log was truncated inside this record; its end is a leftover.
+        # Else the log was truncated inside this record; its tail is ignored.
         if flags:
             self._seen_any = True
         return record, position
 
 
 def check_frame_version(frame: bytes) -> None:
-    """Raise `ValueError` unless this program reads such frames, `LaterFormatError` if a later version does."""
+    """Raise `ValueError` for a frame format this version cannot read, `LaterFormatError` for one of a later version."""
     if not frame:
         raise ValueError("a frame without a format version")
     if frame[0] != FORMAT_VERSION:
@@ -161,7 +161,7 @@ def check_frame_version(frame: bytes) -> None:
 def check_later_formats(frame: bytes) -> None:
     """Raise `LaterFormatError` if a frame, or a record that begins in it, has a format of a later version.
 
-    It is for frames of a log that is not claimed yet. What is wrong with a frame besides, replay reports.
+    For frames of a log that is not claimed yet. Other errors in a frame are reported by replay.
     """
     if not frame:
         return

@@ -1,8 +1,8 @@
-"""`ContainerImage`: a container's log from a checkpoint on at which it could be cut, as an object in long-term storage.
+"""`ContainerImage`: a container's log from a checkpoint on at which it could be truncated, as one object in tier 2.
 
-A new log that begins with these frames is a log that was cut there: it recovers to the container as it was when the
-image was taken. So a store whose machine is gone is built anew from long-term storage alone. Why it is so, and what
-keeps chunks from going that an image needs: docs/recovery.md; the bytes: docs/formats.md. A pure core.
+A new log that begins with these frames is equivalent to a log truncated there: it recovers to the container's state at
+the time of the image. A store whose machine is lost can thus be rebuilt from long-term storage alone. Rationale, and
+how the chunks that an image needs are retained: docs/recovery.md; byte format: docs/formats.md. A pure core.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _NAME = re.compile(re.escape(IMAGES_PREFIX) + r"container(\d{1,9})\.epoch([0-9a-
 
 
 class PartialImageError(StorageError):
-    """An image is shorter than it says: its writer did not get to its end, and told nobody that it had."""
+    """An image is shorter than its header says: its writer did not finish, and did not report success."""
 
 
 class ImageTooLongError(StorageError):
-    """More was logged while an image was taken, or waits for long-term storage, than an image may have. Try again."""
+    """More data was logged, or is unflushed, while an image was taken than an image may hold. Try again."""
 
     is_retriable = True
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ImageName:
-    """Which image it is. Later ones are greater: those of later epochs, and of one epoch by their number from 1."""
+    """Identifies an image. Later images compare greater: by epoch, then by number, which starts at 1 in each epoch."""
 
     container_id: int
     epoch: int
@@ -59,7 +59,7 @@ class ImageName:
 
     @classmethod
     def of(cls, data: bytes) -> ImageName:
-        """Return what an image's bytes say that it is. They are not checked: `ContainerImage.decode` does."""
+        """Return the name in an image's header. The bytes are not verified; `ContainerImage.decode` does that."""
         if len(data) < _HEADER.size:
             raise PartialImageError(f"an image of {len(data)} bytes was not written to its end")
         _, _, _, container_id, _, epoch, number, *_ = _HEADER.unpack_from(data)
@@ -67,16 +67,16 @@ class ImageName:
 
 
 def image_prefix(container_id: int) -> str:
-    """Return what the names of all images of a container begin with, and of no other."""
+    """Return the prefix of the names of all images of a container; no other names have it."""
     return f"{IMAGES_PREFIX}container{container_id}."
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerImage:
-    """An image: `frames` are those of the log, the first of which begins with a checkpoint.
+    """An image: `frames` are frames of the log, the first of which begins with a checkpoint.
 
-    `container_count`: of the whole store, which decides where segments are. `created_ms`: wall clock. `checksums`: of
-    the frames, if they are known.
+    `container_count`: containers in the whole store; it determines the placement of segments. `created_ms`: wall clock.
+    `checksums`: checksums of the frames, if known.
     """
 
     name: ImageName
@@ -86,7 +86,7 @@ class ContainerImage:
     checksums: Sequence[int] = field(default=(), compare=False)
 
     def encode(self) -> list[Buffer]:
-        """Return the object's bytes, in pieces."""
+        """Return the object's bytes, as a list of buffers."""
         length = _HEADER.size + _CHECKSUM.size + sum(_FRAME.size + len(frame) for frame in self.frames)
         header = _HEADER.pack(
             _MAGIC,
@@ -108,9 +108,9 @@ class ContainerImage:
 
     @classmethod
     def decode(cls, name: ImageName, data: bytes) -> ContainerImage:
-        """Read what `encode` made.
+        """Decode the result of `encode`.
 
-        Raises `PartialImageError` when it is cut, `LaterVersionError`, `CorruptionError` for all else.
+        Raises `PartialImageError` if it is truncated, `LaterVersionError`, or `CorruptionError` for anything else.
         """
         start = _HEADER.size + _CHECKSUM.size
         if len(data) < start:
@@ -147,22 +147,22 @@ class ContainerImage:
 
 
 class FrameRecorder:
-    """Keeps a copy of the frames that a log is given, from a checkpoint on; `bytes_max` of them at most."""
+    """Keeps copies of the frames passed to a log, from a checkpoint on, up to `bytes_max`."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._byte_count = 0
-        #: Frames, each with its place among all of them, the number of the last record that ends in it or before, and
-        #: its checksum: of all of them together, later, it would take long.
+        #: For each frame: its index in the log, the number of the last record that ends in it or before, its bytes and
+        #: its checksum. Checksumming all frames together at the end would take long.
         self._frames: list[tuple[int, int, bytes, int]] = []
         self._is_over = False
 
     def begin(self, frame_count: int) -> None:
-        """Forget the first `frame_count` of all frames: the checkpoint begins the next."""
+        """Forget the first `frame_count` frames: the checkpoint begins with the next one."""
         self._frames = [frame for frame in self._frames if frame[0] >= frame_count]
 
     def add(self, place: int, parts: Iterable[Buffer], length: int, sequence_number: int) -> None:
-        """Take the frame at a place, which ends with the record of that number, or in the midst of the next."""
+        """Record a frame; `sequence_number` is that of the last record that ends in it or before."""
         if self._is_over:
             return
         self._byte_count += length
@@ -176,9 +176,9 @@ class FrameRecorder:
     def frames(self, durable_number: int) -> tuple[list[bytes], list[int]]:
         """Return the frames whose records are durable, and their checksums.
 
-        The last may end with the beginning of a record that is not.
+        The last frame may end with the beginning of a record that is not durable.
 
-        Raises `ImageTooLongError` if there were too many bytes.
+        Raises `ImageTooLongError` if `bytes_max` was exceeded.
         """
         if self._is_over:
             raise ImageTooLongError(f"more than {self._bytes_max} bytes were logged while an image was taken")

@@ -1,7 +1,8 @@
-"""`lone_appends`: the appends of many frames that have one each, read by the column.
+"""`lone_appends`: reads the appends of many frames that hold one append each, by column.
 
-So a log lies that was written append by append. What is read so is what a reading frame by frame finds, up to the first
-frame that is not as those before: that, damage among it, is left to the other. A pure function over bytes.
+A log written append by append consists of such frames. The result equals that of reading frame by frame, up to the
+first frame that differs from the ones before; that one, damaged or not, is left to the frame reader. A pure function
+over bytes.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from penstock.segmentstore.container.log.operations import (
 
 #: Before an append's data: the frame's version, the entry's header, the append's.
 _DATA_START = 1 + ENTRY_HEADER.size + APPEND_HEADER.size
-#: Behind a zero its numbers lie at multiples of 8 or 4, the type at the end of the first.
+#: With an indent of one zero byte, its numbers are at multiples of 8 or 4, the type at the end of the first.
 _INDENT = 1
 _BEGIN, _NUMBER, _SEGMENT_ID, _OFFSET, _EVENT_COUNT, _EVENT_NUMBER, _WRITER = 0, 8, 16, 24, 40, 44, 52
-#: From the number on: that, segment id, offset, time, event count, event number, writer id.
+#: From the number on: number, segment id, offset, time, event count, event number, writer id.
 _HEAD = struct.Struct(">QQqqiq16s")
 _WHOLE_LENGTH_MAX = 512
 _NO_EVENT_NUMBER = struct.pack(">q", NO_VALUE)
@@ -42,7 +43,7 @@ _NO_EVENT_NUMBER = struct.pack(">q", NO_VALUE)
 
 @dataclass(frozen=True, slots=True)
 class LoneAppends:
-    """So many appends to one segment without a gap. `number` is that of the first; what is not a sum is of the last."""
+    """Contiguous appends to one segment. `number` is the first one's; fields that are not sums are the last one's."""
 
     count: int
     number: int
@@ -57,17 +58,17 @@ class LoneAppends:
 
 
 def lone_appends(frames: Sequence[bytes]) -> LoneAppends | None:
-    """Read the first of some frames that each have one whole append with data; at most `COLUMN_LENGTH_MAX` of them.
+    """Read the leading frames that each have one whole append with data; at most `COLUMN_LENGTH_MAX` of them.
 
-    They are to one segment, each behind the one before, have record numbers without a gap, and either all have one
-    writer's event numbers or none has any. None if there is none of them.
+    The appends are to one segment and contiguous, have consecutive record numbers, and either all have event numbers of
+    one writer or none has any. None if the first frame does not qualify.
     """
     lengths = list(map(len, frames))
     if min(lengths) <= _DATA_START:
         lengths = list(takewhile(lambda length: length > _DATA_START, lengths))
     alike = first_difference(lengths, lengths[:1] * len(lengths))
     if alike >= COLUMN_LENGTH_MIN:
-        # Most logs are of these; another length is likely to be something else.
+        # The usual case; a frame of another length is likely to hold something else.
         lengths = lengths[:alike]
     count = len(lengths)
     if not count:
@@ -75,7 +76,7 @@ def lone_appends(frames: Sequence[bytes]) -> LoneAppends | None:
     number, segment_id, start, _, _, event_number, writer_id = _HEAD.unpack_from(frames[0], _NUMBER - _INDENT)
     if start < 0 or (number + count) >> 64:
         return None
-    # Short frames are joined as they are, rather than cut first.
+    # Short frames are joined whole, without slicing.
     is_whole = alike >= count and lengths[0] <= _WHOLE_LENGTH_MAX
     rows = frames[:count] if is_whole else [frame[:_DATA_START] for frame in frames[:count]]
     table = Table(rows, indent=_INDENT)
@@ -114,12 +115,12 @@ def lone_appends(frames: Sequence[bytes]) -> LoneAppends | None:
 
 
 def _begin_of(length: int) -> int:
-    """Return what stands before the number in a frame of `length` bytes that has one append."""
+    """Return the bytes before the number, as an integer, in a frame of `length` bytes that has one append."""
     return (FORMAT_VERSION << 8 | FIRST | LAST) << 40 | (length - 1 - ENTRY_HEADER.size) << 8 | APPEND_TYPE
 
 
 def _same_writer(table: Table, writer_id: bytes, count: int) -> int:
-    """Return how many rows begin with this writer id."""
+    """Return how many leading rows have this writer id."""
     first, last = int.from_bytes(writer_id[:4], "big"), int.from_bytes(writer_id[12:], "big")
     return min(
         first_difference(table.halves(_WRITER), (first,) * count),
@@ -129,7 +130,7 @@ def _same_writer(table: Table, writer_id: bytes, count: int) -> int:
 
 
 def _without_number(table: Table, count: int) -> int:
-    """Return how many rows begin without an event number."""
+    """Return how many leading rows have no event number."""
     return min(
         first_difference(table.halves(_EVENT_NUMBER + 4 * half), (int.from_bytes(part, "big"),) * count)
         for half, part in enumerate((_NO_EVENT_NUMBER[:4], _NO_EVENT_NUMBER[4:]))

@@ -1,4 +1,4 @@
-"""Operations: what a container's log is made of, and their bytes.
+"""Operations: the records of a container's log, and their byte format.
 
 A record is a header (type u8, sequence number u64) and a body. Appends, which are nearly all of the log, have a
 fixed binary body; the rare kinds are msgpack arrays. All integers are big endian. Numbers of retired kinds stay
@@ -29,9 +29,9 @@ NO_WRITER = bytes(16)
 _U64 = 0xFFFFFFFFFFFFFFFF
 
 
-# Not looked at by garbage collections: it leads to nothing that leads back, and a replay makes millions.
+# Excluded from garbage collection: it is never part of a reference cycle, and a replay creates millions.
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """Bytes added to a segment at `offset`; `event_number` of `writer_id` becomes its last one."""
+    """Bytes appended to a segment at `offset`; `event_number` becomes the last one of `writer_id`."""
 
     TYPE: ClassVar[int] = APPEND_TYPE
 
@@ -93,7 +93,7 @@ class UpdateAttributes(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Truncate(msgspec.Struct, frozen=True, array_like=True):
-    """The bytes before `offset` are gone."""
+    """Truncates the bytes before `offset`."""
 
     TYPE: ClassVar[int] = 7
 
@@ -103,7 +103,7 @@ class Truncate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TruncateMany(msgspec.Struct, frozen=True, array_like=True):
-    """As `Truncate`, of many segments: the bytes of each before the offset in the same place are gone."""
+    """`Truncate` of many segments; each segment is truncated at the offset with the same index."""
 
     TYPE: ClassVar[int] = 20
 
@@ -128,7 +128,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delete(msgspec.Struct, frozen=True, array_like=True):
-    """The segment is gone for clients; its storage is still to be freed."""
+    """The segment no longer exists for clients; its storage is not freed yet."""
 
     TYPE: ClassVar[int] = 10
 
@@ -136,7 +136,7 @@ class Delete(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Forget(msgspec.Struct, frozen=True, array_like=True):
-    """Storage holds nothing of a deleted or merged segment any more: it can be forgotten."""
+    """Storage holds nothing of a deleted or merged segment any more; its state is discarded."""
 
     TYPE: ClassVar[int] = 11
 
@@ -154,7 +154,7 @@ class UpdatePolicy(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UpdatePinned(msgspec.Struct, frozen=True, array_like=True):
-    """Storage records of system segments, which cannot be kept in the tables that they describe. None removes."""
+    """Storage records of system segments, which cannot be kept in the tables that they describe. None removes a key."""
 
     TYPE: ClassVar[int] = 13
 
@@ -170,7 +170,7 @@ class Deactivate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Activate(msgspec.Struct, frozen=True, array_like=True):
-    """A segment comes back into memory. `record` is what the container's metadata table has of it."""
+    """A segment returns to memory. `record` is its record in the container's metadata table."""
 
     TYPE: ClassVar[int] = 15
 
@@ -178,7 +178,7 @@ class Activate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SpillAttributes(msgspec.Struct, frozen=True, array_like=True):
-    """From here on a segment's attributes are in its attribute index, but for those that changed since."""
+    """A segment's attributes are in its attribute index from here on, except those changed later."""
 
     TYPE: ClassVar[int] = 16
 
@@ -186,7 +186,7 @@ class SpillAttributes(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CarriedBytes(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes that a segment has, stated once more so that the log may be cut before them. See docs/log-length.md."""
+    """Bytes of a segment, logged again so that the log can be truncated before them. See docs/log-length.md."""
 
     TYPE: ClassVar[int] = 17
 
@@ -196,7 +196,7 @@ class CarriedBytes(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CarriedMerge(msgspec.Struct, frozen=True, array_like=True):
-    """A merge that long-term storage has not done, stated once more; `offset` is the source's place in the target."""
+    """A merge not yet done in long-term storage, logged again; `offset` is the source's position in the target."""
 
     TYPE: ClassVar[int] = 18
 
@@ -229,7 +229,7 @@ _RARE: dict[int, type[RareOperation]] = {kind.TYPE: kind for kind in get_args(Ra
 _encode = msgspec.msgpack.Encoder().encode
 _decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in _RARE.items()}
 
-#: Kinds above are of a later version. A new kind needs a new `EPOCH_VERSION` (tier1/log_records.py).
+#: Kinds above this belong to a later version. A new kind needs a new `EPOCH_VERSION` (tier1/log_records.py).
 TYPE_MAX = max(APPEND_TYPE, *_RARE)
 
 

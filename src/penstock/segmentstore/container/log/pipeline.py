@@ -1,11 +1,11 @@
-"""The operation pipeline: accepted operations to frames, frames to tier 1, acknowledgements in order.
+"""The operation pipeline: packs accepted operations into frames, writes them to tier 1, acknowledges them in order.
 
-Validation and acceptance happen at the call, in the loop's thread, against state that includes everything accepted
-before (invariant G11). Records are gathered into the current frame, which goes to the log a few turns of the loop
-later, or when it is full; the log syncs many frames at once. When a frame is durable its operations become visible and
-their callers hear of it, in order. After one failed write nothing more is accepted and nothing is acknowledged: only
-a new incarnation that reads the log knows what is there. Until then the outcome of what the log had been given is
-unknown, and what it had not been given was not applied.
+Operations are validated and accepted synchronously, in the loop's thread, against state that includes all operations
+accepted before (invariant G11). Records are gathered into the current frame, which is sent to the log a few turns of
+the loop later, or when it is full; one sync of the log covers many frames. When a frame is durable, its operations
+become visible and their callbacks run, in order. After one failed write the pipeline accepts and acknowledges nothing:
+only a new incarnation can determine the log's content by reading it. The outcome of operations already given to the log
+is then unknown; operations not given to it were not applied.
 
 Source: segment store specification, sections 2.2-2.6.
 """
@@ -25,15 +25,15 @@ from penstock.segmentstore.container.log.image import FrameRecorder
 from penstock.segmentstore.container.log.operations import RareOperation, encode_operation
 from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 
-#: Called with None once the operation is durable. When the pipeline ended before: with `OutcomeUnknownError` if the
+#: Called with None once the operation is durable. If the pipeline ended first, called with `OutcomeUnknownError` if the
 #: record had been given to the log, else with `ContainerOfflineError`.
 OnDone = Callable[[BaseException | None], None]
-#: What one sync counts in the moving average.
+#: Weight of one sync in the moving average.
 _SYNC_WEIGHT = 0.125
-#: A short frame waits for so many turns of the loop. A loop with nothing else to do has them in microseconds; on a busy
-#: one those come along who are about to add something: a write to the log costs more than many turns do.
+#: Turns of the loop that a short frame waits. An idle loop runs them in microseconds. On a busy loop they let more
+#: records join the frame: one write to the log costs more than many turns.
 _GATHER_TURNS = 4
-#: A frame that has so much waits for the end of the turn only.
+#: A frame of this length is sent at the end of the current turn.
 _GATHER_BYTES_MAX = 32 * 1024
 
 
@@ -43,14 +43,14 @@ class CheckpointMark:
 
     sequence_number: int
     address: LogAddress | None
-    #: What the pipeline's counters of bytes and frames said before it.
+    #: Values of the pipeline's counters of bytes and frames before the checkpoint.
     logged_bytes: int = 0
     frame_count: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class _Frame:
-    """A frame in the log's hands: whom to tell, and the last record that ends in it or before."""
+    """A frame given to the log: its callbacks, and the last record that ends in it or before."""
 
     callbacks: list[OnDone]
     length: int
@@ -62,7 +62,7 @@ class _Frame:
 
 
 class _Accepting:
-    """See `OperationPipeline.accepting`. Has no state of its own: one serves all, and may be entered again."""
+    """See `OperationPipeline.accepting`. Stateless, so one instance serves all callers and is reentrant."""
 
     __slots__ = ("_pipeline",)
 
@@ -70,10 +70,10 @@ class _Accepting:
         self._pipeline = pipeline
 
     def __enter__(self) -> None:
-        """Nothing has been changed yet."""
+        """Do nothing: no state has changed yet."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """End the pipeline if `error` came between."""
+        """End the pipeline if an error was raised."""
         if error is not None:
             self._pipeline.doubt(error)
 
@@ -83,9 +83,9 @@ class OperationPipeline:
 
     `last_sequence_number` and `last_address` are those of the last record and frame that recovery read.
 
-    Acceptance is synchronous and never refused for load. Whoever admits operations of clients looks at
-    `outstanding_bytes` before. The container's own operations must not wait for that: storage records and checkpoints
-    are what relieves it.
+    Acceptance is synchronous and applies no back pressure. Code that admits client operations checks
+    `outstanding_bytes` first. The container's own operations must not wait for it: storage records and checkpoints
+    reduce the load.
     """
 
     def __init__(
@@ -103,19 +103,19 @@ class OperationPipeline:
         #: Bytes of records, and frames, given to the log so far.
         self.logged_bytes: int = 0
         self.frame_count: int = 0
-        #: How long the log takes for what it is given, lately: without what stood before it.
+        #: Moving average of the log's write latency, without time spent queued after earlier frames.
         self.sync_s: float = 0.0
         self._last_done_s = 0.0
-        #: Called at the end of a turn of the loop in which frames were sent: every accepted operation is in the log's
-        #: hands then, and nothing else.
+        #: Called at the end of a turn of the loop in which frames were sent: all accepted operations have then been
+        #: given to the log.
         self.on_frames_sent: Callable[[], None] = lambda: None
-        #: Called when callers have been told that what they added is durable: once for all that one sync made so, in
-        #: the turn in which the log hears of it.
+        #: Called after the callbacks of durable operations have run: once per sync, in the turn in which the log
+        #: reports it.
         self.on_durable: Callable[[], None] = lambda: None
-        #: Called when less is outstanding than before, and when the pipeline has ended.
+        #: Called when `outstanding_bytes` has decreased, and when the pipeline has ended.
         self.on_shrunk: Callable[[], None] = lambda: None
         self.error: BaseException | None = None
-        #: Gets a copy of every frame that the log is given, while an image is taken.
+        #: Receives a copy of every frame given to the log while an image is taken.
         self.recorder: FrameRecorder | None = None
         self._log = log
         self._fail = fail
@@ -124,7 +124,7 @@ class OperationPipeline:
         self._added_sequence_number = last_sequence_number
         self._callbacks: list[OnDone] = []
         self._flush_is_scheduled = False
-        #: Frames whose callers have not been told, in log order; `_frames_in_flight` counts the log's futures.
+        #: Frames whose callbacks have not run, in log order; `_frames_in_flight` counts unfinished log futures.
         self._waiting_frames: deque[_Frame] = deque()
         self._frames_in_flight = 0
         self._bytes_in_flight = 0
@@ -135,34 +135,34 @@ class OperationPipeline:
 
     @property
     def outstanding_bytes(self) -> int:
-        """Bytes accepted and not yet durable, as they lie in frames."""
+        """Bytes accepted and not yet durable, including frame overhead."""
         return self._bytes_in_flight + (0 if self._builder.is_empty else self._builder.length)
 
     @property
     def is_all_durable(self) -> bool:
-        """Whether everything accepted so far is durable, and callers were told of it or are being told."""
+        """Whether everything accepted so far is durable, and its callbacks have run or are running."""
         return self.error is None and self.durable_sequence_number == self.sequence_number
 
     @property
     def frames_in_flight(self) -> int:
-        """Frames that the log has been given and has not answered yet."""
+        """Number of frames given to the log and not yet acknowledged."""
         return self._frames_in_flight
 
     def check_open(self) -> None:
-        """Raise `ContainerOfflineError` when nothing can be accepted any more."""
+        """Raise `ContainerOfflineError` if the pipeline accepts no more operations."""
         if self.error is not None:
             raise ContainerOfflineError(self.container_id, f"its log stopped: {self.error}") from self.error
 
     def accepting(self) -> _Accepting:
-        """Return a guard to be held, without waiting, from a change of the accepted state until its record is added.
+        """Return a guard to be held, without awaiting, from a change of the accepted state until its record is added.
 
-        What is raised meanwhile ends the container: its memory may be ahead of what the log will ever say, and
-        neither readers nor later operations may rely on that.
+        An exception raised inside it ends the container: its state may contain operations that will never be logged,
+        and neither readers nor later operations may rely on them.
         """
         return self._accepting
 
     def doubt(self, error: BaseException) -> None:
-        """End the pipeline: the accepted state may hold what the log never will."""
+        """End the pipeline: the accepted state may contain operations that will never be logged."""
         if self.error is None:
             self._break(error)
 
@@ -172,7 +172,7 @@ class OperationPipeline:
         return self.sequence_number
 
     def add(self, header: bytes, data: Buffer | None, on_done: OnDone) -> None:
-        """Add an accepted record: `header` (with its sequence number) and `data`, which must not change any more."""
+        """Add an accepted record: `header` (with its sequence number) and `data`, which must not change."""
         length = len(header) + (len(data) if data is not None else 0)
         self.logged_bytes += length
         builder = self._builder
@@ -197,7 +197,7 @@ class OperationPipeline:
         return number
 
     def when_durable(self, on_done: OnDone) -> None:
-        """Call `on_done` once everything accepted so far is durable; at once if it is already."""
+        """Call `on_done` once everything accepted so far is durable; immediately if it already is."""
         if self.error is not None:
             on_done(self._offline(self.error))
         elif not self._builder.is_empty:
@@ -216,13 +216,13 @@ class OperationPipeline:
         try:
             await future
         except OutcomeUnknownError as error:
-            # The caller only waited; it has no outcome of its own.
+            # The caller only waited; no operation of its own has an unknown outcome.
             raise ContainerOfflineError(self.container_id, str(error)) from error
 
     def begin_checkpoint(self) -> CheckpointMark:
         """Begin a new frame, so that the log can be truncated right before the record that is added next.
 
-        The mark has the number of that record. Its address is known once the record is durable.
+        The mark holds the number of that record. Its address is set once the record is durable.
         """
         self._send()
         mark = CheckpointMark(self.sequence_number + 1, None, self.logged_bytes, self.frame_count)
@@ -259,8 +259,8 @@ class OperationPipeline:
             return
         try:
             future = self._log.append(parts, length)
-        except Exception as error:  # noqa: BLE001 - whatever it is, these records will never be in the log
-            # The log may have failed an earlier frame and say so only at the end of this turn.
+        except Exception as error:  # noqa: BLE001 - on any error these records will never be in the log
+            # The log may have failed an earlier frame and report that only at the end of this turn.
             done = [frame.future for frame in self._waiting_frames if frame.future.done()]
             causes = [future.exception() for future in done if not future.cancelled()]
             cause = next((cause for cause in causes if cause is not None), error)
@@ -277,19 +277,19 @@ class OperationPipeline:
         future.add_done_callback(lambda _: self._frame_done(frame))
 
     def _synced(self) -> None:
-        """Take in the frames whose futures the log has just ended, before anybody else hears of them."""
+        """Process the frames whose futures the log has just completed, before the futures' own callbacks run."""
         ended = list(takewhile(lambda frame: frame.future.done(), self._waiting_frames))
         try:
             for frame in ended:
                 self._frame_done(frame)
             if ended:
                 self.on_durable()
-        except Exception as fault:  # noqa: BLE001 - a bug of who was called; the log, which calls, has done its part
+        except Exception as fault:  # noqa: BLE001 - a bug in a callback; the calling log is not at fault
             self._report(fault, "what was due because operations became durable was not done to its end")
 
     def _frame_done(self, frame: _Frame) -> None:
         if frame.is_ended:
-            return  # Its future calls, too.
+            return  # The future's callback runs as well.
         frame.is_ended = True
         self._frames_in_flight -= 1
         self._bytes_in_flight -= frame.length
@@ -303,7 +303,7 @@ class OperationPipeline:
             self._break(error)
         now_s = self._loop.time()
         if now_s > self._last_done_s:
-            # The others that end at the same time were synced with it.
+            # Other frames that complete at the same time were covered by the same sync.
             sync_s = now_s - max(frame.sent_s, self._last_done_s)
             self.sync_s += (sync_s - self.sync_s) * _SYNC_WEIGHT
             self._last_done_s = now_s
@@ -317,7 +317,7 @@ class OperationPipeline:
         self.on_shrunk()
 
     def _commit_through(self, frame: _Frame) -> None:
-        """Tell the callers of every frame up to this one: once it is durable those before it are."""
+        """Run the callbacks of every frame up to this one; if it is durable, all earlier frames are."""
         waiting = self._waiting_frames
         while self.error is None and not frame.is_told:
             head = waiting.popleft()
@@ -349,9 +349,9 @@ class OperationPipeline:
         for on_done in callbacks:
             try:
                 on_done(error)
-            except Exception as fault:  # noqa: BLE001 - a bug of one caller; each case below says so loudly
+            except Exception as fault:  # noqa: BLE001 - a bug of one caller; all cases below report it
                 if error is not None:
-                    # The others must hear of the end all the same.
+                    # The remaining callbacks must still run.
                     self._report(fault)
                     continue
                 # A bug in applying a durable operation: the state in memory is in doubt, the log is not.
@@ -360,7 +360,7 @@ class OperationPipeline:
                 error = self._outcome_unknown(fault)
                 try:
                     on_done(error)
-                except Exception as second:  # noqa: BLE001 - reported; the others must hear of the end
+                except Exception as second:  # noqa: BLE001 - reported; the remaining callbacks must run
                     self._report(second)
 
     def _report(self, fault: Exception, what: str = "a caller could not be told of a failure") -> None:
@@ -369,7 +369,7 @@ class OperationPipeline:
         )
 
     async def close(self) -> None:
-        """Send what is waiting, wait for it, then accept nothing more."""
+        """Send the current frame, wait for all frames in flight, then accept nothing more."""
         self._send()
         if self._frames_in_flight:
             if self._idle is None or self._idle.done():
@@ -378,7 +378,7 @@ class OperationPipeline:
         self.abandon("stopped")
 
     def abandon(self, reason: str) -> None:
-        """Accept nothing more and end what waits; frames in the log's hands end when the log says so."""
+        """Accept nothing more and fail pending callbacks; frames given to the log end when the log completes them."""
         if self.error is None:
             self.error = ContainerOfflineError(self.container_id, reason)
         callbacks, self._callbacks = self._callbacks, []
@@ -392,7 +392,7 @@ class OperationPipeline:
 
 
 def completer(future: asyncio.Future[None]) -> OnDone:
-    """Return a callback that ends `future`."""
+    """Return a callback that completes `future`."""
 
     def done(error: BaseException | None) -> None:
         if future.done():

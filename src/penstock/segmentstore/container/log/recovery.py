@@ -1,4 +1,4 @@
-"""Recovery: a container's state from its log.
+"""Recovery: rebuilds a container's state from its log.
 
 Source: segment store specification, section 2.7.
 """
@@ -29,23 +29,23 @@ from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: A record may come again, byte for byte, while it is among so many that came last: some logs write a frame twice
-#: when the answer to the first write was lost. Anything else that goes back is corruption.
+#: A record may repeat, byte for byte, while it is among this many latest records: some logs write a frame twice when
+#: the answer to the first write was lost. Any other step back is corruption.
 REPEATED_RECORDS_MAX = 25
-#: Longer records are not kept for the comparison, only their length and checksum.
+#: For longer records only length and checksum are kept for the comparison.
 _KEPT_RECORD_LENGTH_MAX = 1024 * 1024
-#: Records that are no appends, or lie between the parts of a checkpoint, that are replayed before others get a turn.
+#: Records replayed one by one (not appends, or between the parts of a checkpoint) before yielding to the event loop.
 _REPLAY_STEP = 256
-#: Frames that are replayed before others get a turn: so many bytes, each frame with what it costs besides.
+#: Bytes of frames replayed before yielding to the event loop, and a frame's overhead in bytes.
 _TURN_BYTES = 64 * 1024
 _FRAME_COST_BYTES = 256
-#: The same of a frame that is read with many others, by the column.
+#: Overhead of a frame that is read by column together with others.
 _LONE_FRAME_COST_BYTES = 32
 _unpack_record_header = RECORD_HEADER.unpack_from
 
 
 class ReplayedLog(Protocol):
-    """What a recovery needs of a log: an opened `DurableLog`, or one that is only read (`ReadOnlyLog`)."""
+    """The interface of a log that recovery needs: an opened `DurableLog`, or a `ReadOnlyLog`."""
 
     @property
     def is_truncated(self) -> bool:
@@ -57,10 +57,10 @@ class ReplayedLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCheckpoint:
-    """A whole checkpoint that a recovery came by: the log may still be cut there.
+    """A complete checkpoint that recovery passed; the log can still be truncated there.
 
-    `sequence_number` is that of its first part, `address` that of the last frame before it, and up to there
-    `bytes_before` were read.
+    `sequence_number` is the number of its first part, `address` the address of the last frame before it, and
+    `bytes_before` the number of bytes read up to there.
     """
 
     sequence_number: int
@@ -70,9 +70,9 @@ class ReplayedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a recovery read: the last record's number, the last frame's address (None: an empty log), and counts.
+    """Result of a recovery: the last record's number, the last frame's address (None for an empty log), and counts.
 
-    `checkpoints`: those behind the one that it began with, in order.
+    `checkpoints`: checkpoints after the one recovery started from, in order.
     """
 
     last_sequence_number: int
@@ -86,25 +86,25 @@ class Recovered:
 
 
 class RepeatedRecords:
-    """The records that came last, to tell a harmless repetition from damage. Costs nothing per record."""
+    """The latest records, to distinguish a harmless repetition from corruption. Costs nothing per record."""
 
     __slots__ = ("_latest",)
 
     def __init__(self) -> None:
-        #: Records, or frames with the positions of entries in them, which are seldom looked for. Each is one record
-        #: at least; only the last `REPEATED_RECORDS_MAX` of all of them count.
+        #: Records, or frames with the positions of their entries; lookups are rare. Each item holds at least one
+        #: record; only the last `REPEATED_RECORDS_MAX` records count.
         self._latest: deque[Buffer | _Fingerprint | tuple[memoryview, list[int]]] = deque(maxlen=REPEATED_RECORDS_MAX)
 
     def add(self, records: Sequence[Buffer]) -> None:
-        """Remember the records of a frame. They must not change."""
+        """Remember the records of a frame. They must not be modified."""
         self._latest.extend(map(_kept, records[-REPEATED_RECORDS_MAX:]))
 
     def add_entries(self, frame: memoryview, starts: list[int]) -> None:
-        """Remember the records of the entries at `starts` of a frame. Neither changes any more."""
+        """Remember the records of the entries at `starts` of a frame. Neither may be modified."""
         self._latest.append((frame, starts[-REPEATED_RECORDS_MAX:]))
 
     def _last(self) -> Iterator[Buffer | _Fingerprint]:
-        """Yield what came last, the latest first."""
+        """Yield the latest records, newest first."""
         for item in reversed(self._latest):
             if isinstance(item, tuple):
                 frame, starts = item
@@ -114,7 +114,7 @@ class RepeatedRecords:
                 yield item
 
     def check(self, sequence_number: int, last: int, record: Buffer) -> None:
-        """Raise `ValueError` unless `record` is one of those that came last, byte for byte."""
+        """Raise `ValueError` unless `record` equals one of the latest records, byte for byte."""
         for kept in islice(self._last(), REPEATED_RECORDS_MAX):
             known = kept.sequence_number if isinstance(kept, _Fingerprint) else record_number(kept)
             if known == sequence_number:
@@ -126,7 +126,7 @@ class RepeatedRecords:
 
 @dataclass(frozen=True, slots=True)
 class _Fingerprint:
-    """What is kept of a long record."""
+    """Fingerprint of a long record."""
 
     sequence_number: int
     length: int
@@ -134,7 +134,7 @@ class _Fingerprint:
 
 
 def record_number(record: Buffer) -> int:
-    """Return a record's sequence number. Raises `ValueError` when it is too short to have one."""
+    """Return a record's sequence number. Raises `ValueError` if the record is too short."""
     try:
         number: int = _unpack_record_header(record)[1]
     except struct.error as error:
@@ -149,10 +149,10 @@ def _kept(record: Buffer) -> Buffer | _Fingerprint:
 
 
 class FirstCheckpoint:
-    """Finds the checkpoint that a recovery begins with, and keeps what was logged between its parts.
+    """Finds the checkpoint that recovery starts from, and keeps the records logged between its parts.
 
-    A log that was cut begins with part 0. One that was not may have parts before, of a checkpoint that its
-    incarnation did not live to finish; what lies before the parts of a whole one it shows.
+    A truncated log begins with part 0. Other logs may first contain parts of a checkpoint that its incarnation did not
+    complete. Records before the parts of a complete checkpoint are covered by it.
     """
 
     __slots__ = ("_is_begun", "_number", "is_complete", "later", "parts")
@@ -160,13 +160,13 @@ class FirstCheckpoint:
     def __init__(self) -> None:
         self.is_complete: bool = False
         self.parts: list[bytes] = []
-        #: Records behind part 0, which are to be replayed once the last part is there.
+        #: Records after part 0, replayed once the last part is read.
         self.later: list[Buffer] = []
         self._is_begun = False
         self._number = 0
 
     def add(self, record: Buffer) -> bool:
-        """Take the next record; return whether the checkpoint is complete with it. Raises `ValueError`."""
+        """Process the next record; return whether it completes the checkpoint. Raises `ValueError`."""
         if record[0] == Checkpoint.TYPE:
             number, operation = decode_operation(record)
             assert isinstance(operation, Checkpoint)
@@ -187,10 +187,10 @@ class FirstCheckpoint:
 
 
 class LaterCheckpoints:
-    """Finds the whole checkpoints behind the one that a recovery begins with, at most `count_max`.
+    """Finds the complete checkpoints after the one recovery starts from, at most `count_max`.
 
-    Without them a log that a crash left long could only be cut behind all of it, once long-term storage has all of it:
-    on a disk that is nearly full there may be no room for both.
+    Without them, a log that a crash left long could only be truncated at its end, after long-term storage has all of
+    it; a nearly full disk may not have room for both.
     """
 
     __slots__ = ("_count_max", "_next_part", "_open", "found")
@@ -198,12 +198,12 @@ class LaterCheckpoints:
     def __init__(self, count_max: int) -> None:
         self.found: list[ReplayedCheckpoint] = []
         self._count_max = count_max
-        #: The one whose last part has not come yet, and which part is to come.
+        #: The checkpoint whose last part is still missing, and the number of its next part.
         self._open: ReplayedCheckpoint | None = None
         self._next_part = 0
 
     def add(self, part: Checkpoint, before: LogAddress | None, bytes_before: int) -> None:
-        """Take the next part. `before`: the last frame before that of its beginning; None: the log is not cut there."""
+        """Process the next part. `before`: the frame before the checkpoint; None: it cannot be truncated here."""
         if part.part == 0:
             self._next_part = 0
             self._open = None if before is None else ReplayedCheckpoint(part.number, before, bytes_before)
@@ -232,12 +232,12 @@ async def recover(
     *,
     checkpoints_max: int = 64,
 ) -> Recovered:
-    """Replay every frame of an opened log into an empty `state`; call `progress` behind each, or each few.
+    """Replay every frame of an opened log into an empty `state`; call `progress` after every frame or few frames.
 
-    At most `checkpoints_max` places are remembered where the log may still be cut.
+    At most `checkpoints_max` positions are remembered at which the log can still be truncated.
 
-    Raises `CorruptionError` when the frames cannot be what was written, `LaterVersionError` when a later version has
-    written them; nothing may be served then.
+    Raises `CorruptionError` if the frames are not what was written, `LaterVersionError` if a later version wrote them.
+    The container must not serve in either case.
     """
     reader = RecordReader()
     latest = RepeatedRecords()
@@ -247,7 +247,7 @@ async def recover(
     address: LogAddress | None = None
     first = FirstCheckpoint()
     later = LaterCheckpoints(checkpoints_max)
-    #: The last frame before the record that is read, if that begins its frame.
+    #: The last frame before the current record, if that record begins its frame.
     cut: LogAddress | None = None
     cut_bytes = 0
     container = f"log of container {state.metadata.container_id}"
@@ -309,7 +309,7 @@ async def recover(
                         continue
                     number = record_number(record)
                     if number <= last:
-                        # Rare: what of this frame came before it counts among the latest, too.
+                        # Rare: earlier records of this frame also count among the latest.
                         latest.add(records)
                         records = []
                         latest.check(number, last, record)
@@ -331,7 +331,7 @@ async def recover(
                         if isinstance(operation, Checkpoint):
                             later.add(operation, cut, cut_bytes)
                         rare_count += 1
-                        if rare_count % _REPLAY_STEP == 0:  # A frame may hold very many, and each costs some 10 us.
+                        if rare_count % _REPLAY_STEP == 0:  # A frame may hold many of these, about 10 us each.
                             await asyncio.sleep(0)
                     elif first.add(record):
                         for _ in state.restore(*first.parts):
@@ -354,13 +354,13 @@ async def recover(
             except (KeyError, ValueError) as error:
                 raise CorruptionError(container, address, f"record cannot be replayed: {error!r}") from error
             if turn_bytes >= _TURN_BYTES:
-                # Other containers serve meanwhile, and the next frames are read.
+                # Let other containers serve, and let the next frames be read.
                 turn_bytes = 0
                 await asyncio.sleep(0)
     appends.flush()
     let_live()
     if log.is_truncated and not first.is_complete:
-        # It was truncated right before a checkpoint that was durable. Without that the container would come up empty.
+        # A log is truncated right before a durable checkpoint. Without that checkpoint the container would start empty.
         raise CorruptionError(
             container, address or 0, "the log was truncated, but the checkpoint that it then began with is gone"
         )

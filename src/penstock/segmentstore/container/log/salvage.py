@@ -1,9 +1,10 @@
-"""`LogSalvage`: makes of the intact frames of a damaged container log the records of a new one. A pure core.
+"""`LogSalvage`: builds the records of a new log from the intact frames of a damaged container log. A pure core.
 
-Frames and lost ranges go in, in the order of the log; records of the new log come out, numbered anew from 1. The new
-log begins with the first whole checkpoint. Up to the first lost operation everything is kept. After it an operation is
-kept only if what is left shows that nothing before it is missing, see `SalvagedSegments`. Or the new log begins with a
-checkpoint after all losses: then only segments whose bytes are gone lose anything. All rules: docs/recovery.md.
+Input: frames and lost ranges, in the order of the log. Output: records of the new log, renumbered from 1. The new log
+begins with the first complete checkpoint. Everything up to the first lost operation is kept. After it an operation is
+kept only if the remaining records show that nothing before it is missing, see `SalvagedSegments`. Alternatively, the
+new log begins with a checkpoint after all losses: then only segments with lost bytes lose anything. All rules:
+docs/recovery.md.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.damaged_log import LostRange
 
-#: Bytes that a record states again, at most.
+#: Maximum number of bytes in one record of carried bytes.
 _CARRIED_BYTES_MAX = 1024 * 1024
 
 
 class LogSalvage:
     """One salvage. Call `take` and `lose` in the order of the log, then `finish`.
 
-    `mark_key`: of the pinned record with the container's mark. Without the mark, no sweep of the new log's owner takes
-    chunks whose records were lost for chunks without a record. `start_at`: the number of the checkpoint that the new
-    log begins with, at the earliest; the bytes of all intact appends before it are in memory until then.
-    `keeps_system`: see `SalvagedSegments`.
+    `mark_key`: key of the pinned record with the container's mark. Without the mark, no sweep of the new log's owner
+    mistakes chunks whose records were lost for orphans. `start_at`: minimum number of the checkpoint that the new log
+    begins with; the bytes of all intact appends before it are kept in memory until then. `keeps_system`: see
+    `SalvagedSegments`.
 
     Attributes:
         whole_checkpoints: numbers of the whole checkpoints after the last loss, ascending.
@@ -59,7 +60,7 @@ class LogSalvage:
         keeps_system: bool = False,
     ) -> None:
         self.report: SalvageReport = SalvageReport(container_id)
-        #: Number of the last record that was read before any was lost; 0: none was.
+        #: Number of the last record read before any loss; 0 if none was.
         self.whole_until: int = 0
         self.whole_checkpoints: list[int] = []
         self._start_at = start_at
@@ -74,32 +75,32 @@ class LogSalvage:
         self._is_gap = False
         #: Whether an operation was lost, in front of the base or after it.
         self._has_lost = False
-        #: The checkpoint that is being read, as the base or for what it shows.
+        #: Parts of the checkpoint being read, either as the base or as evidence.
         self._parts: list[ContainerSnapshot] = []
         self._part_number = -1
-        #: Whether an operation was lost after the first part of it.
+        #: Whether an operation was lost after its first part.
         self._has_lost_since_part = False
-        #: The number that the first part of a checkpoint has in the new log, by its number in the old one.
+        #: The last checkpoint whose first part is in the new log: its number in the old log, and in the new one.
         self._new_part_number = (-1, -1)
         self._has_base = False
         #: Records between the parts of the base.
         self._later: list[Buffer] = []
-        #: What is known of segments' bytes before the base, by segment: offset and bytes.
+        #: Known bytes of segments before the base, by segment: offset and bytes.
         self._bytes: dict[int, list[tuple[int, bytes]]] = {}
 
     # Input.
 
     def lose(self, lost: LostRange) -> None:
-        """Take note that part of the log is not intact."""
+        """Record that part of the log is damaged."""
         self.report.note_lost(lost)
         self._is_gap = True
-        # A record that began before it is not complete, and the rest of one that ends after it is a leftover.
+        # A record that began before the range is incomplete; the rest of one that ends after it is ignored.
         self._reader = RecordReader()
 
     def take(self, frame: bytes) -> Iterator[Buffer]:
-        """Take an intact frame; yield the records of the new log that follow from it.
+        """Process an intact frame; yield the records of the new log that result from it.
 
-        Raises `LaterFormatError` for what only a later version reads.
+        Raises `LaterFormatError` for formats that only a later version can read.
         """
         view = memoryview(frame)
         position = 1
@@ -115,7 +116,7 @@ class LogSalvage:
             self.lose(LostRange(f"record {self._last + 1}", 0, 0, f"a frame cannot be read: {error}"))
 
     def finish(self) -> Iterator[Buffer]:
-        """End the new log; yield its last records. `report` is complete then."""
+        """Finish the new log; yield its last records. `report` is then complete."""
         if self._is_gap:
             self._note_lost_records(None)
         report = self.report
@@ -129,7 +130,7 @@ class LogSalvage:
         return self._segments.forgotten_names
 
     def add(self, operation: RareOperation) -> bytes:
-        """Return the record of a further operation, which ends the new log."""
+        """Return the record of one more operation, which ends the new log."""
         return self._encode(operation)
 
     # Records.
@@ -148,7 +149,7 @@ class LogSalvage:
         except LaterFormatError:
             raise
         except (KeyError, ValueError) as error:
-            # It was written after something that is not there, although no frame is missing.
+            # It depends on a record that is missing, although no frame is missing.
             self.lose(LostRange(f"record {number}", 0, 0, f"it does not follow what is before it: {error!r}"))
             self._note_lost_records(None)
             yield from self._take_after_loss(record)
@@ -173,7 +174,7 @@ class LogSalvage:
         for loss in self.report.segments.values():
             loss.is_exact = False
         if self._has_base:
-            # What comes of a checkpoint that began before does not show what was lost after its beginning.
+            # A checkpoint that began before the loss does not show operations lost after its beginning.
             self._part_number = -1
 
     def _take_operation(self, record: Buffer) -> Iterator[Buffer]:
@@ -196,9 +197,9 @@ class LogSalvage:
                 yield self._renumbered(record) if kept is operation else self._encode(kept)
 
     def _renumbered_part(self, operation: Checkpoint) -> Iterator[Buffer]:
-        """Yield a part of a checkpoint after the base, if its first part is in the new log, too.
+        """Yield a part of a checkpoint after the base, if its first part is also in the new log.
 
-        None of those that show segments longer than they are now: the new log could be cut there.
+        Skips parts that show segments longer than they are now: the new log could be truncated there.
         """
         decode_snapshot(operation.snapshot, self._container_id)
         if self._segments.has_cut:
@@ -231,7 +232,7 @@ class LogSalvage:
         return encode_operation(self._number, operation)
 
     def _gather(self, operation: Checkpoint) -> bool:
-        """Take a part of a checkpoint; return whether all of its parts are there."""
+        """Add a part of a checkpoint; return whether all its parts are present."""
         if operation.part == 0:
             self._parts, self._later = [], []
             self._part_number = operation.number
@@ -244,7 +245,7 @@ class LogSalvage:
         return operation.is_last
 
     def _learn(self, operation: Checkpoint) -> None:
-        """Learn from a checkpoint after a loss how long the segments were."""
+        """Learn the lengths of segments from a checkpoint after a loss."""
         is_whole = self._gather(operation)
         snapshot = decode_snapshot(operation.snapshot, self._container_id)
         self._segments.note_truths(snapshot, is_exact=bool(self._parts))
@@ -269,7 +270,7 @@ class LogSalvage:
             self._later.append(bytes(record))
 
     def _begin(self) -> Iterator[Buffer]:
-        """Begin the new log with the checkpoint that is complete now, if it leads to all that it needs."""
+        """Begin the new log with the now complete checkpoint, if it covers everything it needs."""
         parts, later = self._parts, self._later
         self._parts, self._later = [], []
         carried: list[CarriedBytes] = []
@@ -284,7 +285,7 @@ class LogSalvage:
         self._has_lost = self._has_lost and self._has_lost_since_part
         self._segments.is_behind = self._has_lost
         if not (cut_ids or self._has_lost):
-            # Whatever was lost before: the checkpoint has its effect, and all bytes are there.
+            # The checkpoint includes the effect of all lost operations, and no bytes are missing.
             self.report.lost_operation_count = 0
         self._segments.restore(parts)
         for segment_id in cut_ids:
@@ -302,8 +303,8 @@ class LogSalvage:
     ) -> tuple[list[ContainerSnapshot], list[CarriedBytes]] | None:
         """Return a checkpoint after lost operations, and the bytes that neither it nor long-term storage has.
 
-        A segment whose bytes are not all there ends where the first is missing. None if the checkpoint is of no use: a
-        segment of the container's own is not whole, or merges before it are not in long-term storage.
+        A segment with missing bytes ends at the first missing one. None if the checkpoint is unusable: a system segment
+        is incomplete, or merges before it are not in long-term storage.
         """
         stored_lengths = {each.segment_id: each.storage_length for part in parts for each in part.segments}
         lengths = {each.segment_id: each.length for part in parts for each in part.segments}
@@ -333,7 +334,7 @@ class LogSalvage:
         return completed, carried
 
     def _carried(self, segment_id: int, start: int, end: int) -> tuple[int, list[CarriedBytes]]:
-        """Return how far the bytes of a segment from `start` to `end` are known, and the bytes."""
+        """Return up to where the bytes of a segment from `start` to `end` are known, and those bytes."""
         pieces: list[CarriedBytes] = []
         for offset, data in sorted(self._bytes.get(segment_id, ()), key=_offset_of):
             stop = min(offset + len(data), end)

@@ -1,6 +1,7 @@
-"""`SalvagedSegments`: the segments of a log that is being salvaged, as far as it takes to know what still fits.
+"""`SalvagedSegments`: the segments of a log being salvaged, with the state needed to decide which operations still
+apply.
 
-Names, lengths and flags, without bytes. `apply` refuses what `ContainerState.replay` would refuse, so that the new log
+Names, lengths and flags, without bytes. `apply` rejects what `ContainerState.replay` would reject, so that the new log
 can be replayed. `apply_after_loss` is for operations after lost ones; its rules are in docs/recovery.md.
 """
 
@@ -35,7 +36,7 @@ from penstock.segmentstore.container.log.salvage_report import SalvageReport, Se
 from penstock.segmentstore.container.metadata import ContainerSnapshot, SegmentSnapshot, decode_record
 from penstock.segmentstore.container.segment import SegmentFlags
 
-#: Records of the container about its own storage: they hold for each other only as a whole.
+#: Records of the container about its own storage: only valid together.
 _BOOKKEEPING = (
     UpdatePinned,
     Forget,
@@ -50,7 +51,7 @@ _BOOKKEEPING = (
 
 @dataclass(slots=True)
 class SalvagedSegment:
-    """A segment as of the last operation that was kept. `is_cut`: it lost what followed."""
+    """A segment as of the last kept operation. `is_cut`: its later operations were lost."""
 
     id: int
     name: str
@@ -65,7 +66,7 @@ class SalvagedSegment:
 
     @property
     def is_system(self) -> bool:
-        """Whether it is one of the container's own."""
+        """Whether it is a system segment."""
         return bool(self.flags & SegmentFlags.SYSTEM)
 
     @property
@@ -75,10 +76,10 @@ class SalvagedSegment:
 
 
 class SalvagedSegments:
-    """All segments of one container; losses go into `report`.
+    """All segments of one container; losses are added to `report`.
 
-    `keeps_system`: operations on the container's own segments are kept after a loss by the same rules as others, and so
-    are records of how those are stored. Otherwise none of them is.
+    `keeps_system`: after a loss, operations on system segments are kept by the same rules as those on other segments,
+    and so are the records of how they are stored. Otherwise none is.
     """
 
     def __init__(self, report: SalvageReport, *, keeps_system: bool) -> None:
@@ -87,20 +88,21 @@ class SalvagedSegments:
         self._by_id: dict[int, SalvagedSegment] = {}
         self._by_name: dict[str, SalvagedSegment] = {}
         self._merges: dict[int, tuple[int, int]] = {}
-        #: The highest id of a segment before any loss; and segments that were brought back into memory after one.
+        #: The highest segment id before any loss; and segments that were activated after one.
         self._id_max = 0
         self._activated: dict[int, SegmentSnapshot] = {}
-        #: Whether one of the container's own has lost something.
+        #: Whether a system segment has lost something.
         self._is_system_cut = False
-        #: Of segments that were forgotten after a loss: storage should have nothing of that name.
+        #: Names of segments that were forgotten after a loss: storage should have nothing under these names.
         self.forgotten_names: set[str] = set()
-        #: Whether a segment has ended before its time.
+        #: Whether a segment was cut short.
         self.has_cut: bool = False
-        #: Whether records of the container about its own storage were lost: long-term storage is ahead of them.
+        #: Whether records of the container about its own storage were lost: long-term storage is newer than the
+        #: remaining ones.
         self.is_behind: bool = False
 
     def restore(self, snapshots: Iterable[ContainerSnapshot]) -> None:
-        """Begin with what a whole checkpoint says."""
+        """Begin with the segments of a complete checkpoint."""
         self._by_id.clear()
         self._by_name.clear()
         self._merges.clear()
@@ -111,11 +113,11 @@ class SalvagedSegments:
                 self._add(stored)
 
     def cut(self, segment_id: int) -> None:
-        """Take note that a segment ends here for good: it lost what followed."""
+        """Mark a segment as cut: its later operations were lost, and it accepts no more."""
         self._by_id[segment_id].is_cut = self.has_cut = True
 
     def concerns_cut(self, operation: Operation) -> bool:
-        """Return whether an operation is on a segment that lost what followed."""
+        """Return whether an operation is on a segment that was cut."""
         if not self.has_cut or isinstance(operation, (Create, Activate, Deactivate, Forget, UpdatePinned, Checkpoint)):
             return False
         if isinstance(operation, TruncateMany):
@@ -155,7 +157,8 @@ class SalvagedSegments:
     # Before any loss.
 
     def apply(self, operation: Operation) -> None:
-        """Apply an operation that follows all before it. Raises `KeyError`, `ValueError` when it cannot."""
+        """Apply an operation that follows all operations before it. Raises `KeyError`, `ValueError` if it does not
+        apply."""
         by_id = self._by_id
         match operation:
             case Append():
@@ -192,7 +195,7 @@ class SalvagedSegments:
             case Deactivate():
                 for segment_id in operation.segment_ids:
                     self._forget(segment_id)
-                    # Long-term storage has all of it, and its record says so.
+                    # Long-term storage has all of it, according to its record.
                     self._report.segments.pop(segment_id, None)
             case Activate():
                 self._add(decode_record(operation.record))
@@ -235,7 +238,7 @@ class SalvagedSegments:
     # After a loss.
 
     def apply_after_loss(self, operation: Operation) -> Sequence[Operation]:
-        """Apply what is certain to follow, and return that. Losses are noted."""
+        """Apply the operation, or the part of it, that certainly applies, and return it. Losses are recorded."""
         match operation:
             case Append():
                 if self._follows(operation.segment_id, operation.offset):
@@ -280,7 +283,7 @@ class SalvagedSegments:
         return []
 
     def _forget_after_loss(self, operation: Forget) -> Sequence[Operation]:
-        """Forget a segment of which long-term storage holds nothing, though its deletion or merge may be lost."""
+        """Forget a segment that long-term storage has nothing of, even if its deletion or merge was lost."""
         segment = self._by_id.get(operation.segment_id)
         if segment is None or segment.is_system:
             return []
@@ -296,7 +299,7 @@ class SalvagedSegments:
         return is_old and stored.name not in self._by_name
 
     def _whole(self, segment_id: int) -> SalvagedSegment | None:
-        """Return a segment that has lost nothing so far, and of which operations are kept."""
+        """Return a segment without losses whose operations are kept."""
         segment = self._by_id.get(segment_id)
         if segment is None or segment.is_cut or segment.is_gone or (segment.is_system and not self._keeps_system):
             return None
@@ -308,7 +311,7 @@ class SalvagedSegments:
 
     def _may_truncate(self, segment_id: int, offset: int) -> bool:
         segment = self._whole(segment_id)
-        # The index of a table is as old as the container's records of storage: it leads to what was truncated since.
+        # A table's index is as old as the container's storage records: it refers to entries truncated since.
         is_old_index = segment is not None and self.is_behind and bool(segment.flags & SegmentFlags.TABLE)
         return segment is not None and not is_old_index and offset <= segment.length
 
@@ -340,7 +343,7 @@ class SalvagedSegments:
         if segment is not None and segment.is_system:
             return
         if isinstance(operation, Delete):
-            self._report.segments.pop(segment_id, None)  # It is gone, as it should be.
+            self._report.segments.pop(segment_id, None)  # The segment is deleted in the new log, too.
             return
         self._report.dropped[type(operation).__name__] += 1
         match operation:
@@ -351,10 +354,10 @@ class SalvagedSegments:
                 self._lose(segment_id, operation.length, operation.length, 0)
 
     def _lose(self, segment_id: int, offset: int, end: int, event_count: int) -> None:
-        """Note that ``[offset, end)`` of a segment does not follow what is left of it."""
+        """Record that ``[offset, end)`` of a segment does not follow its remaining bytes."""
         segment = self._by_id.get(segment_id)
         if segment is not None and (segment.is_system or segment.is_gone):
-            segment.is_cut = True  # What long-term storage has of it decides where it ends.
+            segment.is_cut = True  # Its end is determined by its length in long-term storage.
             self._is_system_cut = self._is_system_cut or segment.is_system
             return
         if segment is not None:
@@ -370,12 +373,13 @@ class SalvagedSegments:
         loss.event_count += event_count
 
     def _note_evidence(self, operation: Operation) -> None:
-        """Learn from a record that is not kept which segments there were, and how long they were."""
+        """Learn from a record that is not kept which segments existed, and their lengths."""
         match operation:
             case Activate():
                 stored = decode_record(operation.record)
                 if stored.segment_id <= self._id_max and stored.segment_id not in self._by_id:
-                    # It was put away before the loss, or its record was lost: long-term storage has all of it so far.
+                    # It was deactivated before the loss, or its record was lost: long-term storage has all of its bytes
+                    # so far.
                     self._activated[stored.segment_id] = stored
                 else:
                     self._note_truth(stored, is_exact=False)
@@ -386,7 +390,7 @@ class SalvagedSegments:
                     self._lose(operation.segment_id, end, end, 0)
 
     def note_truths(self, snapshot: ContainerSnapshot, *, is_exact: bool) -> None:
-        """Learn the same from a part of a checkpoint that is not kept. `is_exact`: it began after the last loss."""
+        """Learn from a part of a checkpoint that is not kept. `is_exact`: it began after the last loss."""
         for stored in snapshot.segments:
             self._note_truth(stored, is_exact=is_exact)
 
