@@ -1,4 +1,4 @@
-"""`for_each`: one request for each of many names, a bounded number at a time, each with a result of its own."""
+"""`for_each`: one request per name, with bounded concurrency and a separate result for each name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from penstock.model.errors import PenstockError
 T = TypeVar("T")
 Name = TypeVar("Name")
 
-#: Requests that are begun before others have their turn: what answers come in at once begins as many at once, and each
-#: may be two tenths of a millisecond of work.
+#: Requests started in one turn of the event loop. Answers that arrive together start as many requests together, and
+#: each may cost 0.2 ms.
 STARTS_PER_TURN = 16
 
 
 class _Turns:
-    """Lets so many go on in each turn of the event loop, in the order in which they came."""
+    """Admits `STARTS_PER_TURN` waiters in each turn of the event loop, in FIFO order."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ class _Turns:
         self._count = 0
         while self._waiting and self._count < STARTS_PER_TURN:
             waiter = self._waiting.popleft()
-            if not waiter.done():  # Nor cancelled.
+            if not waiter.done():  # It may have been cancelled.
                 waiter.set_result(None)
                 self._count += 1
         if self._count:
@@ -53,14 +53,14 @@ async def for_each(
 
     No more than `STARTS_PER_TURN` begin in one turn of the event loop.
 
-    Errors that are no `PenstockError` end the call; so does its cancellation, and then nothing of it goes on.
+    Errors other than `PenstockError` end the call. On an error or a cancellation all requests are cancelled.
     """
     results: list[T | PenstockError] = [PenstockError("not asked")] * len(names)
     waiting = iter(enumerate(names))
     turns = _Turns()
 
     async def work() -> None:
-        """Has had its turn for the first."""
+        """Process names until none is left. The caller has already waited for the turn of the first request."""
         for at, name in waiting:
             try:
                 results[at] = await request(name)

@@ -1,4 +1,4 @@
-"""Python's garbage collector in a server: what is looked at, and how often."""
+"""Tuning of Python's garbage collector for servers: which objects a collection traverses, and how often."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import gc
 import sys
 from collections.abc import Mapping
 
-#: Objects made, less those that went by themselves, between two collections of the youngest. Python's 700 are made by
-#: a few appends; nearly all of them go by themselves soon, and each collection in between looks at them for nothing.
+#: Allocations minus deallocations between two collections of the youngest generation. Python's default of 700 is
+#: reached after a few appends, whose objects are nearly all short-lived, so that most collections find nothing.
 _YOUNG_OBJECTS_MAX = 2_000
-#: What lives on is looked at again after a few of these, before it is so much that the look takes 10 ms. What lives on
-#: then is put away: no collection looks at it any more, until ...
+#: Young collections between two of the middle generation, which must stay below 10 ms. Its survivors are frozen: no
+#: later collection traverses them, until a full collection.
 _YOUNG_COLLECTIONS_MAX = 1
-#: ... there are twice as many objects, of any kind, as there were after the last look at all, and so many more. Such a
-#: look takes 20 ms for 100 000.
+#: A full collection runs when the process has twice as many objects, of any kind, as after the last one, plus this
+#: many. It takes 20 ms for 100 000 objects.
 _GROWTH_MIN = 5_000_000
-#: Collections of the middle between two of all: where things are put away there is nothing in between to look at.
+#: Middle collections between two full ones. Survivors are frozen after each, so the middle generation stays empty.
 _MIDDLE_COLLECTIONS_MAX = 0
 
 
-#: Objects made since the last look that are worth one when it is known that they live long.
+#: Minimum number of new long-lived objects for which `let_live` runs a collection.
 _LASTING_OBJECTS_MIN = 1_600
 
 _is_settled = False
 
 
 class _PutAway:
-    """Puts away what has outlived two collections, so that none ever looks at much.
+    """Freezes objects that have survived two collections, so that no collection traverses many objects.
 
-    Python's own looks at all objects come whenever a quarter is new, and take seconds in a process that keeps millions.
-    What is put away goes when nothing refers to it, as always; only a cycle that becomes garbage there stays until the
-    next look at all. That comes when there are twice as many objects, so such cycles never are more than what was there
-    after the last look, and `growth_min`. A process that grows looks at all seldom, one that does not never.
+    Python runs a full collection whenever a quarter of the objects is new, which takes seconds in a process that keeps
+    millions. Frozen objects are still freed by their reference counts; only a cycle that becomes garbage stays until
+    the next full collection. That runs when the number of objects has doubled, so garbage cycles never exceed the
+    number of objects after the last full collection plus `growth_min`. A process that grows rarely runs a full
+    collection; one that does not grow never runs one.
     """
 
     def __init__(self, growth_min: int) -> None:
@@ -40,11 +41,11 @@ class _PutAway:
 
     def _begin(self) -> None:
         self._is_all_awaited = False
-        # Told from the allocator's pages, in a millisecond; to count what is put away takes as long as a look at it.
+        # Estimated from the allocator in a millisecond. Counting frozen objects takes as long as a full collection.
         self._objects_max = 2 * sys.getallocatedblocks() + self._growth_min
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
-        """Be told of a collection by Python; it begins none itself."""
+        """The callback of `gc.callbacks`. It starts no collection."""
         if phase != "stop" or info["generation"] == 0:
             return
         if info["generation"] == 2:
@@ -53,7 +54,7 @@ class _PutAway:
         elif self._is_all_awaited:
             return
         elif sys.getallocatedblocks() > self._objects_max:
-            # The next collection is one of all: nothing lies between.
+            # The next collection of the middle generation is then a full one.
             gc.unfreeze()
             self._is_all_awaited = True
         else:
@@ -61,14 +62,14 @@ class _PutAway:
 
 
 def settle_collector() -> None:
-    """Tell the collector that the process has started.
+    """Freeze what the start of the process has allocated, and set the thresholds of the collector.
 
-    What the start left lives as long as the process: no collection needs to look at it again. From now on young objects
-    are looked at more seldom; 2000 of them take about half a millisecond if they live on, and next to nothing if not.
-    Python counts what goes against what is made, so that where many old objects go there are several times as many
-    young ones. What then lives on is put away likewise, see `_PutAway`. Once is enough.
+    Objects made at start live as long as the process, so no collection needs to traverse them. Young collections become
+    rarer; one of 2000 objects takes about half a millisecond if they survive, and almost nothing if not. Python counts
+    allocations minus deallocations, so where many old objects are freed, a collection covers several times as many
+    young ones. Survivors are frozen, see `_PutAway`. One call per process is enough.
     """
-    global _is_settled  # the collector is the process's, too
+    global _is_settled  # The collector is global to the process, too.
     gc.collect()
     gc.freeze()
     if not _is_settled:
@@ -78,12 +79,12 @@ def settle_collector() -> None:
 
 
 def let_live() -> None:
-    """Tell the collector, in the course of making very many objects, that what was just made lives long.
+    """Freeze the objects that were just made, when the caller makes very many that live long.
 
-    Else it looks at all of them together sooner or later, which takes 20 ms for 100 000 and holds the process up. What
-    is garbage among the young is collected first; of all else that lives at this moment, cycles that become garbage
-    later stay for good. So this is for starts, not for what goes on all the time. Does nothing in a process that
-    did not `settle_collector`: it may be somebody else's program.
+    Otherwise a later collection traverses all of them at once, which takes 20 ms for 100 000 objects and blocks the
+    process. Garbage among the young objects is collected first. All other objects that are alive now are frozen: cycles
+    of them that become garbage later are not collected before the next full collection. So this is for the start, not
+    for steady operation. Has no effect without `settle_collector`: the process may not be a server of ours.
     """
     if _is_settled and gc.get_count()[0] >= _LASTING_OBJECTS_MIN:
         gc.collect(1)

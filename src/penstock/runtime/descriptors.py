@@ -1,8 +1,8 @@
-"""File descriptors: how many this process may have, and how many of them connections may take.
+"""File descriptors: how many this process may have, and how many of them connections may use.
 
-Every connection takes a descriptor, and so does every file that a container opens to go on. When connections have taken
-them all, logs cannot get their next file: containers end, and cannot start again. So some are set aside for files, and
-the limits of connections follow from what remains.
+Each connection uses a descriptor, and so does each file that a container opens. If connections used all of them, logs
+could not open their next file: containers would stop and could not restart. So some descriptors are reserved for
+files, and the connection limits follow from the remaining ones.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if sys.platform != "win32":
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: What counts as "as many as you like".
+#: Stands for "unlimited".
 _BOUNDLESS = 1 << 20
-#: A kernel that says "unlimited" has a bound of its own, which is far above this.
+#: Where the hard limit is "unlimited", the kernel has a maximum of its own, which is far above this.
 _RAISED_MAX = 1 << 20
-#: Connections that wait to be accepted may be accepted all at once: so many, as a share of those that are served.
+#: Size of the accept backlog as a fraction of the connections served: all of the backlog may be accepted at once.
 _BACKLOG_SHARE = 8
 _CONNECTIONS_MIN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class DescriptorSettings:
-    """How the descriptors of a process are shared out.
+    """How the descriptors of a process are divided.
 
     Attributes:
-        reserved_count: set aside for files, pipes and listening sockets; at most half of all. Up to half of them are
+        reserved_count: reserved for files, pipes and listening sockets; at most half of all. Up to half of them are
             for chunks that are kept open, so that a flush need not open its own.
-        controller_percent: of the rest, where a controller and a segment store share a process, the share for gRPC
-            connections of the controller.
+        controller_percent: where a controller and a segment store share a process, the share of the remaining
+            descriptors for gRPC connections of the controller.
     """
 
     reserved_count: int = 2048
@@ -51,13 +51,13 @@ class DescriptorSettings:
 
 @dataclass(frozen=True, slots=True)
 class DescriptorBudget:
-    """What connections of a process may take.
+    """How many descriptors each use may take.
 
     Attributes:
         segment_store_connections: connections of a segment store that are served at once.
-        controller_connections: likewise, of gRPC.
+        controller_connections: the same, for gRPC.
         accept_backlog: connections of a segment store that may wait to be accepted; they come on top for a moment.
-        open_chunks: chunks of long-term storage that may be kept open; of what is set aside.
+        open_chunks: chunks of long-term storage that may be kept open; part of the reserved descriptors.
     """
 
     segment_store_connections: int
@@ -67,9 +67,9 @@ class DescriptorBudget:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of this process to its hard limit, as far as the system lets it; return what it is then.
+    """Raise the soft limit of this process to its hard limit, as far as the system allows; return the new soft limit.
 
-    For the start of a process that is a server: children inherit it.
+    For the start of a server process: child processes inherit the limit.
     """
     if sys.platform == "win32":
         return _BOUNDLESS
@@ -79,7 +79,7 @@ def raise_descriptor_limit() -> int:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError) as error:
-            # macOS says "unlimited" and means less.
+            # macOS reports "unlimited" but refuses large values.
             logger.warning("the limit of %d descriptors cannot be raised to %d: %s", soft, wanted, error)
     return descriptor_limit()
 
@@ -95,7 +95,7 @@ def descriptor_limit() -> int:
 def share_descriptors(
     limit: int, settings: DescriptorSettings, *, has_segment_store: bool, has_controller: bool
 ) -> DescriptorBudget:
-    """Return what is left for connections of `limit` descriptors, and what of the others is for chunks."""
+    """Return how `limit` descriptors are divided between connections and chunks."""
     reserved = min(settings.reserved_count, limit // 2)
     rest = limit - reserved
     controller = 0

@@ -1,9 +1,9 @@
-"""`Disk`: files and directories behind one narrow interface, so that a simulated disk can stand in.
+"""`Disk`: files and directories behind one narrow interface, which a simulated disk implements, too.
 
 All calls block; run them through `Runtime.work`. Durability contract, which the simulated disk enforces:
 
 - `write` is durable after a later `sync` of the same file returned; a crash before may drop, keep or tear it.
-- `write_synced` is durable when it returns; a crash before may drop, keep or tear it. Of other writes it says nothing.
+- `write_synced` is durable when it returns; a crash before may drop, keep or tear it. It does not sync other writes.
 - `create`, `rename`, `link` and `remove` are durable after `sync_directory` of the parent directory.
 - `sync` that raises leaves the unsynced bytes in an unknown state: the caller must not retry and call it success.
 """
@@ -23,27 +23,27 @@ from penstock.model.errors import DataDirectoryInUseError, StorageFullError
 from penstock.model.segments import Buffer
 
 _IOV_MAX = 1024
-#: Write and sync in one call (Linux 4.7). None where the system does not know it.
+#: Write and sync in one call (Linux 4.7). None where the system does not support it.
 _SYNCED_WRITE: int | None = getattr(os, "RWF_DSYNC", None)
-#: How systems and file systems refuse flags of a write that they do not know.
+#: Errors by which kernels and file systems refuse unknown flags of a write.
 _REFUSED_FLAGS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
-#: How often `LocalDisk.lock` begins again when the file is removed or replaced while it is being locked.
+#: Attempts of `LocalDisk.lock` when the file is removed or replaced while it is being locked.
 _LOCK_ATTEMPTS_MAX = 10
 
-#: A directory in the root of each ext2, ext3 and ext4 volume, for what `fsck` recovers. Root alone can list it.
+#: A directory in the root of each ext2, ext3 and ext4 volume, for files recovered by `fsck`. Only root can list it.
 LOST_AND_FOUND = "lost+found"
 
 
 def is_full_error(error: BaseException) -> bool:
-    """Say whether a call to a disk failed for want of room."""
+    """Return whether a disk call failed because the disk or a quota is full."""
     return isinstance(error, StorageFullError) or (
         isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     )
 
 
 def write_error(error: OSError, length: int, path: str) -> BaseException:
-    """Return what is to be raised for an error while `length` bytes were written."""
+    """Return the error to raise for an error that occurred while `length` bytes were written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         full = StorageFullError(f"no space left while writing {length} bytes to {path}")
         full.__cause__ = error
@@ -53,24 +53,24 @@ def write_error(error: OSError, length: int, path: str) -> BaseException:
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """Room on a file system, in bytes: what this user may still write, and all there is."""
+    """Space on a file system, in bytes: available to this user, and total."""
 
     free_bytes: int
     total_bytes: int
 
     def is_below(self, mark_bytes: int, share_percent_max: int) -> bool:
-        """Say whether less is free than `mark_bytes`, or than that share of all there is, whichever is smaller."""
+        """Return whether less is free than the smaller of `mark_bytes` and the given share of the total."""
         return self.free_bytes < min(mark_bytes, self.total_bytes * share_percent_max // 100)
 
 
 class SharedByte(Protocol):
-    """One byte of a file, as all processes of this machine see it. A look costs no system call."""
+    """One byte of a file, shared by all processes of this machine. Reading it costs no system call."""
 
     def value(self) -> int:
-        """Return the byte, as the last write of any process left it: from when that write has returned on."""
+        """Return the byte as last written by any process, as soon as that write has returned."""
 
     def close(self) -> None:
-        """Look no more."""
+        """Release the mapping."""
 
 
 class DiskFile(Protocol):
@@ -83,13 +83,13 @@ class DiskFile(Protocol):
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
         """Write all buffers one after another at `offset`, return the byte count.
 
-        Raises `StorageFullError`, `OSError`; some of the bytes may be written then.
+        Raises `StorageFullError`, `OSError`; some of the bytes may have been written.
         """
 
     def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        """Write as `write` does, and return when these bytes are durable, with the length that shows them.
+        """Write as `write` does, and return when these bytes, and the file length that covers them, are durable.
 
-        Raises as `write` and `sync` do; which of the two failed cannot be told.
+        Raises what `write` and `sync` raise; the error does not show which of the two failed.
         """
 
     def read(self, offset: int, length: int) -> bytes:
@@ -102,20 +102,20 @@ class DiskFile(Protocol):
         """Make the data written so far durable (fdatasync: data, and the length if it changed)."""
 
     def truncate(self, length: int) -> None:
-        """Cut or extend the file with zeros."""
+        """Truncate the file, or extend it with zeros."""
 
     def is_linked(self) -> bool:
-        """Say whether a name still leads to this file (False after it was removed or replaced)."""
+        """Return whether a name still leads to this file (False after it was removed or replaced)."""
 
     def share(self, offset: int) -> SharedByte | None:
-        """Return the byte at `offset`, which must be there and stay there; None where that is not possible."""
+        """Return the byte at `offset`, which must exist until it is closed; None where the file cannot be mapped."""
 
     def close(self) -> None:
-        """Close the file. Not a sync."""
+        """Close the file, without a sync."""
 
 
 class LockState(Enum):
-    """Whether others find a lock that is held, by the path that it was taken by."""
+    """Whether the path by which a lock was taken still leads to the locked file."""
 
     IN_PLACE = "the path leads to the locked file"
     FILE_GONE = "the directory is the same, but the file was removed or replaced: others can lock the path"
@@ -126,32 +126,32 @@ class DiskLock(Protocol):
     """An exclusive lock held by this process."""
 
     def state(self) -> LockState:
-        """Say whether the path still leads to what is locked. Raises `OSError` when that cannot be found out."""
+        """Return whether the path still leads to the locked file. Raises `OSError` if that cannot be determined."""
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
 
 class Disk(Protocol):
     """A file system."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True) -> DiskFile:
-        """Open a file. `create`: make it if absent; with `exclusive` fail if present (`FileExistsError`)."""
+        """Open a file. `create`: create it if absent; with `exclusive` fail if present (`FileExistsError`)."""
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its missing parents, durably; fine if it is there."""
+        """Create a directory and its missing parents, durably; succeeds if it exists."""
 
     def list_directory(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""
 
     def exists(self, path: str) -> bool:
-        """Say whether the path leads to something."""
+        """Return whether the path exists."""
 
     def rename(self, source: str, target: str) -> None:
         """Move a file atomically, replacing `target`."""
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second name, atomically. Raises `FileExistsError` when `target` is there already."""
+        """Give a file a second name, atomically. Raises `FileExistsError` when `target` exists."""
 
     def remove(self, path: str) -> None:
         """Remove a file. Raises `FileNotFoundError`."""
@@ -169,11 +169,11 @@ class Disk(Protocol):
         """
 
     def space(self, path: str) -> DiskSpace:
-        """Return how much room the file system has that `path`, which exists, lies on."""
+        """Return the space on the file system of `path`, which must exist."""
 
 
 class MappedByte:
-    """`SharedByte` in a mapping of the file: what others write there goes to the same page of memory."""
+    """`SharedByte` in a mapping of the file: writes of other processes go to the same page of memory."""
 
     def __init__(self, mapping: mmap.mmap, offset: int) -> None:
         self._mapping = mapping
@@ -191,7 +191,7 @@ class MappedByte:
 class LocalFile:
     """`DiskFile` on the operating system."""
 
-    #: Whether write and sync in one call has not been refused in this process so far.
+    #: Whether write and sync in one call is supported, as far as known: False once it was refused in this process.
     knows_synced_writes: bool = _SYNCED_WRITE is not None
 
     def __init__(self, path: str, descriptor: int) -> None:
@@ -205,7 +205,7 @@ class LocalFile:
 
     @property
     def descriptor(self) -> int:
-        """The operating system's number of the open file; negative when it is closed."""
+        """The file descriptor; negative when the file is closed."""
         return self._descriptor
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
@@ -228,7 +228,7 @@ class LocalFile:
         return total
 
     def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        """See `DiskFile.write_synced`. One system call where the file system knows it, else two."""
+        """See `DiskFile.write_synced`. One system call where the file system supports it, else two."""
         is_refused = False
         if LocalFile.knows_synced_writes and len(buffers) <= _IOV_MAX:
             assert _SYNCED_WRITE is not None
@@ -236,7 +236,7 @@ class LocalFile:
             try:
                 if os.pwritev(self._descriptor, buffers, offset, _SYNCED_WRITE) == total:
                     return total
-                # Cut short, as when the disk is full: written once more below, and synced as a whole.
+                # A short write, as on a full disk: written once more below, and synced as a whole.
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise StorageFullError(f"no space left while writing {total} bytes to {self._path}") from error
@@ -246,7 +246,7 @@ class LocalFile:
         count = self.write(offset, buffers)
         self.sync()
         if is_refused:
-            # Without the flag it worked, so the flag it was.
+            # Without the flag it succeeded, so the flag is not supported.
             LocalFile.knows_synced_writes = False
         return count
 
@@ -282,7 +282,7 @@ class LocalFile:
         return os.fstat(self._descriptor).st_nlink > 0
 
     def share(self, offset: int) -> MappedByte | None:
-        """See `DiskFile.share`. Not possible on file systems that map no memory, as some in user space."""
+        """See `DiskFile.share`. None on file systems without memory mapping, as some in user space."""
         try:
             mapping = mmap.mmap(self._descriptor, offset + 1, mmap.MAP_SHARED, mmap.PROT_READ)
         except (OSError, ValueError):
@@ -299,21 +299,21 @@ class LocalFile:
 class LocalLock:
     """`DiskLock` on the operating system. Held until every process that has inherited `descriptor` has closed it.
 
-    `descriptor` is of the file at `path`; it is taken over, unless this raises `OSError`. The directory is kept open,
-    too, so that no other one gets its inode number.
+    `descriptor` is of the file at `path`; this object owns it, unless the constructor raises `OSError`. The directory
+    is kept open, too, so that its inode number is not reused.
     """
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.descriptor: int = descriptor
         self._path = path
         self._directory = os.path.dirname(path) or "."
-        # Kept, for `state` may run while another thread releases the lock.
+        # Kept, because `state` may run while another thread releases the lock.
         self._file_status = os.fstat(descriptor)
         self._directory_descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._directory_status = os.fstat(self._directory_descriptor)
 
     def state(self) -> LockState:
-        """See `DiskLock.state`. Costs two `stat`."""
+        """See `DiskLock.state`. Costs two `stat` calls."""
         try:
             directory_status = os.stat(self._directory)
         except (FileNotFoundError, NotADirectoryError):
@@ -360,7 +360,7 @@ class LocalDisk:
         self.sync_directory(parent)
 
     def list_directory(self, path: str) -> list[str]:
-        """See `Disk.list_directory`. Leaves out ``lost+found``, which the root of each fresh ext volume has."""
+        """See `Disk.list_directory`. Omits ``lost+found``, which exists in the root of each fresh ext volume."""
         return sorted(name for name in os.listdir(path) if name != LOST_AND_FOUND)
 
     def exists(self, path: str) -> bool:
@@ -412,7 +412,7 @@ class LocalDisk:
             except BaseException:
                 lock.release()
                 raise
-            # It was removed or replaced since it was opened: another process can lock what is there now.
+            # The file was removed or replaced after it was opened: another process can lock the one at the path now.
             lock.release()
         raise DataDirectoryInUseError(
             f"{path} was removed or replaced each of {_LOCK_ATTEMPTS_MAX} times while it was being locked: find out "
@@ -420,6 +420,6 @@ class LocalDisk:
         )
 
     def space(self, path: str) -> DiskSpace:
-        """See `Disk.space`. What is kept back for the administrator does not count as free."""
+        """See `Disk.space`. Blocks reserved for root do not count as free."""
         status = os.statvfs(path)
         return DiskSpace(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)

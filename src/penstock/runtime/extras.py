@@ -1,4 +1,4 @@
-"""Errors that name an optional part of Penstock: what is missing, and a command that installs it as written."""
+"""Errors for a missing optional dependency: which extra is missing, and the exact command that installs it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _WITHOUT_METADATA: Mapping[str, Sequence[str]] = {
 
 
 def missing_extra(what: str, extra: str, error: ImportError) -> str:
-    """Return the text of an error: `what` needs a package that is not installed, and belongs to `extra`.
+    """Return the text of an error: `what` needs a package of `extra` that is not installed.
 
-    The command names the packages themselves, so it works with a Penstock from any place.
+    The command names the packages themselves, so it works wherever this Penstock was installed from.
     """
     name = (error.name or "").partition(".")[0]
     missing = f"{name}, which is not installed" if name else f"a package that cannot be imported ({error})"
@@ -41,7 +41,7 @@ def install_command(extra: str) -> str:
 
 
 def packages_of(extra: str) -> list[str]:
-    """Return the requirements of an extra, each once, also where this Penstock was not installed as a package.
+    """Return the requirements of an extra, without duplicates, also where Penstock was not installed as a package.
 
     Raises `ValueError`: there is no such extra.
     """

@@ -1,4 +1,4 @@
-"""`level_of`: how loudly a server logs that a request failed."""
+"""`level_of`: the log level at which a server logs a failed request."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from penstock.model.errors import PenstockError, StorageError, UnreadableDataErr
 def level_of(error: PenstockError) -> int:
     """Return the level at which a server logs the failure of a request.
 
-    DEBUG for what passes by itself, and is retried by the client. WARNING for trouble of the server or its storage,
-    which its administrator may have to end. INFO for the rest: mistakes of clients, and what the state of a segment or
-    a stream forbids.
+    DEBUG for transient failures, which the client retries. WARNING for failures of the server or its storage, which may
+    need its administrator. INFO for the rest: mistakes of clients, and requests that the state of a segment or a stream
+    does not allow.
     """
     if isinstance(error, UnreadableDataError):
         return logging.WARNING

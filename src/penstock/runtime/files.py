@@ -1,12 +1,11 @@
-"""`FileStore`: files of somebody else's file system, as HDFS is one. The part of the determinism seam for them.
+"""`FileStore`: files of a remote file system such as HDFS. The part of the determinism seam for them.
 
-Production has `penstock.runtime.hdfs_files` behind it, the simulation a file system in memory that answers late, twice
-or never. Requests are sent once, as far as this program can tell: what an unknown outcome means is decided by the
-caller.
+Production uses `penstock.runtime.hdfs_files`; the simulation uses a file system in memory that answers late, twice or
+never. As far as this program controls it, requests are sent once: the caller decides how to treat an unknown outcome.
 
-A file has one writer at a time, who holds its *lease*. A writer that died holds it until it is recovered, by somebody
-else or by the file system itself after minutes; whoever recovers it shuts the writer out. What a file holds behind the
-last sync is nobody's business but its writer's, and may become part of it.
+A file has one writer at a time, which holds its *lease*. A writer that died holds the lease until it is recovered, by
+another client or after minutes by the file system itself; recovering a lease fences the writer. Bytes after the last
+sync of a file are undefined until its writer syncs them, and may become part of the file.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import Buffer
 from penstock.runtime.work import BlockingWork, PoolSettings
 
-#: Schemes of the URLs of such file systems.
+#: URL schemes of supported file systems.
 FILE_SCHEMES = ("hdfs",)
-#: Where HDFS's HTTP service listens beside a NameNode, unless somebody moved it.
+#: Default port of HDFS's HTTP service on the NameNode.
 WEBHDFS_PORT = 9870
-#: Names of chunks take their part of a path, which HDFS bounds at 8 000 characters.
+#: HDFS bounds a path at 8 000 characters, and the names of chunks need a part of it.
 ROOT_BYTES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What a file system says of one entry.
+    """What a file system reports about one entry.
 
     Attributes:
         name: the last part of its path.
         is_folder: whether it is a folder.
-        length_bytes: how long a file is. While it is written to: as of the last sync, or less.
+        length_bytes: length of a file. While it is being written: as of the last sync, or less.
     """
 
     name: str
@@ -44,18 +43,18 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True)
 class FileStoreSettings:
-    """How HDFS is reached, and how long is tried.
+    """How HDFS is reached, and the time limits of its requests.
 
     Attributes:
         webhdfs: URL of the HTTP service, ``http://host:port``. Empty: the NameNode's host and port 9870.
-        user: who this is, where HDFS believes what it is told. Empty: ``HADOOP_USER_NAME``, else this process's user.
-        replication: copies of each block. 0: as many as the NameNode says.
-        block_bytes: length of a block. 0: as the NameNode says.
+        user: the user name, where HDFS does not authenticate. Empty: ``HADOOP_USER_NAME``, else this process's user.
+        replication: copies of each block. 0: the NameNode's default.
+        block_bytes: length of a block. 0: the NameNode's default.
         connect_timeout_s: time for a connection to the HTTP service.
         request_timeout_s: time for each step of a request to it.
-        copies_wait_s: how long behind a change of a file an append waits for the NameNode to hear of all copies; then
-            another file is begun.
-        reads: the pool for reads of files, with the time for one.
+        copies_wait_s: how long after a change of a file an append waits until the NameNode knows of all copies; then
+            another file is started.
+        reads: the pool for reads of files, with the time limit of one.
         writes: the pool for creations and appends.
         names: the pool for everything else.
     """
@@ -78,7 +77,7 @@ class FileStoreSettings:
     )
 
     def __post_init__(self) -> None:
-        """Check what no type says. Raises `InvalidArgumentError`."""
+        """Check the values. Raises `InvalidArgumentError`."""
         if self.webhdfs and not self.webhdfs.startswith(("http://", "https://")):
             raise InvalidArgumentError(f"webhdfs is {self.webhdfs!r}: it is a URL, http://host:port")
 
@@ -86,92 +85,92 @@ class FileStoreSettings:
 class FileStore(Protocol):
     """Files of one file system. Paths are absolute, without empty parts, ``.`` and ``..``.
 
-    Each call raises, besides what it says:
+    Each call may raise, besides the errors it names:
 
-        StorageCredentialsError: this user may not; nothing happened.
-        StorageSafeModeError: no changes are taken for now; nothing happened.
-        StorageFullError: no room, or a quota is reached.
-        StorageUnreachableError: no connection, or it broke; what was asked for may have happened.
-        StorageNotRespondingError: no answer in time; what was asked for may still happen.
-        CorruptionError: bytes did not arrive as they were written, from nobody who has them.
-        StorageError: anything else; what was asked for may have happened.
+        StorageCredentialsError: this user has no permission; nothing happened.
+        StorageSafeModeError: the file system is read-only for now; nothing happened.
+        StorageFullError: no space, or a quota is reached.
+        StorageUnreachableError: no connection, or it broke; the request may have been executed.
+        StorageNotRespondingError: no answer in time; the request may still be executed.
+        CorruptionError: no copy of the bytes matches its checksum.
+        StorageError: anything else; the request may have been executed.
     """
 
     @property
     def place(self) -> str:
-        """Where it is, for people: its URL."""
+        """The URL of the file system, for messages."""
 
     @property
     def name_part_bytes_max(self) -> int:
-        """The longest part of a path between slashes that it takes, in bytes of UTF-8."""
+        """The longest path component that the file system accepts, in bytes of UTF-8."""
 
     async def create(self, path: str, content: Buffer) -> None:
-        """Create a file, its folders too; `content` is durable and the file closed at the end.
+        """Create a file and its folders; `content` is durable and the file closed when this returns.
 
-        Of several callers one succeeds. What a call has created that fails it deletes, if it can; one that did not
-        answer in time may do that later, so its path must not be used again.
-        Raises `RemoteFileExistsError`, `RemoteFileNotClosedError`.
+        Of several callers one succeeds. A call that fails deletes the file it has created, if it can. After a time-out
+        it may do that later, so its path must not be used again. Raises `RemoteFileExistsError`,
+        `RemoteFileNotClosedError`.
         """
 
     async def append(self, path: str, offset: int, content: Buffer) -> None:
-        """Append to a file whose length is `offset`, which is checked under its lease; it is durable at the end.
+        """Append to a file whose length is `offset`, which is checked under its lease; durable when this returns.
 
         Raises `NoSuchRemoteFileError`, `RemoteFileLeasedError`, `RemoteFileLengthError`, `RemoteFileCopiesError`,
         `RemoteFileNotClosedError`.
         """
 
     async def read(self, path: str, offset: int, length: int) -> bytes:
-        """Return `length` bytes (above 0) from `offset` on, fewer only at the end; none at and behind it.
+        """Return `length` bytes (above 0) from `offset`; fewer only at the end of the file, none at or after it.
 
-        Of a file that is written to: all that was synced. Raises `NoSuchRemoteFileError`.
+        Of a file that is being written: all that was synced. Raises `NoSuchRemoteFileError`.
         """
 
     async def stat(self, path: str) -> FileInfo:
-        """Say what is there. Raises `NoSuchRemoteFileError` (not for folders)."""
+        """Return the entry at a path. Raises `NoSuchRemoteFileError` (not for folders)."""
 
     async def list(self, folder: str) -> Sequence[FileInfo]:
-        """Return what is in a folder, sorted by name; nothing if there is no such folder."""
+        """Return the entries of a folder, sorted by name; an empty list if there is no such folder."""
 
     async def rename_new(self, source: str, target: str) -> None:
-        """Give a file another path, in one step, unless there is something.
+        """Rename a file atomically, unless the target exists.
 
         Raises `NoSuchRemoteFileError`, `RemoteFileExistsError`.
         """
 
     async def delete(self, path: str) -> None:
-        """Delete a file, whoever writes to it. Raises `NoSuchRemoteFileError`."""
+        """Delete a file, even while it is being written. Raises `NoSuchRemoteFileError`."""
 
     async def recover_lease(self, path: str) -> bool:
-        """Shut out whoever writes to a file; say whether that is done, else ask again. Raises `NoSuchRemoteFileError`.
+        """Fence the writer of a file; return whether that is done, else call again. Raises `NoSuchRemoteFileError`.
 
-        Done means that the file is closed, and that all that was synced is in it.
+        Done means that the file is closed and contains all synced bytes.
         """
 
     async def truncate(self, path: str, length: int) -> bool:
-        """Cut a closed file to `length`; say whether that is done, else it is when its lease is recovered.
+        """Truncate a closed file to `length`; return whether that is done, otherwise it is once its lease is recovered.
 
         Raises `NoSuchRemoteFileError`, `RemoteFileLeasedError`.
         """
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
-        """Move the blocks of closed files behind those of another, in one step; the sources are gone then.
+        """Append the blocks of closed files to another file, atomically; the sources no longer exist afterwards.
 
-        All lie in one folder, none is empty, and no path has a comma. Raises `NoSuchRemoteFileError`.
+        All files are in one folder, none is empty, and no path has a comma. Raises `NoSuchRemoteFileError`.
         """
 
     async def close(self) -> None:
-        """Take no more calls. Waits a little for what is under way."""
+        """Accept no more calls. Waits briefly for calls in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
-    """A folder of a file system, as people write it: ``hdfs://host:port/path``.
+    """A folder of a file system, given as a URL: ``hdfs://host:port/path``.
 
     Attributes:
         scheme: one of `FILE_SCHEMES`.
-        host: the NameNode, or the name of several in Hadoop's configuration.
+        host: the NameNode, or the logical name of several in Hadoop's configuration.
         port: of the NameNode; 0 if none is given.
-        root: the folder, absolute and without a slash at its end.
+        root: the folder, absolute and without a trailing slash.
     """
 
     scheme: str
@@ -181,7 +180,7 @@ class FilePlace:
 
     @classmethod
     def parse(cls, url: str) -> FilePlace:
-        """Read a URL. Raises `InvalidArgumentError`."""
+        """Parse a URL. Raises `InvalidArgumentError`."""
         scheme, _, rest = url.partition("://")
         authority, _, path = rest.partition("/")
         host, mark, port = authority.rpartition(":") if ":" in authority else (authority, "", "")
@@ -206,6 +205,6 @@ class FilePlace:
         return f"{self.file_system}{self.root}"
 
 
-#: Opens the file system of a place. Waits for nothing, and asks nobody: the first call does. Raises
-#: `InvalidArgumentError` for settings that cannot work, and when the libraries for it are not installed.
+#: Opens the file system of a place. Does no I/O: the first call does. Raises `InvalidArgumentError` for unusable
+#: settings, and when the libraries for it are not installed.
 OpenFileStore = Callable[[FilePlace, FileStoreSettings, BlockingWork], FileStore]

@@ -1,7 +1,8 @@
-"""`hdfs_error`: what an error of HDFS means, in our words.
+"""`hdfs_error`: translates errors of HDFS into Penstock's errors.
 
-Two libraries tell them, hdfs-native and the HTTP service, and both name Java's class; so that is what is read, and of
-some the text. What is none of Java's is about a connection, or is a panic of hdfs-native's, which no `Exception` is.
+Errors come from two libraries, hdfs-native and the HTTP client. Both name the Java class, by which errors are
+classified; for some classes the text counts, too. Errors without a Java class are connection errors, or panics of
+hdfs-native, which do not derive from `Exception`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from penstock.model.errors import (
 )
 
 _CLASS = re.compile(r"\b(?:org\.apache\.hadoop|java)\.[\w.$]*?(\w+Exception|\w+Error)\b")
-#: A NameNode that answers while it is no active one yet, or no more.
+#: Errors of a NameNode that is not active, or not yet.
 _NOT_ACTIVE = ("StandbyException", "ObserverRetryOnActiveException")
 _LEASED = ("AlreadyBeingCreatedException", "RecoveryInProgressException", "LeaseExpiredException")
 _REFUSED = ("AccessControlException", "AuthorizationException", "SecretManager", "InvalidToken")
 _NO_ROOM = ("No space left", "DiskOutOfSpace", "Not able to place enough replicas", "disk space is not available")
-#: How a block without a place is told: no room, or no DataNode.
+#: The text of an error for a block that could not be placed: no space, or no DataNode.
 _NO_PLACE = re.compile(r"could only be (?:written|replicated) to 0.*?There are (\d+) datanode", re.DOTALL)
 _BROKEN = (
     "DataTransferError", "OperationFailed", "RPC listener disconnected", "FatalRPCError", "IOError", "All nodes failed",
@@ -38,15 +39,15 @@ _BROKEN = (
     "BlockMissingException", "BlocksNotFound", "sufficiently replicated",
 )  # fmt: skip
 _LENGTH_MAX = 400
-#: The class of what hdfs-native raises when it panics. No module gives it away, and its base is `BaseException`.
+#: The class that hdfs-native raises for a panic. No module exports it, and its base is `BaseException`.
 _PANIC = "PanicException"
 
 
 @contextmanager
 def told_in_our_words(place: str, path: str) -> Iterator[None]:
-    """Raise `hdfs_error` of what the libraries raise meanwhile about the file `path` of `place`.
+    """Translate errors that the libraries raise in this context by `hdfs_error`. `path`: the file, on `place`.
 
-    Our errors pass, and so does what ends a thread or the program: of all that is no `Exception` only panics are told.
+    Penstock's errors pass unchanged. Of exceptions that do not derive from `Exception` only panics are translated.
     """
     try:
         yield
@@ -59,9 +60,9 @@ def told_in_our_words(place: str, path: str) -> Iterator[None]:
 
 
 def hdfs_error(error: BaseException, place: str, path: str, *, said: str = "") -> StorageError:
-    """Return what an error about the file `path` of `place` means, as `FileStore` says.
+    """Return the error of `FileStore` for an error about the file `path` of `place`.
 
-    `said`: in place of its text.
+    `said`: replaces the error's text.
     """
     text = said or str(error)
     line = _short(text) or type(error).__name__
@@ -109,6 +110,6 @@ def hdfs_error(error: BaseException, place: str, path: str, *, said: str = "") -
 
 
 def _short(text: str) -> str:
-    """Return what is for people of an error: no stack of Java's."""
+    """Return the text of an error without Java's stack trace."""
     line = re.split(r"\n\s*at |\\n\\?t?at ", text, maxsplit=1)[0].replace("\n", " ").strip()
     return line if len(line) <= _LENGTH_MAX else line[:_LENGTH_MAX] + "..."

@@ -1,14 +1,14 @@
-"""`HdfsFiles`: `FileStore` by hdfs-native, and by HDFS's HTTP service where hdfs-native cannot.
+"""`HdfsFiles`: `FileStore` by hdfs-native, and by HDFS's HTTP service where hdfs-native lacks an operation.
 
-hdfs-native (Rust) blocks, and panics with what is no `Exception` where it is asked for bytes behind the end. So each
-call runs in a thread of a bounded pool, asks for no more than there is, and lets nothing out but our errors. It does
-not survive a fork: a child is refused. Of a file that is written to it does not see the last block, and so WebHDFS
-reads that.
+hdfs-native (Rust) blocks, and panics with a `BaseException` when bytes after the end of a file are requested. So each
+call runs in a thread of a bounded pool, requests no more than there is, and translates every error. hdfs-native does
+not survive a fork: calls in a child process are refused. It does not see the last block of a file that is being
+written; WebHDFS reads that block.
 
-An append is made to those copies of the last block that the NameNode knows of. One that it has not heard of yet stays
-as it was; at the next append that goes wrong, the recovery may cut the block to its length, synced or not. So an append
-that comes right behind another change of the file waits until all copies are known, and is refused if that takes too
-long.
+An append goes to those copies of the last block that the NameNode knows of. A copy that it does not know of yet stays
+as it was; if a later append fails, the recovery may truncate the block to the length of that copy and lose synced
+bytes. So an append shortly after another change of the file waits until all copies are known, and is refused if that
+takes too long.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: What HDFS takes unless somebody set ``dfs.namenode.fs-limits.max-component-length``.
+#: HDFS's default for ``dfs.namenode.fs-limits.max-component-length``.
 _NAME_PART_BYTES_MAX = 255
 _CLOSE_TIMEOUT_S = 1.0
 _USER_VARIABLE = "HADOOP_USER_NAME"
-#: The library would go on for minutes while a NameNode is away. Where there are several, it looks for the active one.
+#: Disables the library's retries, which take minutes while a NameNode is down. With several NameNodes it fails over.
 _SINGLE_NAME_NODE = {"dfs.client.failover.max.attempts": "0"}
-#: How HDFS says that a file is open, and that its lease is the asking client's.
+#: The text of HDFS's error when the calling client itself holds the lease of a file.
 _OWN_LEASE = "already the current lease holder"
-#: Files of which it is remembered when they were changed last, and the pause between two looks at one's copies.
+#: Files whose time of the last change is remembered, and the interval at which the copies of one are polled.
 _CHANGED_MAX = 10_000
 _COPIES_POLL_S = 0.02
 
@@ -69,7 +69,7 @@ def open_file_store(place: FilePlace, settings: FileStoreSettings, work: Blockin
         raise InvalidArgumentError(missing_extra(str(place), "hdfs", error)) from error
     del hdfs_native, httpx
     if settings.user and os.environ.setdefault(_USER_VARIABLE, settings.user) != settings.user:
-        # hdfs-native takes the user from there alone.
+        # hdfs-native takes the user from this variable only.
         raise InvalidArgumentError(
             f"the user of HDFS is {settings.user!r} in the settings, {os.environ[_USER_VARIABLE]!r} in {_USER_VARIABLE}"
         )
@@ -162,7 +162,7 @@ class HdfsFiles:
         self._web.close()
 
     async def _run(self, pool: WorkPool, path: str, function: Callable[[], T]) -> T:
-        """Run what blocks in a thread; one that is not waited for any more has its effect later, or never."""
+        """Run a blocking function in a thread. An abandoned call may still take effect later, or never."""
         if pool.is_closed:
             raise StorageError(f"the file system {self._place} is closed")
         return await pool.run(self._translated, path, function)
@@ -185,14 +185,14 @@ class HdfsFiles:
         try:
             writer = self._client.create(path, options)
         except FileExistsError as error:
-            # It is open, or it is not: there is one.
+            # Open or closed, the file exists.
             raise RemoteFileExistsError(path, str(error), is_own=_OWN_LEASE in str(error)) from error
         try:
             self._write(path, writer, content)
         except RemoteFileNotClosedError:
             raise
         except StorageError as problem:
-            # This call has created it, and nobody else writes to it.
+            # This call has created the file, and there is no other writer.
             try:
                 with told_in_our_words(self._place, path):
                     self._client.delete(path)
@@ -205,11 +205,11 @@ class HdfsFiles:
         try:
             writer = self._client.append(path)
         except FileExistsError as error:
-            # That is a lease of somebody, or a folder.
+            # The file is leased, or the path is a folder.
             if self._client.get_file_info(path).isdir:
                 raise NoSuchRemoteFileError(path) from error
             raise RemoteFileLeasedError(path, f"somebody writes to it, or did when he died: {error}") from error
-        # Nobody else changes it now.
+        # This client holds the lease, so the length cannot change.
         length_bytes = self._client.get_file_info(path).length
         if length_bytes != offset:
             writer.close()
@@ -217,7 +217,7 @@ class HdfsFiles:
         self._write(path, writer, content)
 
     def _write(self, path: str, writer: FileWriter, content: Buffer) -> None:
-        """Write, sync and close. Before the sync nothing counts: the library takes bytes of a writer shut out."""
+        """Write, sync and close. Only the sync confirms the write: the library accepts bytes even after a fencing."""
         with told_in_our_words(self._place, path):
             if len(content):
                 writer.write(content)
@@ -238,7 +238,7 @@ class HdfsFiles:
                 self._changed_s.popitem(last=False)
 
     def _wait_for_copies(self, path: str) -> None:
-        """Wait until the NameNode knows of all copies of a file that was just changed; see the module.
+        """Wait until the NameNode knows of all copies of a recently changed file; see the module.
 
         Raises `RemoteFileCopiesError` when it takes too long.
         """
@@ -257,7 +257,7 @@ class HdfsFiles:
         closed_bytes = len(reader)
         end = offset + length
         if end > closed_bytes:
-            # At the end, or in the last block of a file that somebody writes to.
+            # At the end, or in the last block of a file that is being written.
             end = min(end, max(closed_bytes, self._client.get_file_info(path).length))
         if end <= offset:
             return b""
@@ -309,6 +309,6 @@ class HdfsFiles:
             with told_in_our_words(self._place, path):
                 return bool(self._client.recover_lease(path))
         except RemoteFileLeasedError:
-            return False  # Somebody else's recovery is under way.
+            return False  # Another recovery is in progress.
         finally:
             self._note_change(path)

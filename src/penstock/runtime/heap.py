@@ -1,10 +1,10 @@
-"""The C library's heap in a server: how many there are, and that what is free goes back to the system.
+"""The C library's heap in a server: bounds the number of arenas, and returns free memory to the system.
 
-glibc keeps what is freed between things that live on: after a while of blocks of changing lengths, what a cache lets go
-of leaves holes that what comes next does not fit into. A cache of 384 MiB, full of appends of 300 KB that make way for
-read-ahead of 1 MiB, had 260 MB of them beside it. A fixed threshold above which each block is a mapping of its own
-does without, but pays for each block with pages to be cleared: a tenth of the CPU of one segment at full speed. Given
-back from time to time, holes cost only where there are many.
+glibc does not return free memory between live allocations. After many allocations of different lengths, evictions from
+a cache leave holes that new entries do not fit into. A cache of 384 MiB, with appends of 300 KB evicted for read-ahead
+of 1 MiB, had 260 MB of holes. A fixed `M_MMAP_THRESHOLD` avoids holes, but the kernel clears the pages of each block:
+a tenth of the CPU of one segment at full speed. Trimming the heap from time to time costs only where there are many
+holes.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from penstock.runtime.program import resident_bytes
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Parameter of `mallopt`, and the number of heaps: one per thread would leave memory idle in each.
+#: Parameter of `mallopt`, and the number of arenas: one per thread would leave memory idle in each.
 _M_ARENA_MAX = -8
 _ARENA_COUNT_MAX = 2
-#: What may be free in the heap and yet take memory, before it goes back. To give back so much takes 2 to 10 ms, in
-#: which others wait when they want memory; with twice as much it would be twice that.
+#: Free memory that the heap may keep. Trimming this much takes 2 to 10 ms, during which other allocations wait; twice
+#: as much would take twice as long.
 SLACK_BYTES = 48 * 1024 * 1024
-#: Between two looks, which take 0.2 ms. A server at full speed lets go of 100 MB a second.
+#: Time between two polls, each of which takes 0.2 ms. A server at full speed frees 100 MB a second.
 INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class HeapUse:
-    """What a process takes, in bytes.
+    """Memory use of a process, in bytes.
 
     Attributes:
-        resident_bytes: memory of the whole process.
-        used_bytes: what the heap has given out.
-        free_bytes: what it has not, whether memory is behind it or not any more.
+        resident_bytes: resident memory of the whole process.
+        used_bytes: allocated from the heap.
+        free_bytes: free in the heap, whether it is still resident or not.
     """
 
     resident_bytes: int
@@ -46,12 +46,11 @@ class HeapUse:
 
 
 class HeapTrim:
-    """Decides when free memory goes back, by looks at `read`; `give_back` does it.
+    """Decides when to trim the heap, by polling `read`; `give_back` trims it.
 
-    Nobody tells how much of what is free takes memory. But what a process takes beyond what its heap has given out is
-    that, and things outside of the heap; so what it has been at least since the last time is taken for the latter.
-    Where those have grown, one attempt finds nothing to give back, and is not repeated before they have grown as much
-    again.
+    glibc does not report how much of the free memory is resident. Resident memory minus allocated memory is that plus
+    memory outside of the heap; the minimum of this difference since the last trim is taken as the memory outside. Where
+    the latter has grown, one trim frees nothing; the next one comes only after it has grown by as much again.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class HeapTrim:
         self._outside_bytes: int | None = None
 
     def look(self) -> int:
-        """Give free memory back if there is more of it than the slack; return how much the process takes less."""
+        """Trim the heap if more than the slack is free; return by how much resident memory shrank, in bytes."""
         use = self._read()
         beyond = use.resident_bytes - use.used_bytes
         if self._outside_bytes is None or beyond < self._outside_bytes:
@@ -92,7 +91,7 @@ class _MallocCounts(ctypes.Structure):
 
 
 def bound_heaps() -> None:
-    """Keep glibc from giving every thread a heap of its own. Harmless where the C library is another one."""
+    """Bound the number of glibc's arenas. No effect with another C library."""
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
@@ -100,15 +99,15 @@ def bound_heaps() -> None:
 
 
 def keep_heap_small() -> None:
-    """Have what is free in the heap given back from now on, by a thread that ends with the process.
+    """Start a daemon thread that trims the heap from time to time.
 
-    By a thread of its own: it belongs to the process, as the heap does, whatever loops and pools come and go in it; and
-    meanwhile the event loop goes on, unless it asks for memory. It holds nothing and touches nothing but the heap. Does
-    nothing where the C library is another one, or older than glibc 2.33.
+    It is a thread of its own because the heap belongs to the process, not to an event loop or a pool; the event loop
+    runs meanwhile, unless it allocates. The thread touches nothing but the heap. Does nothing with another C library,
+    or with glibc older than 2.33.
     """
     trim = _glibc_trim()
     if trim is not None:
-        trim.look()  # At what is outside of the heap, while nothing is free in it.
+        trim.look()  # Measures memory outside of the heap, while nothing is free in it.
         threading.Thread(target=_keep_small, args=(trim,), name="penstock-heap", daemon=True).start()
 
 
@@ -121,7 +120,7 @@ def _keep_small(trim: HeapTrim) -> None:
 
 
 def _glibc_trim() -> HeapTrim | None:
-    """Return what gives back glibc's free memory; None if it cannot be asked."""
+    """Return a function that trims glibc's heap; None if it is not available."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)

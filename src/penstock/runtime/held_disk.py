@@ -1,9 +1,9 @@
-"""`HeldDisk`: a disk that changes nothing by a path once the directory that its user holds is not there any more.
+"""`HeldDisk`: a disk that refuses changes by path once the data directory held by its user has been replaced.
 
-A server works by paths in its data directory. When that directory is renamed and another one, say a backup, put in its
-place, the paths lead there. Files that are open stay those of the directory that was opened, but a chunk or a file of a
-log that is created, opened for writing, renamed or removed would be the other one's. So each of these calls checks
-first. Reads and calls on open files do not.
+A server uses paths in its data directory. When that directory is renamed and another one, such as a backup, is put in
+its place, the paths lead to the other one. Open files remain those of the original directory, but creating, opening
+for writing, renaming or removing a file would change the other directory. So each of these calls checks first. Reads
+and calls on open files do not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.runtime.disk import Disk, DiskFile, DiskLock, DiskSpace
 
 
 class HeldDisk:
-    """`Disk` that calls `check` before it changes anything by a path; what that raises, the call raises."""
+    """`Disk` that calls `check` before it changes anything by path; errors of `check` propagate."""
 
     def __init__(self, inner: Disk, check: Callable[[], None]) -> None:
         self._inner = inner

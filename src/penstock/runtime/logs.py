@@ -1,4 +1,4 @@
-"""How servers write their logs: one line for each record, to standard error, with times in UTC."""
+"""The log format of servers: one line for each record, to standard error, with times in UTC."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class UtcFormatter(logging.Formatter):
 def log_to_standard_error(level: str, *, process: str = "") -> None:
     """Write records of `level` (debug, info, warning or error) and above to standard error.
 
-    `process` is put into each line, to tell the processes of one server apart.
+    `process` is put into each line, to distinguish the processes of one server.
     """
     origin = f"{process}: " if process else ""
     handler = logging.StreamHandler(sys.stderr)

@@ -1,11 +1,11 @@
-"""`ObjectStore`: whole objects by key in somebody else's service. The part of the determinism seam for object stores.
+"""`ObjectStore`: whole objects by key in a remote service. The part of the determinism seam for object stores.
 
-Production has `penstock.runtime.obstore_objects` behind it, whose requests run in threads of a library; the simulation
-has a bucket in memory that answers late, twice or never. Requests are neither retried nor remembered above what the
-settings say: what an unknown outcome means is decided by the caller.
+Production uses `penstock.runtime.obstore_objects`, whose requests run in threads of a library; the simulation uses a
+bucket in memory that answers late, twice or never. Requests are retried only as the settings say: the caller decides
+how to treat an unknown outcome.
 
-An object is created whole or not at all, and never changed. Beside its bytes it carries a *tag*, some text by which the
-one who created it tells it from an equal one of somebody else.
+An object is created whole or not at all, and never changed. It carries a *tag*: a text by which its creator
+distinguishes it from an equal object of another creator.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from typing import Protocol
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import Buffer
 
-#: Kinds of places, as the schemes of their URLs.
+#: URL schemes of supported stores.
 OBJECT_SCHEMES = ("s3", "gs", "az")
-#: Keys have 1 024 bytes at most, and the names of chunks take their part.
+#: Keys have 1 024 bytes at most, and the names of chunks need a part of that.
 PREFIX_BYTES_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store says of one object.
+    """What a store reports about one object.
 
     Attributes:
         key: the object's name.
-        length_bytes: how long it is.
-        tag: what it was created with; None if it has none, as where a store keeps none, and in answers of
-            `ObjectStore.list`.
+        length_bytes: its length.
+        tag: the tag given at its creation; None where the store keeps no tags, and in answers of `ObjectStore.list`.
     """
 
     key: str
@@ -41,22 +40,22 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStoreSettings:
-    """How an object store is reached, and how long is tried. What is empty comes from the environment.
+    """How an object store is reached, and the limits of its requests. Empty values come from the environment.
 
     Attributes:
         endpoint: URL of the service, for stores other than the cloud's own. Empty: ``AWS_ENDPOINT_URL``, else the
             cloud's. One that begins with ``http://`` is used unencrypted.
         region: of the bucket. Empty: ``AWS_REGION`` or ``AWS_DEFAULT_REGION``.
         access_key_id, secret_access_key, session_token: for S3. Empty: ``AWS_ACCESS_KEY_ID``,
-            ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, else the role that this machine or container has.
+            ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, else the role of this machine or container.
         connect_timeout_s: time for a connection.
         request_timeout_s: time for one request, its answer included.
-        call_timeout_s: time for a call in all, its retries and its wait for a turn included.
-        request_retries_max: how often a request is sent again that was throttled or met a broken connection.
-        retry_timeout_s: nothing is sent again so long after the first time.
+        call_timeout_s: time for a whole call, its retries and its queueing included.
+        request_retries_max: retries of a request that was throttled or whose connection broke.
+        retry_timeout_s: no retry starts later than this after the first attempt.
         retry_delay_s_first: pause before the first retry; it doubles.
         retry_delay_s_max: longest pause.
-        reads_max: reads of objects under way at once; further ones wait.
+        reads_max: concurrent reads of objects; further ones wait.
         writes_max: the same, for creations.
         names_max: the same, for everything else.
     """
@@ -78,7 +77,7 @@ class ObjectStoreSettings:
     names_max: int = 16
 
     def __post_init__(self) -> None:
-        """Check what no type says. Raises `InvalidArgumentError`."""
+        """Check the values. Raises `InvalidArgumentError`."""
         if bool(self.access_key_id) != bool(self.secret_access_key):
             raise InvalidArgumentError("access_key_id and secret_access_key of object storage belong together")
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
@@ -92,61 +91,61 @@ class ObjectStoreSettings:
 class ObjectStore(Protocol):
     """Objects of one bucket. Keys are relative paths without empty parts, ``.`` and ``..``.
 
-    Each call raises, besides what it says:
+    Each call may raise, besides the errors it names:
 
         StorageCredentialsError, StorageBucketMissingError, StorageClockError: refused, nothing happened.
         StorageThrottledError: refused for now.
-        StorageUnreachableError: no connection, or it broke; what was asked for may have happened.
-        StorageNotRespondingError: no answer in time; what was asked for may still happen.
-        StorageError: anything else; what was asked for may have happened.
+        StorageUnreachableError: no connection, or it broke; the request may have been executed.
+        StorageNotRespondingError: no answer in time; the request may still be executed.
+        StorageError: anything else; the request may have been executed.
     """
 
     @property
     def place(self) -> str:
-        """Where it is, for people: the URL of the bucket."""
+        """The URL of the bucket, for messages."""
 
     @property
     def key_part_bytes_max(self) -> int:
-        """The longest part of a key between slashes that it takes, in bytes of UTF-8."""
+        """The longest component of a key that the store accepts, in bytes of UTF-8."""
 
     async def put_new(self, key: str, content: Buffer, tag: str) -> None:
-        """Create an object, durably and whole or not at all, unless there is one; of several callers one succeeds.
+        """Create an object, durably and atomically, unless it exists; of several callers one succeeds.
 
-        Raises `ObjectExistsError` if there is one, be it that an earlier attempt of the same call has created it; some
-        stores raise it for a while, or for ever, where there is none (`ObjectExistsError` says when).
+        Raises `ObjectExistsError` if it exists, even if an earlier attempt of the same call has created it. Some stores
+        raise it for a while, or permanently, where there is no object (`ObjectExistsError` says when).
         """
 
     async def head(self, key: str) -> ObjectInfo:
-        """Say what is known of an object. Raises `NoSuchObjectError`."""
+        """Return the metadata of an object. Raises `NoSuchObjectError`."""
 
     async def get(self, key: str) -> bytes:
         """Return an object's bytes. Raises `NoSuchObjectError`."""
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Return `length` bytes (above 0) from `offset` on, fewer only at the end of the object.
+        """Return `length` bytes (above 0) from `offset`; fewer only at the end of the object.
 
         Raises `NoSuchObjectError`; `ObjectRangeError` when there is no byte at `offset`.
         """
 
     async def delete(self, key: str) -> None:
-        """Delete an object; it is no error if there is none."""
+        """Delete an object; no error if there is none."""
 
     async def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete objects, those that exist. When it raises, any of them may be gone, and others are left."""
+        """Delete objects, ignoring missing ones. When it raises, some of them may be deleted and others not."""
 
     def list(self, folder: str, *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Yield the objects in and below `folder` whose keys are above `after`, in pages and in the order of the keys.
+        """Yield the objects in and below `folder` with keys above `after`, in pages, in key order.
 
-        `folder`: without a slash at its end; empty for all.
+        `folder`: without a trailing slash; empty for all.
         """
 
     async def close(self) -> None:
-        """Give up what is under way. Waits for nothing."""
+        """Cancel calls in progress. Waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace:
-    """A place for objects, as people write it: ``s3://bucket/prefix``.
+    """A place for objects, given as a URL: ``s3://bucket/prefix``.
 
     Attributes:
         scheme: one of `OBJECT_SCHEMES`.
@@ -160,7 +159,7 @@ class ObjectPlace:
 
     @classmethod
     def parse(cls, url: str) -> ObjectPlace:
-        """Read a URL. Raises `InvalidArgumentError`."""
+        """Parse a URL. Raises `InvalidArgumentError`."""
         scheme, mark, rest = url.partition("://")
         if not mark or scheme not in OBJECT_SCHEMES:
             examples = ", ".join(f"{each}://bucket/prefix" for each in OBJECT_SCHEMES)
@@ -179,6 +178,6 @@ class ObjectPlace:
         return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
 
-#: Opens the bucket of a place. Waits for nothing, and asks nobody: the first call does. Raises `InvalidArgumentError`
-#: for settings that cannot work, and when the library for it is not installed.
+#: Opens the bucket of a place. Does no I/O: the first call does. Raises `InvalidArgumentError` for unusable settings,
+#: and when the library for it is not installed.
 OpenObjectStore = Callable[[ObjectPlace, ObjectStoreSettings], ObjectStore]

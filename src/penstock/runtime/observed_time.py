@@ -1,7 +1,7 @@
-"""`ObservedTime`: the clock of the event loop without the time in which the process could not observe anything.
+"""`ObservedTime`: the event loop's clock without the time during which the process was suspended.
 
-A process that is suspended (a stop signal, a pause of its virtual machine) receives nothing, yet its clock goes on.
-What is measured by this clock does not include such a gap: a tick that comes much later than it was due shows the gap.
+A suspended process (a stop signal, a pause of its virtual machine) receives nothing, yet its clock advances. Intervals
+measured by `ObservedTime` do not include such a gap: it is detected by a tick that runs much later than it was due.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import asyncio
 
 #: Time between two ticks.
 TICK_S = 0.5
-#: A tick may be late by this time, on a busy machine, before the rest of its delay counts as a gap.
+#: A tick may be late by this much, on a busy machine, before the rest of its delay counts as a gap.
 LATE_S_MAX = 0.5
 
 
 class ObservedTime:
-    """See the module. It measures only between `start` and `stop`, and costs `1 / TICK_S` callbacks a second then."""
+    """See the module. Active only between `start` and `stop`, at a cost of `1 / TICK_S` callbacks a second."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
@@ -28,7 +28,7 @@ class ObservedTime:
         return self._timer is not None
 
     def start(self) -> None:
-        """Begin to detect gaps. Has no effect when it was started before."""
+        """Start detecting gaps. No effect if already started."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._ticked_s = loop.time()
@@ -41,7 +41,7 @@ class ObservedTime:
             self._timer = None
 
     def now_s(self) -> float:
-        """Return the time in seconds; it never goes back, and a gap adds `TICK_S + LATE_S_MAX` at most."""
+        """Return the time in seconds; it is monotonic, and a gap adds `TICK_S + LATE_S_MAX` at most."""
         now_s = asyncio.get_running_loop().time()
         return now_s - self._lost_s - self._gap_s(now_s)
 

@@ -1,7 +1,7 @@
-"""`ObstoreObjects`: `ObjectStore` by obstore, for S3, Google Cloud Storage and Azure alike, and for its test stores.
+"""`ObstoreObjects`: `ObjectStore` by obstore, for S3, Google Cloud Storage and Azure, and for its test stores.
 
-obstore (Rust's object_store) runs requests in threads of its own and answers through the event loop. It tells what went
-wrong in text alone, so `storage_error` reads that: status codes and the codes of S3's error documents.
+obstore (Rust's object_store) runs requests in its own threads and answers through the event loop. Its errors describe
+the cause only as text, so `storage_error` parses that: status codes and the codes of S3's error documents.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Where the tag is among an object's user-defined metadata. Azure takes identifiers of programs alone.
+#: The key of the tag in an object's user-defined metadata. Azure accepts only identifiers.
 _TAG = "penstocktag"
 _FILE_NAME_BYTES_MAX = 255
-#: What obstore adds to a file's name while it writes it: ``#`` and a number.
+#: Length of the suffix of obstore's temporary files: ``#`` and a number.
 _DRAFT_SUFFIX_BYTES = 4
-#: Objects in one answer of a list; S3 gives no more.
+#: Objects in one page of a list; the maximum of S3.
 _PAGE_LENGTH = 1000
 
-#: What holds credentials, by scheme.
+#: The settings with credentials, by scheme.
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -66,7 +66,7 @@ _BUCKET_CODES = frozenset(("NoSuchBucket", "ContainerNotFound", "InvalidBucketNa
                            "AuthorizationHeaderMalformed"))  # fmt: skip
 _THROTTLE_CODES = frozenset(("SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded", "Throttling"))
 _FULL_CODES = frozenset(("QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "EntityTooLargeForQuota"))
-#: What a library asks for the machine's role when nobody gave it credentials.
+#: Addresses from which a library fetches the machine's role when it has no credentials.
 _ROLE_MARKS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "token request")
 
 
@@ -126,9 +126,9 @@ def open_object_store(place: ObjectPlace, settings: ObjectStoreSettings) -> Obst
 
 
 class ObstoreObjects:
-    """See the module. `store` is any of obstore's; its memory and its directories are for tests: neither is durable.
+    """See the module. `store` is any of obstore's. Its memory and local stores are for tests: neither is durable.
 
-    A directory keeps no tags, and lists in no order.
+    A local directory keeps no tags, and lists in no order.
     """
 
     def __init__(self, store: AnyStore, place: str, settings: ObjectStoreSettings | None = None) -> None:
@@ -149,7 +149,7 @@ class ObstoreObjects:
 
     @property
     def key_part_bytes_max(self) -> int:
-        """See `ObjectStore.key_part_bytes_max`. Gateways to file systems have their limit."""
+        """See `ObjectStore.key_part_bytes_max`. Gateways to file systems have their own limit."""
         return _FILE_NAME_BYTES_MAX - (_DRAFT_SUFFIX_BYTES if self._is_directory else 0)
 
     async def put_new(self, key: str, content: Buffer, tag: str) -> None:
@@ -179,7 +179,7 @@ class ObstoreObjects:
         """See `ObjectStore.get_range`."""
 
         async def get() -> bytes:
-            # In one step, whose answer is all in one piece: `get_async` and `bytes_async` take a seventh more.
+            # One request whose answer is one piece: `get_async` and `bytes_async` cost a seventh more.
             return bytes(await self._store.get_range_async(key, start=offset, length=length))
 
         data = await self._call(self._reads, key, get)
@@ -194,10 +194,10 @@ class ObstoreObjects:
         try:
             await self._call(self._names, key, lambda: self._store.delete_async(key))
         except NoSuchObjectError:
-            pass  # Most stores say nothing then, a directory does.
+            pass  # Most stores do not raise for a missing object; a directory does.
 
     async def delete_many(self, keys: Sequence[str]) -> None:
-        """See `ObjectStore.delete_many`. The library below makes as few requests of it as the service lets it."""
+        """See `ObjectStore.delete_many`. The library batches keys as far as the service allows."""
         if keys:
             await self._call(self._names, keys[0], lambda: self._store.delete_async(list(keys)))
 
@@ -209,7 +209,7 @@ class ObstoreObjects:
             try:
                 page = await self._call(self._names, folder, lambda: _next_page(stream))
             except NoSuchObjectError:
-                break  # A directory that is not there.
+                break  # A missing directory.
             if page is None:
                 break
             infos = [ObjectInfo(each["path"], each["size"]) for each in page]
@@ -222,7 +222,7 @@ class ObstoreObjects:
             yield everything
 
     async def close(self) -> None:
-        """See `ObjectStore.close`. Connections end with the last call."""
+        """See `ObjectStore.close`. Connections close with the last call."""
 
     async def _call(self, turns: asyncio.Semaphore, key: str, request: Callable[[], Awaitable[T]]) -> T:
         from obstore.exceptions import BaseError
@@ -250,7 +250,7 @@ async def _next_page(stream: ListStream[Sequence[ObjectMeta]]) -> Sequence[Objec
 
 
 def storage_error(error: Exception, place: str, key: str) -> StorageError:
-    """Return what an error of obstore about `key` means, as `ObjectStore` says."""
+    """Return the error of `ObjectStore` for an error of obstore about `key`."""
     text = str(error)
     line = _first_line(error)
     status_found, code_found = _STATUS.search(text), _CODE.search(text)
@@ -299,7 +299,7 @@ def storage_error(error: Exception, place: str, key: str) -> StorageError:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what obstore says for people, without its source in Rust, and no more of a document than its code."""
+    """Return obstore's message without its Rust source, and without error documents except their code."""
     text = str(error).split("\n\nDebug source", 1)[0]
     said = text.split("<?xml", 1)[0].strip().rstrip(":")
     found = _CODE.search(text)

@@ -1,26 +1,26 @@
-"""`OutageLog`: something that fails again and again, as one line at its beginning, a count, and one line at its end."""
+"""`OutageLog`: logs a repeated failure as one line at its beginning, periodic counts, and one line at its end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-#: Between two lines about an outage that lasts.
+#: Time between two lines about a continuing outage.
 REPORT_INTERVAL_S = 60.0
 
 
 class OutageLog:
     """Reports the failures of one activity. All methods run on an event loop, whose clock they use.
 
-    The first failure of an outage is logged whole, and so is the first one of each other kind of error. The rest are
-    counted, and the count is logged every `REPORT_INTERVAL_S` while failures come, and at the end.
+    The first failure of an outage is logged in full, and so is the first failure of each other error class. The rest
+    are counted; the count is logged every `REPORT_INTERVAL_S` while failures continue, and at the end.
 
     Attributes:
-        failure_count: failures of the outage that lasts; 0 when there is none.
+        failure_count: failures of the current outage; 0 when there is none.
     """
 
     def __init__(self, logger: logging.Logger, what: str) -> None:
-        """`what` is the subject of the lines in the plural, for example "flushes to long-term storage"."""
+        """`what` is the plural subject of the log lines, for example "flushes to long-term storage"."""
         self.failure_count: int = 0
         self._logger = logger
         self._what = what
@@ -29,7 +29,7 @@ class OutageLog:
         self._reported_s = 0.0
 
     def failed(self, message: str, error: BaseException, *, level: int = logging.WARNING) -> None:
-        """Note a failure. `message` says what failed and what is done about it; it is logged with the error."""
+        """Record a failure. `message` says what failed and what happens next; it is logged with the error."""
         now_s = asyncio.get_running_loop().time()
         if not self.failure_count:
             self._began_s = self._reported_s = now_s
@@ -52,7 +52,7 @@ class OutageLog:
             self._logger.debug("%s: %s", message, error)
 
     def ended(self) -> None:
-        """Note that the activity succeeds; free when nothing has failed."""
+        """Record a success. Costs nothing when there is no outage."""
         if not self.failure_count:
             return
         self._logger.warning(

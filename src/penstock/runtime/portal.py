@@ -1,4 +1,4 @@
-"""`Portal`: an event loop in a background thread, for code that is not async. Nothing else starts such a thread."""
+"""`Portal`: an event loop in a background thread, for code that is not async. No other module starts such a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.runtime.program import watch_program
 
 T = TypeVar("T")
 
-#: Guards what a portal's loop shares with the threads that call it. In a program of one thread it never waits.
+#: Guards state shared between a portal's loop and calling threads. Uncontended in a single-threaded program.
 Lock = threading.Lock
 
 _log = logging.getLogger(__name__)
@@ -31,9 +31,10 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 class Portal:
-    """Runs coroutines for blocking callers in other threads. Safe to use from many threads.
+    """Runs coroutines for blocking callers in other threads. Thread-safe.
 
-    Does not survive `os.fork`, nor hangs on it: in the child every call raises `ForkedError`. Open a new one there.
+    Does not survive `os.fork`, and does not hang after it: in the child every call raises `ForkedError`. Open a new
+    portal there.
     """
 
     def __init__(self, name: str = "penstock-client") -> None:
@@ -41,26 +42,26 @@ class Portal:
         self._thread = threading.Thread(target=_run, args=(self._loop,), name=name, daemon=True)
         self._is_closed = False
         self._is_forked = False
-        # Guards the decision to close: whatever was put into the loop before it is cancelled by it, and nothing after.
+        # Guards the decision to close: coroutines submitted before it are cancelled, later ones are refused.
         self._gate = Lock()
         watch_program(self)
         self._thread.start()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop in the background."""
+        """The loop of the background thread."""
         return self._loop
 
     @property
     def is_closed(self) -> bool:
-        """True from the first call of `close` on."""
+        """True since the first call of `close`."""
         return self._is_closed
 
     def call(self, coroutine: Coroutine[object, object, T], timeout_s: float | None = None) -> T:
         """Run `coroutine` in the loop and return its result, or raise its error.
 
         Raises `TimeoutError` after `timeout_s`. Then, and when the waiting thread is interrupted, the coroutine
-        is cancelled. Raises `ClosedError` if the portal is closed, or closes meanwhile.
+        is cancelled. Raises `ClosedError` if the portal is closed before the coroutine has finished.
         """
         try:
             with self._gate:
@@ -76,7 +77,7 @@ class Portal:
                 raise ClosedError("the client was closed during this call") from None
             raise
         except BaseException:
-            # KeyboardInterrupt or time-out: the coroutine must not go on unseen.
+            # KeyboardInterrupt or time-out: cancel the coroutine.
             future.cancel()
             raise
 
@@ -100,24 +101,24 @@ class Portal:
         return self.call(run())
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """Iterate over an async iterator, one call per item. After an error it may be asked again, if `source` may."""
+        """Iterate over an async iterator, one call per item. After an error it can be resumed if `source` can."""
         return _Items(self, source)
 
     def run_behind(self, make: Callable[[], Coroutine[object, object, object]]) -> None:
-        """Run a coroutine in the loop that nobody waits for; nothing if the portal is closed. Safe in any thread.
+        """Run a coroutine in the loop in the background; no effect if the portal is closed. Thread-safe.
 
-        Its errors are for itself to say.
+        The coroutine has to handle its own errors.
         """
         if not self._is_closed and not self._is_forked:
             try:
                 self._loop.call_soon_threadsafe(_start_behind, make)
             except RuntimeError:
-                pass  # The loop was closed meanwhile.
+                pass  # The loop was closed concurrently.
 
     def close_behind(self, make: Callable[[], Coroutine[object, object, object]]) -> None:
-        """As `run_behind`, then close, without a wait: for what was dropped or is left in haste.
+        """Run a coroutine as `run_behind` does, then close the portal, without waiting. For objects dropped unclosed.
 
-        The exit of the program waits for it, for `_CLOSE_TIMEOUT_S` at most.
+        At exit the program waits for it, for `_CLOSE_TIMEOUT_S` at most.
         """
         _closing_behind.add(self)
 
@@ -136,7 +137,7 @@ class Portal:
         self.run_behind(run_and_stop)
 
     def close(self) -> None:
-        """Cancel what still runs, stop the loop and end the thread. Closing twice is fine, also at the same time."""
+        """Cancel running tasks, stop the loop and end the thread. Idempotent and thread-safe."""
         if self._is_forked:
             return
         with self._gate:
@@ -146,17 +147,17 @@ class Portal:
             try:
                 future.result(_CLOSE_TIMEOUT_S)
             except concurrent.futures.CancelledError:
-                pass  # The canceller itself was among the last tasks to go.
+                pass  # The cancelling task was itself among the last to be cancelled.
             finally:
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _on_forked(self) -> None:
-        """See `ProgramPart`. The thread is not in this process, and a wait for it would never end."""
+        """See `ProgramPart`. The thread does not exist in the child, and joining it would never end."""
         self._is_forked = True
 
     def _on_exit(self) -> None:
-        """See `ProgramPart`. The owner of this waits for what it needs; this waits for what was left to close alone."""
+        """See `ProgramPart`. Waits only for `close_behind`; the owner of the portal waits for the rest."""
         if self not in _closing_behind or self._is_forked:
             return
         self._thread.join(_CLOSE_TIMEOUT_S)
@@ -172,9 +173,9 @@ class Portal:
         await asyncio.get_running_loop().shutdown_asyncgens()
 
 
-#: Portals that close without a wait. Their owners may be gone, and only this holds them.
+#: Portals that are closing in the background. Their owners may be collected; this set keeps them alive.
 _closing_behind: set[Portal] = set()
-#: A loop holds its tasks weakly, and nobody else holds these.
+#: Background tasks. A loop holds its tasks weakly; this set keeps them alive.
 _behind: set[asyncio.Task[None]] = set()
 
 
@@ -182,7 +183,7 @@ def _start_behind(make: Callable[[], Coroutine[object, object, object]]) -> None
     async def run() -> None:
         try:
             await make()
-        except Exception:  # noqa: BLE001  # there is nobody left to tell
+        except Exception:  # noqa: BLE001  # there is no caller to raise to
             _log.exception("what was dropped open could not be closed")
 
     task = asyncio.get_running_loop().create_task(run(), name="finish behind")
@@ -191,7 +192,7 @@ def _start_behind(make: Callable[[], Coroutine[object, object, object]]) -> None
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    # Not a method: the thread must not keep the portal alive.
+    # A function, not a method: the thread must not keep the portal alive.
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -200,7 +201,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _Items(Iterator[T]):
-    """Iterates over an async iterator. No generator: that would be at its end after the first error."""
+    """Iterates over an async iterator. Not a generator, because that would be exhausted after the first error."""
 
     def __init__(self, portal: Portal, source: AsyncIterator[T]) -> None:
         self._portal = portal

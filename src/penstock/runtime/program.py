@@ -1,7 +1,7 @@
-"""`watch_program`: tells what a program made of the two moments that nobody calls for: a fork, and the exit.
+"""`watch_program`: notifies parts of a program of a fork and of the exit.
 
-One hook each, registered when this module is imported, over a set of weak references: what is gone is not told. Also
-`resident_bytes`: what the program takes.
+There is one hook each, registered when this module is imported, over a set of weak references: collected objects are
+not notified. Also `resident_bytes`: the memory of the process.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Protocol
 
 
 class ProgramPart(Protocol):
-    """What wants to be told. Neither call may raise, and neither runs in an event loop."""
+    """An object notified of a fork and of the exit. Neither call may raise, and neither runs in an event loop."""
 
     def _on_forked(self) -> None:
         """Called in the child of `os.fork`, in its only thread: threads, loops and sockets are the parent's."""
 
     def _on_exit(self) -> None:
-        """Called when the interpreter is about to end. Background threads still run; it may wait, for a limit."""
+        """Called when the interpreter is about to exit. Background threads still run; a bounded wait is allowed."""
 
 
-#: How a part makes itself known. None where no process is behind it, as in a simulation.
+#: The type of `watch_program`. None where there is no process, as in a simulation.
 WatchProgram = Callable[[ProgramPart], None]
 
-#: Above the priorities that `multiprocessing` uses itself, whose highest is 15.
+#: Above the priorities that `multiprocessing` itself uses, of which 15 is the highest.
 _EXIT_PRIORITY = 100
 
-#: How many forks lie between this process and the one that imported this module.
+#: Number of forks between this process and the one that imported this module.
 _fork_count = 0
-#: What was used first in a process of which fork count.
+#: The fork count of the process that first used each library.
 _first_used: dict[str, int] = {}
 
 _parts: weakref.WeakSet[ProgramPart] = weakref.WeakSet()
@@ -45,12 +45,12 @@ def watch_program(part: ProgramPart) -> None:
 
 
 def survives_here(library: str) -> bool:
-    """Note that `library` is used now, which does not survive a fork. False: a parent process has used it before."""
+    """Record a use of `library`, which does not survive a fork. False: a parent process has used it before."""
     return _first_used.setdefault(library, _fork_count) == _fork_count
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process takes now, in bytes; 0 where the system does not say (other than Linux)."""
+    """Return the resident memory of this process in bytes; 0 on systems other than Linux."""
     try:
         with open("/proc/self/statm", "rb") as counts:
             return int(counts.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -70,14 +70,14 @@ def _exiting() -> None:
         part._on_exit()
 
 
-#: The child process of `multiprocessing` whose exit is watched; 0: none.
+#: The pid of the `multiprocessing` child for which the exit hook is registered; 0: none.
 _watched_child_pid = 0
 
 
 def _watch_exit_of_child() -> None:
-    """Have `_exiting` called at the end of a child process of `multiprocessing`: `atexit` is not called in a fork.
+    """Register `_exiting` for the exit of a `multiprocessing` child, which does not call `atexit` functions.
 
-    The child drops what its parent had registered there, so each child registers for itself.
+    The child drops its parent's registrations, so each child registers for itself.
     """
     global _watched_child_pid
     process = sys.modules.get("multiprocessing.process")
@@ -86,7 +86,7 @@ def _watch_exit_of_child() -> None:
     _watched_child_pid = os.getpid()
     from multiprocessing.util import Finalize
 
-    # Called before queues and pools are ended.
+    # Called before queues and pools are closed.
     Finalize(None, _exiting, exitpriority=_EXIT_PRIORITY)
 
 

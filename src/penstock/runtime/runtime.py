@@ -1,8 +1,8 @@
 """`Runtime`: the determinism seam.
 
-Code under `segmentstore`, `controller` and `client` takes the time from the running loop (`loop.time()`), the wall
-clock, randomness, the disk and blocking work from here, and sockets from the loop. In production these are the real
-ones; in simulation a seeded loop, a simulated disk and a virtual clock stand behind the same names.
+Code under `segmentstore`, `controller` and `client` takes the time from the running loop (`loop.time()`); the wall
+clock, randomness, the disk and blocking work from `Runtime`; and sockets from the loop. In production these are the
+real ones; a simulation has a seeded loop, a simulated disk and a virtual clock behind the same names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["BlockingWork", "Runtime", "ThreadedWork", "real_runtime"]
 
 
 class Runtime:
-    """What the outside world looks like to the server and the client.
+    """The environment of a server or a client.
 
     Attributes:
         disk: files and directories.
@@ -37,12 +37,12 @@ class Runtime:
         rng: randomness; the only source of it.
         wall_clock_ms: milliseconds since the epoch, for timestamps that people or policies see. Never for intervals.
         monotonic_s: seconds since some moment, for intervals that must not be too short. Unlike the loop's time it is
-            right in the midst of a turn that took long, and goes on while the machine sleeps; by default it is that.
-        resident_bytes: memory that this process takes now; 0 where nobody knows, as in a simulation. Never waits.
-        watch_program: has somebody told of this program's forks and of its exit; None if no program stands behind this.
+            current even during a long turn, and advances while the machine sleeps; the default is the loop's time.
+        resident_bytes: resident memory of this process; 0 where unknown, as in a simulation. Does not block.
+        watch_program: registers an object for forks and the exit of this program; None where there is no program.
         open_objects: opens a bucket of an object store.
-        open_files: opens somebody else's file system.
-        turns: of the event loop, for steps of work in the background.
+        open_files: opens a remote file system.
+        turns: of the event loop, for steps of background work.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Runtime:
         return self.rng.randbytes(16)
 
     def with_disk(self, disk: Disk) -> Runtime:
-        """Return the same outside world with another disk."""
+        """Return the same runtime with another disk."""
         same = copy.copy(self)
         same.disk = disk
         return same
@@ -117,5 +117,5 @@ def _loop_time_s() -> float:
 
 
 def _boot_time_s() -> float:
-    # Linux: `time.monotonic` stands still while the machine sleeps, and others do not.
+    # On Linux `time.monotonic` does not advance while the machine sleeps; other systems' clocks do.
     return time.clock_gettime(time.CLOCK_BOOTTIME)

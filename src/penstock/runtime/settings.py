@@ -1,9 +1,9 @@
 """Settings from a TOML file, the environment and flags, each overriding the one before.
 
-A settings class is a frozen dataclass whose fields have defaults; a field that is such a dataclass itself is a table
-in the file (``[segment_store.cache]``) and a part of a variable's name set off by two underscores
-(``PENSTOCK_SEGMENT_STORE__CACHE__BYTES_MAX``). A key that no field answers to is an error that names the nearest one:
-a misspelt setting never passes silently.
+A settings class is a frozen dataclass whose fields have defaults. A field that is itself such a dataclass is a table
+in the file (``[segment_store.cache]``) and a part of a variable's name separated by two underscores
+(``PENSTOCK_SEGMENT_STORE__CACHE__BYTES_MAX``). An unknown key is an error that names the nearest known one, so a
+misspelt setting is never ignored.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _SERVICE_NAME = re.compile(
 _SERVICE_PORT = re.compile(r"(?:^|_)PORT$")
 _SERVICE_ADDRESS = re.compile(r"(?:tcp|udp|sctp)://")
 
-#: What a setting may be in a file or as a flag; tables nest.
+#: A value of a setting in a file or a flag; tables nest.
 Value = object
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 #: Names the settings file; not a setting itself.
 FILE_VARIABLE = "PENSTOCK_CONFIG"
-#: The address that clients connect to when they are told none; not a setting of a server.
+#: The default address for clients; not a setting of a server.
 URI_VARIABLE = "PENSTOCK_URI"
 DEFAULT_URI = "tcp://localhost:9090"
 
@@ -49,7 +49,7 @@ class SettingsError(InvalidArgumentError):
 
 
 def default_uri() -> str:
-    """Return where the controller is when nobody says: what `PENSTOCK_URI` holds, else this machine."""
+    """Return the default address of the controller: the value of `PENSTOCK_URI`, else this machine."""
     return os.environ.get(URI_VARIABLE) or DEFAULT_URI
 
 
@@ -62,8 +62,8 @@ def load_settings(
 ) -> S:
     """Return a `kind` from its defaults, overridden by `file`, then by `environment`, then by `flags`.
 
-    `environment`: all variables; those that begin with `PENSTOCK_` count. `flags` are named by dotted path
-    (``segment_store.cache.bytes_max``); a value of None means that the flag was not given.
+    `environment`: all variables; only those that begin with `PENSTOCK_` are used. `flags` are named by dotted path
+    (``segment_store.cache.bytes_max``); None means that the flag was not given.
 
     Raises:
         SettingsError: the file cannot be read, a key is unknown, or a value is not of its field's type.
@@ -84,7 +84,7 @@ def load_settings(
             _check_path(kind, path, f"flag {dotted}")
             _merge(values, _nested(path, value))
     try:
-        # Not strict: variables are text, and TOML may write a whole number where a float is meant.
+        # Not strict: variables are text, and TOML may have an integer for a float.
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"a setting has the wrong type or value: {error}") from error
@@ -114,7 +114,7 @@ def _warn_of_service_variables(environment: Mapping[str, str]) -> None:
 
 
 def settings_from(kind: type[S], values: Mapping[str, Value], source: str) -> S:
-    """Return a `kind` from what another process made of one, as `settings_values` does. Errors as `load_settings`."""
+    """Return a `kind` from the output of `settings_values` in another process. Errors as `load_settings`."""
     _check_table(kind, values, source, ())
     try:
         return msgspec.convert(values, kind)
@@ -123,7 +123,7 @@ def settings_from(kind: type[S], values: Mapping[str, Value], source: str) -> S:
 
 
 def settings_values(settings: object) -> dict[str, Value]:
-    """Return all values of a settings object, tables nested, as JSON can hold them."""
+    """Return all values of a settings object as JSON types, tables nested."""
     return typing.cast("dict[str, Value]", msgspec.to_builtins(settings))
 
 
@@ -137,7 +137,7 @@ def setting_paths(kind: type) -> Iterator[str]:
 
 
 def _fields(kind: type) -> dict[str, type | None]:
-    """Return the fields of a settings class; for those that are tables, their class."""
+    """Return the fields of a settings class; with each table, its class."""
     types = typing.get_type_hints(kind)
     fields: dict[str, type | None] = {}
     for field in dataclasses.fields(kind):

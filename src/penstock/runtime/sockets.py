@@ -1,4 +1,4 @@
-"""What the event loops leave out of their interface to sockets."""
+"""Socket options that the interface of event loops lacks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from penstock.model.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True)
 class DeadPeerSettings:
-    """When a server drops a connection whose other end is gone without a word. See docs/dead-peers.md.
+    """When a server drops a connection whose peer is gone without closing it. See docs/dead-peers.md.
 
-    The kernel of the other end answers probes, whatever its program does: a connection that is only idle stays.
+    The kernel of the peer answers probes, whatever its program does: a connection that is only idle stays.
 
     Attributes:
-        probe_after_s: a connection on which nothing came for so long is probed; whole seconds, at least 1 ...
-        probe_interval_s: ... again after each pause of so long; whole seconds, at least 1.
-        timeout_s: a connection is dropped when the other end has acknowledged nothing for so long, or has taken no byte
-            of its replies for so long; more than `probe_after_s`.
+        probe_after_s: a connection is probed after it has been idle for this long; whole seconds, at least 1.
+        probe_interval_s: interval of further probes; whole seconds, at least 1.
+        timeout_s: a connection is dropped when the peer has acknowledged nothing for this long, or has taken no byte
+            of its replies for this long; more than `probe_after_s`.
     """
 
     probe_after_s: float = 30.0
@@ -43,11 +43,11 @@ class DeadPeerSettings:
 
 
 def bound_receive_buffers(server: asyncio.Server, byte_count: int) -> None:
-    """Let the kernel hold about `byte_count` bytes that were received and not read, for each connection of `server`.
+    """Bound the unread received bytes in the kernel to about `byte_count` for each connection of `server`.
 
-    For a server that does not serve yet: connections take the size from the listening socket, and the window that is
-    offered to the peer is fixed when they are accepted. Linux counts its bookkeeping in and doubles the number for it.
-    Without this it lets ten megabytes and more stand there, ahead of whatever the peer asks next.
+    Call it before the server serves: connections inherit the size from the listening socket, and the window offered to
+    the peer is fixed at accept. Linux includes its bookkeeping and doubles the number for that. Without this bound it
+    buffers ten megabytes and more, ahead of the peer's next request.
     """
     for listener in server.sockets:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, byte_count)
@@ -56,8 +56,8 @@ def bound_receive_buffers(server: asyncio.Server, byte_count: int) -> None:
 def detect_dead_peers(server: asyncio.Server, settings: DeadPeerSettings) -> None:
     """Let the kernel probe idle connections of `server`, and drop those whose peers are dead.
 
-    For a server that does not serve yet: connections take the options from the listening socket. Nothing is sent that a
-    program at the other end could see.
+    Call it before the server serves: connections inherit the options from the listening socket. Probes are not visible
+    to the peer's program.
     """
     for listener in server.sockets:
         for level, option, value in _dead_peer_options(settings):
@@ -74,7 +74,7 @@ def _dead_peer_options(settings: DeadPeerSettings) -> Iterator[tuple[int, int, i
         ("TCP_KEEPINTVL", round(settings.probe_interval_s)),
         ("TCP_KEEPCNT", probe_count),
         # Probes are sent only while nothing waits for an acknowledgement; this bounds the time in which something does.
-        # Linux then takes it for the bound of probes, too.
+        # Linux then uses it as the bound of probes, too.
         ("TCP_USER_TIMEOUT", round(1000 * settings.timeout_s)),
     ):
         if (option := getattr(socket, name, None)) is not None:
@@ -84,7 +84,7 @@ def _dead_peer_options(settings: DeadPeerSettings) -> Iterator[tuple[int, int, i
 def dual_stack_socket(host: str, port: int) -> socket.socket | None:
     """Return a bound socket for all IPv6 and IPv4 addresses if `host` is ``::``; None: the event loop binds `host`.
 
-    Event loops bind ``::`` to IPv6 alone. Raises `OSError` when the port is taken.
+    Event loops bind ``::`` to IPv6 only. Raises `OSError` when the port is in use.
     """
     if host != "::" or not socket.has_dualstack_ipv6():
         return None
@@ -100,20 +100,20 @@ def dual_stack_socket(host: str, port: int) -> socket.socket | None:
 
 
 async def can_resolve(host: str, timeout_s: float) -> bool:
-    """Say whether this machine finds addresses for the name `host` within `timeout_s`."""
+    """Return whether the name `host` resolves within `timeout_s`."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
             return bool(await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM))
-    except (OSError, UnicodeError):  # `UnicodeError`: no host name at all. `TimeoutError` is an `OSError`.
+    except (OSError, UnicodeError):  # `UnicodeError`: not a host name. `TimeoutError` is an `OSError`.
         return False
 
 
 async def check_port_is_unused(host: str, port: int) -> None:
-    """Raise `OSError` if something listens on `port` of each address of `host`.
+    """Raise `OSError` if another process listens on `port` of an address of `host`.
 
-    For a server whose library has nothing but lines of its own to say about it. Whatever else may be wrong with the
-    address is for that server to find, and so is who takes the port between this look and the server's.
+    For a server whose library reports that only in its own log. Other errors of the address are left to that server,
+    and so is a process that takes the port between this check and the server's bind.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -124,7 +124,7 @@ async def check_port_is_unused(host: str, port: int) -> None:
     for family, kind, protocol, _, address in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
-                # As servers do: what a server that has just ended leaves to the kernel does not count.
+                # As servers do: connections of a server that has just ended do not count.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
         except OSError as error:

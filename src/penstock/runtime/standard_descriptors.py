@@ -1,7 +1,7 @@
 """The three standard descriptors of a process that was started without some of them.
 
 A process may be started with standard input, output or error closed (``<&-``, some schedulers and daemons). The next
-file or socket then gets the free number: the event loop's library aborts, and what is printed goes into a data file.
+file or socket then gets the free number: the event loop's library aborts, and printed text goes into a data file.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ _MODES = (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)
 
 
 def open_standard_descriptors() -> None:
-    """Open ``/dev/null`` in place of each standard descriptor that is closed. Call it before anything is opened."""
+    """Open ``/dev/null`` as each standard descriptor that is closed. Call it before any file is opened."""
     for descriptor, mode in enumerate(_MODES):
         try:
             os.fstat(descriptor)
         except OSError:
-            # The lowest free number is given, and all lower ones are open by now.
+            # `open` returns the lowest free number, and all lower ones are open by now.
             opened = os.open(os.devnull, mode)
             os.set_inheritable(opened, True)
 
 
 def open_standard_files() -> None:
-    """Do as `open_standard_descriptors`, and give Python's own three files, where they are None, these descriptors."""
+    """Call `open_standard_descriptors`, and set Python's standard files to these descriptors where they are None."""
     open_standard_descriptors()
     # They live as long as the process.
     if sys.stdin is None:

@@ -1,7 +1,7 @@
-"""`Turns`: work in the background that has a turn of the event loop to itself, as far as its like goes.
+"""`Turns`: runs at most one step of background work in each turn of the event loop.
 
-A step of two milliseconds holds nobody up. But each container has work of its own, with steps of its own, and what
-wakes one of them wakes most; without this their steps would fall into one turn of the loop and hold it together.
+A step of two milliseconds delays little. But each container has background work with its own steps, and most of it
+wakes at the same time; without this the steps would run in one turn of the loop and block it together.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 
 
 class Turns:
-    """Lets one step of those that ask for it go on in each turn of the event loop, in the order in which they came."""
+    """Admits one waiting step in each turn of the event loop, in FIFO order."""
 
     __slots__ = ("_is_giving", "_loop", "_waiting")
 
@@ -21,10 +21,10 @@ class Turns:
         self._is_giving = False
 
     async def mine(self) -> None:
-        """Wait for a turn that no other step has."""
+        """Wait for a turn that no other step uses."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            # Those who waited on another loop went with it.
+            # Waiters of another loop ended with it.
             self._loop, self._is_giving = loop, False
             self._waiting.clear()
         waiter: asyncio.Future[None] = loop.create_future()
@@ -37,7 +37,7 @@ class Turns:
     def _give(self) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
-            if not waiter.done():  # Nor cancelled.
+            if not waiter.done():  # It may have been cancelled.
                 waiter.set_result(None)
                 break
         self._is_giving = bool(self._waiting)

@@ -7,8 +7,8 @@ from functools import cache
 
 @cache
 def penstock_version() -> str:
-    """Return the version that is installed; reads files at the first call."""
-    # Only here: the module takes a while to load, and most commands do not need it.
+    """Return the installed version; reads files at the first call."""
+    # Imported here because the module is slow to load, and most commands do not need it.
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed_version
 

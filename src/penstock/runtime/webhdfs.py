@@ -1,6 +1,6 @@
-"""`WebHdfs`: what HDFS's HTTP service can and hdfs-native cannot: concat, truncate, and reads of files still open.
+"""`WebHdfs`: operations of HDFS's HTTP service that hdfs-native lacks: concat, truncate, and reads of open files.
 
-All calls block, each step of one for `request_timeout_s` at most. Nothing is sent twice.
+All calls block, each step of one for `request_timeout_s` at most. No request is retried.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class WebHdfs:
-    """The service at `url`. May be used by several threads.
+    """The service at `url`. Thread-safe.
 
-    `place`: the file system, for people; `user`: who this is.
+    `place`: the file system, for messages; `user`: the user name.
     """
 
     def __init__(self, url: str, place: str, user: str, settings: FileStoreSettings) -> None:
@@ -29,7 +29,7 @@ class WebHdfs:
         self._url = url.rstrip("/")
         self._place = place
         self._user = user
-        # What leads to the world outside is not meant for the NameNode next door.
+        # Proxies of the environment are not used for the NameNode.
         self._client = httpx.Client(
             timeout=httpx.Timeout(settings.request_timeout_s, connect=settings.connect_timeout_s),
             follow_redirects=True,
@@ -37,23 +37,23 @@ class WebHdfs:
         )
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Return `length` bytes from `offset` on, which must be there; of a file that is open, too."""
+        """Return `length` bytes from `offset`, which must exist; also of an open file."""
         answer = self._ask("GET", path, {"op": "OPEN", "offset": str(offset), "length": str(length)})
         return bytes(answer.content)
 
     def copies(self, path: str) -> int | None:
-        """Return of how many copies of a file's last block the NameNode knows; None of a file without blocks."""
+        """Return how many copies of a file's last block the NameNode knows of; None for a file without blocks."""
         blocks = self._ask("GET", path, {"op": "GET_BLOCK_LOCATIONS"}).json()["LocatedBlocks"]
         last = blocks["lastLocatedBlock"]
         return len(last["locations"]) if last else None
 
     def truncate(self, path: str, length: int) -> bool:
-        """Cut a file; say whether that is done, or goes on."""
+        """Truncate a file; return whether that is done, or still in progress."""
         answer = self._ask("POST", path, {"op": "TRUNCATE", "newlength": str(length)})
         return bool(answer.json()["boolean"])
 
     def concat(self, target: str, sources: Sequence[str]) -> None:
-        """Move the blocks of files behind those of `target`. No path may have a comma."""
+        """Append the blocks of files to `target`. No path may have a comma."""
         self._ask("POST", target, {"op": "CONCAT", "sources": ",".join(sources)})
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class WebHdfs:
         raise self._refusal(answer, path)
 
     def _refusal(self, answer: httpx.Response, path: str) -> StorageError:
-        """Return what an answer means that is none of success."""
+        """Return the error for an answer that is not a success."""
         try:
             told = answer.json()["RemoteException"]
             said = f"{told['javaClassName']}: {told['message']}"

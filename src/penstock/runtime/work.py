@@ -1,13 +1,13 @@
-"""`BlockingWork`: functions that block, off the event loop, in bounded pools of threads.
+"""`BlockingWork`: blocking functions, off the event loop, in bounded pools of threads.
 
-Each pool serves one thing that can hang by itself: one log, the reads of long-term storage, its writes, the cache on
-disk. So what hangs takes the threads of its own pool, and nobody else's.
+Each pool serves one resource that can hang independently: one log, the reads of long-term storage, its writes, the
+cache on disk. So functions that hang use up the threads of their own pool only.
 
-A thread inside a system call that does not return cannot be taken back. Its caller can: it stops waiting (a time-out,
-or a cancellation), and the work is *abandoned*. The thread then counts as hung until the function ends after all; it is
-replaced by another one, up to `PoolSettings.hung_count_max` of them; when all are hung, callers hear
-`StorageNotRespondingError` at once. What an abandoned function returns is thrown away, with `discard`; what it uses
-must stay until it has ended, which `on_end` tells. No thread is ever waited for at the end of the process.
+A thread inside a system call that does not return cannot be interrupted. Its caller can stop waiting (a time-out, or a
+cancellation); the work is then *abandoned*. The thread counts as hung until the function ends. It is replaced by
+another one, up to `PoolSettings.hung_count_max` of them; when all are hung, callers get `StorageNotRespondingError` at
+once. The result of an abandoned function goes to `discard`; what the function uses must exist until it has ended, which
+`on_end` reports. The end of the process never waits for a thread.
 
 `WorkQueue` is the part without threads, which the simulation shares. All of its state belongs to the event loop.
 """
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: How long `BlockingWork.close` waits for work that nobody has abandoned.
+#: How long `BlockingWork.close` waits for work that is not abandoned.
 CLOSE_TIMEOUT_S = 5.0
 
 
@@ -42,9 +42,9 @@ class PoolSettings:
     """Bounds of one pool.
 
     Attributes:
-        thread_count_max: functions under way at once, those apart that hang.
-        hung_count_max: threads given up because they hang, and replaced; with more the pool works with fewer threads,
-            and refuses all work when none is left.
+        thread_count_max: functions running at once, without those that hang.
+        hung_count_max: hung threads that are replaced; with more, the pool works with fewer threads, and refuses all
+            work when none is left.
         waiting_count_max: functions that wait for a thread; more are refused.
         timeout_s: time for a function, its wait for a thread included; 0: no limit.
     """
@@ -67,7 +67,7 @@ class WorkPool(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is for, for people."""
+        """Its purpose, for messages."""
 
     @property
     def settings(self) -> PoolSettings:
@@ -75,14 +75,14 @@ class WorkPool(Protocol):
 
     @property
     def hung_count(self) -> int:
-        """Functions under way that nobody waits for any more."""
+        """Abandoned functions that still run."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether it accepts no more."""
+        """Whether it accepts no more work."""
 
     async def drained(self, *, with_abandoned: bool = False) -> None:
-        """Return when nothing waits or runs that somebody waits for, or nothing at all (`with_abandoned`)."""
+        """Return when no function waits or runs, abandoned ones not counted unless `with_abandoned`."""
 
     def run(
         self,
@@ -96,70 +96,71 @@ class WorkPool(Protocol):
         Cancelling the future abandons the function; if it waits for a thread, it never runs.
 
         Args:
-            on_end: called on the loop, exactly once, when the function has ended or it is certain that it never runs.
-            discard: called on the loop with the result if nobody waits for it any more.
+            on_end: called on the loop, exactly once, when the function has ended or is certain never to run.
+            discard: called on the loop with the result if the function was abandoned.
 
-        The future raises what the function does, and `StorageNotRespondingError` when it is not done in time (it may
-        still have its effect, later) or when no thread is left that does not hang.
+        The future raises what the function raises, and `StorageNotRespondingError` when it is not done in time (it may
+        still take effect, later) or when all threads hang.
         """
 
     def begin(self, function: Callable[[], T], on_done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `function()` as `run` would; `on_done` gets its result, or its error.
+        """Run `function()` as `run` does; `on_done` gets its result, or its error.
 
-        It is called on the loop, in the turn in which it hears of the end: who waits for a future goes on a turn later.
+        `on_done` is called on the loop, in the turn that receives the end. Awaiting a future takes one turn more.
         """
 
     @property
     def writes_without_thread(self) -> bool:
-        """Whether `write_synced` needs no thread for small writes."""
+        """Whether `write_synced` does small writes without a thread."""
 
     def write_synced(self, file: DiskFile, offset: int, buffers: Sequence[Buffer], on_written: OnWritten) -> None:
-        """Run `file.write_synced(offset, buffers)` as `run` would; without a thread where that is possible.
+        """Run `file.write_synced(offset, buffers)` as `run` does; without a thread where that is possible.
 
-        `on_written` is called on the loop, in the turn in which it hears of the end. The buffers must not change, nor
-        the file be closed, before that.
+        `on_written` is called on the loop, in the turn that receives the end. Until then the buffers must not change,
+        nor the file be closed.
         """
 
     def tell(self, function: Callable[[T], object], news: T) -> None:
-        """Call `function(news)` on the loop, soon. For a function that this pool runs, off the loop, while it goes on.
+        """Call `function(news)` on the loop, soon. For a running function of this pool, called off the loop.
 
-        Calls come in order, and before the loop hears of that function's end. Nothing happens once the loop is closed.
+        Calls are made in order, and before the loop receives the end of that function. No effect once the loop is
+        closed.
         """
 
     def close(self) -> None:
-        """Accept no more. What was accepted goes on; then the threads end. Waits for nothing."""
+        """Accept no more work. Accepted work continues; then the threads end. Waits for nothing."""
 
 
 class BlockingWork(Protocol):
     """Runs blocking functions off the event loop."""
 
     def pool(self, name: str, settings: PoolSettings) -> WorkPool:
-        """Return a new pool; its threads are started when they are needed. Close it when it is of no more use."""
+        """Return a new pool; its threads are started when needed. Close it after use."""
 
     def run(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """Run a function in the general pool: see `WorkPool.run`. For work that does not belong to a tier."""
 
     async def close(self) -> None:
-        """Accept no more work; wait for what is under way and not abandoned, `CLOSE_TIMEOUT_S` at most."""
+        """Accept no more work; wait for work that is not abandoned, `CLOSE_TIMEOUT_S` at most."""
 
 
 class Job:
-    """A function on its way through a pool."""
+    """A function in a pool, waiting or running."""
 
     __slots__ = ("call", "is_abandoned", "is_settled", "is_started", "loop", "on_end", "settle", "timer", "write")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
         self.call: Callable[[], object] = call
-        #: Whether the caller has its answer, or waits no longer.
+        #: Whether the caller has its answer, or has stopped waiting.
         self.is_settled: Callable[[], bool] = lambda: False
         self.is_started: bool = False
         self.is_abandoned: bool = False
         self.timer: asyncio.TimerHandle | None = None
-        #: Takes the outcome to the caller: the result, or the error. Does nothing when nobody waits.
+        #: Delivers the outcome to the caller: the result, or the error. No effect if the caller has stopped waiting.
         self.settle: Callable[[object, BaseException | None], None] = _ignore
         self.on_end: Callable[[], object] | None = None
-        #: What `call` does, if it is a write that may do without a thread.
+        #: What `call` does, if it is a write that may be done without a thread.
         self.write: SyncedWrite | None = None
 
 
@@ -173,15 +174,15 @@ class SyncedWrite:
 
 
 def _ignore(result: object, error: BaseException | None) -> None:
-    """Nobody waits."""
+    """Drop the outcome: the caller has stopped waiting."""
 
 
 class _NoThreadError(Exception):
-    """The system gives no more threads."""
+    """The system cannot start another thread."""
 
 
 class WorkQueue(ABC):
-    """`WorkPool` without threads: what waits, what runs, what hangs. All methods run on the event loop."""
+    """`WorkPool` without threads: the waiting, running and hung functions. All methods run on the event loop."""
 
     def __init__(self, name: str, settings: PoolSettings) -> None:
         self._name = name
@@ -214,7 +215,7 @@ class WorkQueue(ABC):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or runs that somebody waits for."""
+        """Whether no function waits or runs, abandoned ones not counted."""
         return not self._waiting and self._started_count == self._hung_count
 
     def run(
@@ -238,7 +239,7 @@ class WorkQueue(ABC):
                 else:
                     future.set_result(result)  # type: ignore[arg-type]  # it is what `function` returned
             elif error is None and discard is not None:
-                discard(result)  # type: ignore[arg-type]  # likewise
+                discard(result)  # type: ignore[arg-type]  # it is what `function` returned
 
         job.settle = settle
         if self._admit(job):
@@ -247,7 +248,7 @@ class WorkQueue(ABC):
 
     def begin(self, function: Callable[[], T], on_done: Callable[[T | None, BaseException | None], None]) -> None:
         """See `WorkPool.begin`."""
-        # What it gets is what `function` returned, which the queue of jobs of all kinds does not know.
+        # The queue holds jobs of all result types; this one's result is what `function` returned.
         told = cast(Callable[[object, BaseException | None], None], on_done)
         self._begin_call(Job(self._loop(), partial(function)), told)
 
@@ -263,7 +264,7 @@ class WorkQueue(ABC):
         self._begin_call(job, lambda _, error: on_written(error))
 
     def _begin_call(self, job: Job, on_done: Callable[[object, BaseException | None], None]) -> None:
-        """Admit a job whose caller is called once, when it has ended or will not be waited for."""
+        """Admit a job whose `settle` is called once, when it has ended or is abandoned."""
         is_told = False
 
         def settle(result: object, error: BaseException | None) -> None:
@@ -278,7 +279,7 @@ class WorkQueue(ABC):
         self._admit(job)
 
     def _admit(self, job: Job) -> bool:
-        """Let a job wait for its turn, or refuse it."""
+        """Queue a job, or refuse it."""
         if self._is_closed:
             raise RuntimeError(f"cannot run more blocking work in the pool {self._name!r}: it was closed")
         settings = self._settings
@@ -315,7 +316,7 @@ class WorkQueue(ABC):
 
     @abstractmethod
     def _begin(self, job: Job) -> None:
-        """Let the function run somewhere; `_ended` is to be called on the loop when it has.
+        """Run the function; `_ended` has to be called on the loop when it has ended.
 
         Raises `_NoThreadError`: then it never runs.
         """
@@ -328,7 +329,7 @@ class WorkQueue(ABC):
             job = next(iter(self._waiting))
             del self._waiting[job]
             if job.is_settled():
-                continue  # `_done` is on its way.
+                continue  # `_done` is scheduled.
             job.is_started = True
             self._started_count += 1
             try:
@@ -340,13 +341,13 @@ class WorkQueue(ABC):
                 self._tell_idle()
 
     def _ended(self, job: Job, result: object, error: BaseException | None) -> None:
-        """Take the outcome of a function."""
+        """Handle the end of a function."""
         self._started_count -= 1
         if job.is_abandoned:
             self._hung_count -= 1
         if job.timer is not None:
             job.timer.cancel()
-        # From here on the future's being done is no abandonment.
+        # From here on a done future does not mean that the job was abandoned.
         job.is_abandoned = True
         job.settle(result, error)
         if job.on_end is not None:
@@ -355,7 +356,7 @@ class WorkQueue(ABC):
         self._tell_idle()
 
     def _done(self, job: Job, _: object = None) -> None:
-        """The caller has its answer, or waits no longer."""
+        """Handle that the caller has its answer, or has stopped waiting."""
         if job.is_abandoned:
             return
         job.is_abandoned = True
@@ -397,7 +398,7 @@ class WorkQueue(ABC):
 
     def _tell_idle(self) -> None:
         if self._idle and self.is_idle:
-            # Who waits for abandoned work, too, looks again.
+            # Callers that also wait for abandoned work check again.
             waiters, self._idle = self._idle, []
             for waiter in waiters:
                 if not waiter.done():
@@ -405,12 +406,12 @@ class WorkQueue(ABC):
 
 
 class _Worker:
-    """A thread that runs one job at a time. Never joined: it may hang, and must not hold up the process's end."""
+    """A thread that runs one job at a time. Never joined: it may hang, and must not delay the exit of the process."""
 
     __slots__ = ("jobs",)
 
     def __init__(self, name: str) -> None:
-        #: The next job and who to tell of its end; None: end.
+        #: The next job and the callback for its end; None: exit.
         self.jobs: queue.SimpleQueue[tuple[Job, Callable[..., None]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
@@ -421,13 +422,13 @@ class _Worker:
             failure: BaseException | None = None
             try:
                 result = job.call()
-            except BaseException as error:  # noqa: BLE001  # goes to whoever awaits
+            except BaseException as error:  # noqa: BLE001  # goes to the awaiting caller
                 failure = error
             try:
                 job.loop.call_soon_threadsafe(ended, self, job, result, failure)
             except RuntimeError:
-                return  # The loop was closed: nobody waits for anything of it any more.
-            # While it waits for the next job, nothing of this one is kept.
+                return  # The loop was closed, so there is no caller left.
+            # Keep no reference to this job while waiting for the next one.
             del given, job, ended, result, failure
 
 
@@ -438,14 +439,14 @@ class _ThreadPool(WorkQueue):
         super().__init__(name, settings)
         self._free: list[_Worker] = []
         self._work = work
-        #: The loop whose work goes on here; threads tell it things.
+        #: The loop that uses this pool; threads post callbacks to it.
         self._home: asyncio.AbstractEventLoop | None = None
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
     def _begin(self, job: Job) -> None:
-        # The one that was busy last: its memory is warm.
+        # The most recently used thread: its memory is warm.
         self._home = job.loop
         if (write := job.write) is not None and (ring := self._work.ring) is not None and ring.loop is job.loop:
             job.write = None
@@ -460,7 +461,7 @@ class _ThreadPool(WorkQueue):
         try:
             self._home.call_soon_threadsafe(function, news)
         except RuntimeError:
-            pass  # The loop was closed: nobody waits for anything any more.
+            pass  # The loop was closed, so there is no caller left.
 
     def _new_worker(self) -> _Worker:
         try:
@@ -480,7 +481,7 @@ class _ThreadPool(WorkQueue):
         return ring is not None and ring.is_usable and ring.loop is asyncio.get_running_loop()
 
     def _written(self, job: Job, write: SyncedWrite, error: BaseException | None) -> None:
-        """Take the end of a write that needed no thread."""
+        """Handle the end of a write without a thread."""
         if isinstance(error, WriteNotDoneError):
             try:
                 self._begin(job)
@@ -496,7 +497,7 @@ class _ThreadPool(WorkQueue):
         self._let_go()
 
     def _let_go(self) -> None:
-        """End the threads that are not needed any more."""
+        """End the threads that are no longer needed."""
         count_kept = 0 if self._is_closed and not self._waiting else self._settings.thread_count_max
         while len(self._free) > count_kept:
             self._free.pop().jobs.put(None)
@@ -505,7 +506,7 @@ class _ThreadPool(WorkQueue):
 
 
 class WorkPools:
-    """The pools of a process, as far as they do not depend on threads. Made by `ThreadedWork` and the simulation."""
+    """The pools of a process, without the parts that need threads. Created by `ThreadedWork` and the simulation."""
 
     def __init__(self, make: Callable[[str, PoolSettings], WorkQueue], general: PoolSettings) -> None:
         self._make = make
@@ -531,7 +532,7 @@ class WorkPools:
         return list(self._pools)
 
     def forget(self, pool: WorkQueue) -> None:
-        """A pool that was closed has nothing under way any more."""
+        """Remove a closed pool that has no function running."""
         self._pools.pop(pool, None)
 
     async def close(self) -> None:
@@ -550,7 +551,7 @@ class WorkPools:
 
 
 class ThreadedWork(WorkPools):
-    """`BlockingWork` on threads: all of the process that work is done by.
+    """`BlockingWork` on threads, for the whole process.
 
     `thread_count_max`: of the general pool.
     """
@@ -562,7 +563,7 @@ class ThreadedWork(WorkPools):
 
     @property
     def ring(self) -> WriteRing | None:
-        """What writes without a thread, if anything can, for the loop that asks first."""
+        """Return the ring for writes without a thread, if available, for the first loop that requests it."""
         if not self._has_looked_for_ring and not self._is_closed:
             self._has_looked_for_ring = True
             self._ring = open_write_ring(asyncio.get_running_loop())

@@ -1,14 +1,14 @@
 """`WriteRing`: small synced writes that need no thread, where the kernel has io_uring.
 
-A thread that returns from a write has to get the interpreter's lock, and beside a busy event loop it waits for it,
-wakes up in vain, and waits again: some sixteen futex calls for each small batch of a log. Here the event loop hands
-the write to the kernel, whose own workers do it, and hears of its end as of bytes on a socket.
+A thread that returns from a write has to acquire the interpreter's lock. Next to a busy event loop it waits for it,
+wakes up in vain, and waits again: some sixteen futex calls for each small batch of a log. Here the event loop submits
+the write to the kernel, whose own workers do it, and its completion arrives like bytes on a socket.
 
-What the loop does is bounded: the bytes are copied, and the kernel queues the write (`IOSQE_ASYNC`) without touching
-the file. Each write under way has a slot of memory, which belongs to the kernel until the write has ended; the kernel
-may have as many workers as there are slots, so writes that hang take nobody else's.
+The work in the loop is bounded: the bytes are copied, and the kernel queues the write (`IOSQE_ASYNC`) without touching
+the file. Each write in progress has a slot of memory, which belongs to the kernel until the write has ended; the kernel
+may have as many workers as there are slots, so writes that hang do not delay others.
 
-What the ring does not take, or has not done to its end, is for a thread: see `WorkPool.write_synced`.
+A thread does the writes that the ring does not accept or does not complete: see `WorkPool.write_synced`.
 
 Needs Linux 5.19. Layout of the shared memory: `io_uring_setup(2)`, `io_uring_enter(2)`.
 """
@@ -32,14 +32,14 @@ from penstock.runtime.disk import DiskFile, LocalFile, write_error
 
 _log = logging.getLogger(__name__)
 
-#: Writes under way at once; a power of two.
+#: Maximum number of writes in progress; a power of two.
 SLOT_COUNT = 64
-#: The longest write.
+#: Maximum length of a write, in bytes.
 SLOT_LENGTH = 64 * 1024
 
 _SETUP, _ENTER, _REGISTER = 425, 426, 427
 _REGISTER_WORKERS_MAX = 19
-#: The kernel's own work for this process waits until it calls the kernel, in place of interrupting it (Linux 5.19).
+#: Completion work in the kernel waits for the process's next system call instead of interrupting it (Linux 5.19).
 _COOPERATIVE = 1 << 8
 _SINGLE_MMAP = 1
 _ENTRIES_OFFSET = 0x10000000
@@ -49,30 +49,30 @@ _PARAMETERS = struct.Struct("<6I16x" "8IQ" "8IQ")
 _ENTRY = struct.Struct("<BBHiQQIIQ24x")
 _COMPLETION = struct.Struct("<QiI")
 _UINT_MASK = 0xFFFFFFFF
-#: The write was not done, for no fault of the disk's: a thread does it.
+#: The write was not done, and the disk is not the cause: a thread does it.
 _NOT_DONE = (errno.EAGAIN, errno.EINTR, errno.ECANCELED, errno.ENOMEM)
-#: ... and the ring will never do it.
+#: The ring can never do the write; it is not used again.
 _REFUSED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EACCES)
 
-#: Called with the error, None when the bytes are durable; `WriteNotDoneError` asks for a thread.
+#: Called with the error, or None when the bytes are durable; `WriteNotDoneError` means that a thread has to write.
 OnWritten = Callable[[BaseException | None], None]
 
-#: Rings with writes under way: their memory is the kernel's.
+#: Rings with writes in progress, kept alive because the kernel uses their memory.
 _busy_rings: set[WriteRing] = set()
 
 
 class WriteNotDoneError(Exception):
-    """The kernel has not done the write, or not to its end."""
+    """The kernel has not done the write, or not all of it."""
 
 
 class WriteRing:
-    """Writes of one event loop. Made by `open_write_ring`. All methods run on that loop."""
+    """Writes of one event loop. Created by `open_write_ring`. All methods run on that loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raises `OSError` where the kernel has no io_uring, or does not let this process use it."""
         self.loop = loop
         self.is_usable: bool = True
-        # It keeps the interpreter's lock: what is called returns at once.
+        # `PyDLL` keeps the interpreter's lock during the call, which returns at once.
         self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.argtypes = [ctypes.c_long] * 7
         self._call.restype = ctypes.c_long
@@ -86,7 +86,7 @@ class WriteRing:
         if not features & _SINGLE_MMAP or entry_count < SLOT_COUNT:
             self._file.close()
             raise OSError(errno.ENOSYS, "this kernel's io_uring is too old")
-        # Writes that hang must not keep others from having a worker.
+        # Allow one worker per slot, so that writes that hang do not block others.
         counts = (ctypes.c_uint32 * 2)(SLOT_COUNT, 0)
         self._checked(_REGISTER, self._descriptor, _REGISTER_WORKERS_MAX, ctypes.addressof(counts), 2)
         self._rings = mmap.mmap(
@@ -108,14 +108,15 @@ class WriteRing:
 
     @property
     def count_under_way(self) -> int:
-        """Writes that the kernel has and has not ended."""
+        """Number of writes that the kernel has not completed."""
         return len(self._on_written)
 
     def begin(self, file: DiskFile, offset: int, buffers: Sequence[Buffer], on_written: OnWritten) -> bool:
-        """Begin to write and sync; call `on_written` on the loop when that has ended. False: a thread is needed.
+        """Start to write and sync; call `on_written` on the loop when that has ended. False: a thread is needed.
 
-        The bytes are copied. The file must stay open until then: the kernel looks for it by its number when a worker
-        begins, and the number may be another file's by then. What only looks like a file of the system is for a thread.
+        The bytes are copied. The file must stay open until then: the kernel resolves its descriptor when a worker
+        starts, and the number may have been reused by then. Returns False for files that are not files of the operating
+        system.
         """
         length = sum(map(len, buffers))
         if not (
@@ -138,7 +139,7 @@ class WriteRing:
             (tail & self._entry_mask) * 64,
             *(_WRITE, _ASYNC, 0, file.descriptor, offset, self._address + begin, length, os.RWF_DSYNC, slot),
         )
-        # The kernel looks at it in the call that follows, and at no other time.
+        # The kernel reads the tail only during the call below.
         self._numbers[self._tail_at] = tail + 1 & _UINT_MASK
         if self._call(_ENTER, self._descriptor, 1, 0, 0, 0, 0) != 1:
             self._numbers[self._tail_at] = tail
@@ -149,7 +150,7 @@ class WriteRing:
         return True
 
     def close(self) -> None:
-        """Take no more. What is under way goes on, and nobody hears of its end; its memory is never given back."""
+        """Accept no more writes. Writes in progress continue, but are not reported; their memory is leaked."""
         self.is_usable = False
         if not self.loop.is_closed():
             self.loop.remove_reader(self._descriptor)
@@ -157,11 +158,11 @@ class WriteRing:
             self._file.close()
 
     def _look(self) -> None:
-        """See what has ended."""
+        """Process completions."""
         numbers = self._numbers
         head = numbers[self._head_at]
         ended: list[tuple[OnWritten, BaseException | None]] = []
-        # Machines that see loads in another order than they are made do not get here.
+        # No memory barrier: `open_write_ring` excludes machines that reorder loads.
         while head != numbers[self._end_at]:
             at = self._completions_at + (head & self._completion_mask) * _COMPLETION.size
             slot, result, _ = _COMPLETION.unpack_from(self._rings, at)
@@ -175,7 +176,7 @@ class WriteRing:
         for on_written, error in ended:
             try:
                 on_written(error)
-            except Exception as fault:  # noqa: BLE001 - a bug of one caller; the others must hear of their writes
+            except Exception as fault:  # noqa: BLE001 - a bug of one caller; the others must get their results
                 self.loop.call_exception_handler({"message": "the end of a write was not taken", "exception": fault})
 
     def _error(self, result: int, path: str, length: int) -> BaseException:
@@ -196,8 +197,8 @@ class WriteRing:
 
 
 def open_write_ring(loop: asyncio.AbstractEventLoop) -> WriteRing | None:
-    """Return a ring for the running loop, or None where there can be none: threads write then."""
-    # Elsewhere a completion may be seen before its result; and system calls have other conventions.
+    """Return a ring for the running loop, or None where io_uring is not available: threads write then."""
+    # On other machines a completion may be seen before its result, and system call conventions differ.
     if sys.platform != "linux" or platform.machine() != "x86_64" or not LocalFile.knows_synced_writes:
         return None
     try:
