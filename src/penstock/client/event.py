@@ -1,4 +1,4 @@
-"""What readers hand out: `Event`, and `EventBatch` for code that works on many at a time."""
+"""The results of readers: `Event`, and `EventBatch` for code that processes many events at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: How much of a payload is shown where an event is printed, as a notebook does with everything.
+#: Bytes of a payload that `repr` shows, for example in a notebook.
 _SHOWN_BYTES_MAX = 64
 
 
@@ -22,7 +22,7 @@ def _shown(data: bytes) -> str:
 
 
 class Event(NamedTuple):
-    """One event and where it is.
+    """One event and its place.
 
     Attributes:
         data: the payload.
@@ -30,9 +30,9 @@ class Event(NamedTuple):
         offset: byte in the segment where the event's header starts.
         stream: ``scope/stream``.
         position: byte in the segment where the next event starts.
-        redelivery_count: how many readers failed that may have had this event before, as far as the group knows: 0 for
-            an event that comes for the first time. After a crash only the events next in line are counted, and those
-            that were handed out when positions were stored last.
+        redelivery_count: number of failed readers that may have had this event before, as far as the group knows: 0 for
+            an event that is delivered for the first time. After a crash only the events next in line are counted, and
+            those that had been returned when positions were stored last.
     """
 
     data: bytes
@@ -44,7 +44,7 @@ class Event(NamedTuple):
 
     @property
     def segment(self) -> int:
-        """`segment_id`, by its first name."""
+        """`segment_id` under its first name."""
         return self.segment_id
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events that follow each other in one segment.
+    """Consecutive events of one segment.
 
     Attributes:
         stream: ``scope/stream``.
@@ -72,7 +72,7 @@ class EventBatch:
 
     @property
     def segment(self) -> int:
-        """`segment_id`, by its first name."""
+        """`segment_id` under its first name."""
         return self.segment_id
 
     @property
@@ -98,7 +98,7 @@ class EventBatch:
             [
                 pyarrow.array(self.events, pyarrow.binary()),
                 pyarrow.array(numpy.full(count, self.segment_id, dtype=numpy.int64)),
-                # numpy makes an array of a list of numbers in half the time that pyarrow takes.
+                # numpy converts a list of numbers in half the time that pyarrow takes.
                 pyarrow.array(numpy.fromiter(self.offsets, dtype=numpy.int64, count=count)),
             ],
             names=["event", "segment_id", "offset"],
@@ -106,10 +106,10 @@ class EventBatch:
 
 
 class EventChunk:
-    """Events on their way from a segment to the application, and how far the application is.
+    """A run of events between segment and application, with the application's progress.
 
-    `[0, unfinished)` are done with, `[unfinished, following)` were handed out last, the rest is still to come. The
-    reader's task looks at it while another thread may be advancing it; each field is one word.
+    `[0, unfinished)` are done, `[unfinished, following)` were returned last, the rest is still to come. The reader's
+    task reads it while another thread may be advancing it; each field is one word.
     """
 
     __slots__ = (
@@ -134,26 +134,26 @@ class EventChunk:
         self.redelivery_count: int = redelivery_count
         self.unfinished: int = 0
         self.following: int = 0
-        #: The segment is not this reader's any more: nothing is to be handed out.
+        #: The segment was reassigned to another reader: no more events may be returned.
         self.is_revoked: bool = False
 
     @property
     def is_used_up(self) -> bool:
-        """True when every event was handed out, or none may be any more."""
+        """True when every event was returned, or none may be returned any more."""
         return self.is_revoked or self.following >= len(self.events)
 
     @property
     def safe_offset(self) -> int:
-        """Where to go on after a crash: before the events handed out last."""
+        """Where to resume after a crash: before the events returned last."""
         return self.offsets[self.unfinished]
 
     @property
     def next_offset(self) -> int:
-        """Where to go on when everything handed out is done with."""
+        """Where to resume when all events returned are done."""
         return self.offsets[self.following]
 
     def hand_out(self) -> Event:
-        """Return the next event; those before it count as done with."""
+        """Return the next event; those before it count as done."""
         index = self.following
         self.unfinished = index
         self.following = index + 1

@@ -1,8 +1,8 @@
 """`EventWriter`: routes events to segments, batches them, and follows the stream through splits and merges.
 
-Events of one routing key are stored in the order written, each exactly once, also across reconnects and scaling.
-`_put` is safe to call from a thread other than the loop's: it only adds to a block under a lock and wakes the
-loop once per burst. Everything else belongs to the event loop.
+Events of one routing key are stored in the order written, each exactly once, also across reconnects and scaling. `_put`
+is safe to call from a thread other than the loop's: it only adds to a block under a lock and wakes the loop once per
+burst. All other members belong to the event loop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from penstock.model.segments import Buffer
 from penstock.model.times import NotedTime
 from penstock.runtime.portal import Lock
 
-#: Taken together they cost so much less than single ones.
+#: An event of `write_many` costs this much less than one of `write`.
 _EVENTS_OF_MANY_PER_SINGLE = 4
 _LARGE_SIZE_BYTES_MIN = EVENT_LENGTH_MAX + EVENT_HEADER_LENGTH + 1
 
@@ -48,8 +48,8 @@ _LARGE_SIZE_BYTES_MIN = EVENT_LENGTH_MAX + EVENT_HEADER_LENGTH + 1
 class EventWriter(LifeCycle):
     """Writes events to a stream or a transaction. Made by `Client.event_writer`; use it as an async context manager.
 
-    Leaving the context closes it, and closing flushes: what was taken is stored, or its acks and `close` say that it
-    may not be. Whatever happens, each ack is settled.
+    Leaving the context closes the writer, and closing flushes: all accepted events are stored, or their acks and
+    `close` report that they may not be. Every ack is settled in any case.
     """
 
     def __init__(
@@ -79,22 +79,22 @@ class EventWriter(LifeCycle):
             in_flight_block_count_max=settings.in_flight_block_count_max,
             in_flight_bytes_max=settings.in_flight_bytes_max,
         )
-        # Writers with acks of another kind are those of front ends, which call `_put` themselves.
+        # Front ends use acks of another kind, and call `_put` themselves.
         self._put_for_ack = cast(Callable[[bytes, str | None, OnDelivery | None], Ack], self._put)
-        #: From here on a single event is checked against `large_event_bytes_max`, and a run has one event.
+        #: From this size on, a single event is checked against `large_event_bytes_max`, and a run has one event.
         self._checked_size_min = min(_LARGE_SIZE_BYTES_MIN, settings.large_event_bytes_max + EVENT_HEADER_LENGTH + 1)
         self._run_bytes_max = min(settings.block_bytes_max, settings.large_event_bytes_max + EVENT_HEADER_LENGTH)
         self._segments = WriterSegments(settings, self._make_appender)
-        # Guards all fields down to _is_scheduled, too.
+        # Also guards all fields down to _is_scheduled.
         self._lock = self._segments.lock
         self._failure: PenstockError | None = None
         self._unacknowledged_bytes = 0
         self._acknowledged_event_count = 0
-        #: Sealed segments whose events are being spread over their successors; one at a time, whatever their number.
+        #: Sealed segments whose events are being moved to their successors; one at a time, regardless of their number.
         self._spread_count = 0
         self._spreading = asyncio.Lock()
-        #: Since the loop last had its turn: events taken by `write`, those of `write_many` counting a quarter; and what
-        #: was unacknowledged then.
+        #: Since the last yield to the loop: events taken by `write`, those of `write_many` counting a quarter; and the
+        #: unacknowledged bytes at that time.
         self._turn_event_count = 0
         self._turn_start_bytes = 0
         self._is_scheduled = False
@@ -122,11 +122,11 @@ class EventWriter(LifeCycle):
         return self if self.is_open else await self._start()
 
     def __await__(self) -> Generator[object, None, EventWriter]:
-        """`_start`, if it was not called yet."""
+        """Call `_start` unless it was called already."""
         return self.__aenter__().__await__()
 
     async def _finish(self) -> None:
-        """Flush. What other threads were putting when the writer began to close is in the windows by now."""
+        """Flush. Events that other threads were putting when the writer began to close are in the windows by now."""
         await self.flush()
         if self._times is not None:
             await self._times.leave()
@@ -156,7 +156,7 @@ class EventWriter(LifeCycle):
             yield f"{count} events for {self._source.name} are not acknowledged, and may be stored or not"
 
     def _after_fork(self) -> None:
-        # Another thread may have held it, and is not in this process to let it go.
+        # Another thread of the parent may have held the lock; that thread does not exist in this process.
         self._lock = self._segments.lock = Lock()
 
     # -- writing ------------------------------------------------------------------------------------------------
@@ -170,26 +170,26 @@ class EventWriter(LifeCycle):
     def _is_full(self) -> bool:
         """True when a write should wait for `_has_space` first.
 
-        That is also while events of a sealed segment are spread over its successors: what came would have to be spread,
-        too, to be stored behind them.
+        Also true while events of a sealed segment are moved to its successors: new events would have to be moved, too,
+        to be stored after them.
         """
         return self._unacknowledged_bytes >= self._settings.max_unacknowledged_bytes or self._spread_count > 0
 
     @property
     def unacknowledged_event_count(self) -> int:
-        """Events written that are not durable yet. Counted when asked for; in any thread."""
+        """Events written that are not durable yet. Counted on access; in any thread."""
         with self._lock:
             return sum(block.event_count for block in self._segments.pending())
 
     @property
     def acknowledged_event_count(self) -> int:
-        """Events written that are durable. After a failure: those that are known to be."""
+        """Events written that are durable. After a failure: those known to be durable."""
         return self._acknowledged_event_count
 
     async def _has_space(self, timeout_s: float | None = None) -> None:
-        """Wait until half of `max_unacknowledged_bytes` is free, if they are used up.
+        """If `max_unacknowledged_bytes` are used up, wait until half of them are free.
 
-        Raises what the writer failed with, `ClosedError`, or `WriteTimeoutError` after `timeout_s`.
+        Raises the error that the writer failed with, `ClosedError`, or `WriteTimeoutError` after `timeout_s`.
         """
         if self._is_full and self._failure is None and self.is_open:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -216,11 +216,11 @@ class EventWriter(LifeCycle):
     ) -> Ack:
         """Take an event and return its `Ack`; waits only while `max_unacknowledged_bytes` are used up.
 
-        The event is sent at the next turn of the event loop, or in the next block if one is in flight. Events
-        with the same `routing_key` are stored in the order written; without a key any segment will do.
+        The event is sent at the next turn of the event loop, or in the next block if one is in flight. Events with the
+        same `routing_key` are stored in the order written; an event without a key goes to any segment.
 
         Args:
-            timeout_s: how long to wait for room; None: as long as it takes.
+            timeout_s: how long to wait for space; None: without limit.
             on_delivery: called in the client's event loop once the event is durable (with None) or has failed.
 
         If it raises or is cancelled, the event was not taken.
@@ -229,7 +229,7 @@ class EventWriter(LifeCycle):
             StreamSealedError: the stream is sealed.
             PenstockError: an earlier event could not be written; the writer takes no more.
             EventTooLargeError: the event is larger than `large_event_bytes_max`.
-            WriteTimeoutError: there was no room within `timeout_s`.
+            WriteTimeoutError: no space became free within `timeout_s`.
         """
         if self._is_full:
             await self._has_space(timeout_s)
@@ -237,7 +237,7 @@ class EventWriter(LifeCycle):
             self._turn_event_count >= self._settings.write_turn_event_count_max
             or self._unacknowledged_bytes - self._turn_start_bytes >= self._settings.write_turn_bytes_max
         ):
-            # Whoever writes without ever waiting leaves no turn to others, nor to the sending of what it wrote.
+            # A writer that never waits would starve other tasks, and the sending of its own events.
             await asyncio.sleep(0)
         self._turn_event_count += 1
         return self._put_for_ack(event, routing_key, on_delivery)
@@ -246,7 +246,7 @@ class EventWriter(LifeCycle):
         return self._unacknowledged_bytes - self._turn_start_bytes >= self._settings.write_turn_bytes_max
 
     def _put(self, event: bytes, routing_key: str | None = None, on_delivery: OnDelivery | None = None) -> AckState:
-        """As `write`, but never waits: ask `_is_full` first. Safe in any thread."""
+        """As `write`, but never waits: check `_is_full` first. Safe in any thread."""
         if type(event) is not bytes:
             event = as_bytes(event)
         size_bytes = len(event) + EVENT_HEADER_LENGTH
@@ -260,7 +260,7 @@ class EventWriter(LifeCycle):
                 appender = segments.routes.known.get(routing_key) or segments.routes.of(routing_key)
             ack = appender.window.add(event, routing_key, size_bytes)
             if on_delivery is not None:
-                # Under the lock nothing of the block is sent, hence not settled either.
+                # Under the lock nothing of the block is sent, hence its ack is not settled either.
                 ack._when_done(partial(deliver, on_delivery, ack))
             self._unacknowledged_bytes += size_bytes
             if not appender.is_dirty:
@@ -277,17 +277,17 @@ class EventWriter(LifeCycle):
         """Write `events` in order, waiting whenever `max_unacknowledged_bytes` are used up. Durable after `flush`.
 
         `events` are payloads, or a pyarrow (large) binary or string array without nulls; `routing_keys` one key for
-        all, or one per event. Without keys the events go to one segment after the other, a block at a time. Others get
-        their turn every few thousand events.
+        all, or one per event. Without keys the events go to the segments in turn, a block at a time. The call yields to
+        other tasks every few thousand events.
 
-        If it raises or is cancelled, a part from the front may have been taken. `WriteTimeoutError` says how many were,
-        when not all were within `timeout_s`.
+        If it raises or is cancelled, a prefix of the events may have been taken. `WriteTimeoutError` reports how many
+        were, if not all were taken within `timeout_s`.
         """
         count = len(events)
         keys = routing_keys
         if keys is not None and not isinstance(keys, str) and len(keys) != count:
             raise InvalidArgumentError(f"{count} events came with {len(keys)} routing keys")
-        # An error in the keys is found before any event is taken.
+        # An error in the keys is raised before any event is taken.
         if keys is not None and not isinstance(keys, str) and is_arrow(keys):
             check_keys(keys)
         loop = asyncio.get_running_loop()
@@ -311,7 +311,7 @@ class EventWriter(LifeCycle):
                 step.put()
 
     def _steps(self, events: Events, keys: str | Sequence[str] | None) -> Iterator[Step]:
-        """Cut a slice of events into steps, each of up to a block."""
+        """Split a slice of events into steps, each of up to a block."""
         if is_arrow(events):
             if keys is None or isinstance(keys, str):
                 start = 0
@@ -324,7 +324,7 @@ class EventWriter(LifeCycle):
             payloads = cast(Sequence[bytes], events)
             if has_foreign(payloads):
                 for start, event in enumerate(payloads):
-                    # Copied one by one: all of them may be far more than is let in.
+                    # Copied one by one: the whole may far exceed the space that is free.
                     key = keys if keys is None or isinstance(keys, str) else keys[start]
                     yield Step(start, partial(self._put, event, key))
                 return
@@ -340,7 +340,7 @@ class EventWriter(LifeCycle):
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is durable. Raises the error of the first event that is not.
 
-        Raises `TimeoutError` when it is not within `timeout_s`: the events are still on their way.
+        Raises `TimeoutError` if that takes longer than `timeout_s`: the events are still in flight.
         """
         with self._lock:
             acks = [block.ack for block in self._segments.pending()]
@@ -351,10 +351,10 @@ class EventWriter(LifeCycle):
             raise self._failure
 
     async def note_time(self, time: NotedTime) -> None:
-        """Note that all events written so far are of `time` or before; returns when they are durable, and it is noted.
+        """Note that all events written so far are of `time` or before; returns when they are durable and it is noted.
 
-        Times are numbers in a unit of the application's own, or moments, which count in milliseconds since the epoch.
-        See `Reader.time_window`. Raises `InvalidArgumentError` for a time before the last one.
+        Times are numbers in a unit of the application's choice, or moments, which count in milliseconds since the
+        epoch. See `Reader.time_window`. Raises `InvalidArgumentError` for a time before the last one.
         """
         assert self._times is not None, "writers of transactions, which have none, are not handed out"
         await self.flush()
@@ -388,8 +388,9 @@ class EventWriter(LifeCycle):
         self._schedule()
 
     def _put_keyed(self, events: Sequence[bytes], keys: Sequence[str]) -> None:
-        """Spread events by key."""
-        # Not gone through by Python's collector, as a list would be for as long as the events are on their way.
+        """Distribute events by key."""
+        # A tuple of strings is not tracked by Python's collector; a list would be for as long as the events are in
+        # flight.
         keys = tuple(keys)
         with self._lock:
             self._check(0)
@@ -459,7 +460,7 @@ class EventWriter(LifeCycle):
         self._settle_blocks(blocks, error)
 
     async def _follow(self, segment: SegmentRange, appender: SegmentAppender, cause: PenstockError) -> None:
-        """Spread what a sealed segment did not take over its successors, in order per key, and route there."""
+        """Move the events that a sealed segment did not take to its successors, in order per key, and route there."""
         try:
             successors = await self._source.successors(segment)
         except PenstockError as error:

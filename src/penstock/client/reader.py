@@ -1,7 +1,7 @@
 """`Reader`: one member of a reader group, as the application uses it.
 
-What it may read is in the hands of its `Membership`; here events are handed out, and it is remembered which of them the
-application has and which are done. Nothing here changes the group's record, so a call may be cancelled anywhere.
+Its `Membership` decides which segments it reads. The `Reader` returns events and tracks which of them the application
+has and which are done. Nothing here changes the group's record, so a call may be cancelled anywhere.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: What `Reader.read_batch` returns at most if it is not told.
+#: Default for the size of a `Reader.read_batch` result.
 BATCH_BYTES_MAX = 1024 * 1024
 
 
 class Positions(Enum):
-    """When a reader's positions move in its group: see ``docs/reader-groups.md``."""
+    """When a reader's positions advance in its group: see ``docs/reader-groups.md``."""
 
-    #: An event is done when the application comes back for more. Stored from time to time, and at a clean end.
+    #: An event is done when the application reads again. Positions are stored periodically, and on a clean close.
     AUTOMATIC = "automatic"
     #: An event is done when `Reader.commit` says so.
     MANUAL = "manual"
@@ -58,17 +58,17 @@ class Positions(Enum):
 
 
 class Reader(LifeCycle):
-    """Reads events of the segments that its group gives it. Made by `ReaderGroup.reader`.
+    """Reads events of the segments that its group assigns to it. Made by `ReaderGroup.reader`.
 
-    Iterating waits for new events, and ends when every stream is sealed and read. An event counts as read when the
-    next one is asked for, or when the reader is closed; never because of an exception, a cancellation or a crash. Use
-    by one task at a time. Any call may be cancelled: the next one goes on as if it had not been made.
+    Iterating waits for new events, and ends when every stream is sealed and read. An event counts as read when the next
+    one is read, or when the reader is closed; never because of an exception, a cancellation or a crash. Use by one task
+    at a time. Any call may be cancelled: the next call continues as if the cancelled one had not been made.
     """
 
     #: The reader's name in its group.
     name: Final[str]
-    #: When events were truncated away before they were read: True goes on with the first that still exists, False (the
-    #: default) raises `SegmentTruncatedError` once, then goes on.
+    #: Handling of events that were truncated before they were read: True continues with the first event that still
+    #: exists, False (the default) raises `SegmentTruncatedError` once, then continues.
     skip_truncated: bool
 
     def __init__(
@@ -87,7 +87,7 @@ class Reader(LifeCycle):
         )
         self.name = name
         self.skip_truncated = False
-        #: `_next_chunk` should be called soon, even if the chunk in hand is not used up.
+        #: `_next_chunk` should be called soon, even if the current chunk is not used up.
         self._needs_attention: bool = False
         self._cluster = cluster
         self._mode = positions
@@ -96,19 +96,19 @@ class Reader(LifeCycle):
         self._parked: list[SegmentEvents] = []
         self._paused: set[str] | None = set()
         self._something = asyncio.Event()
-        # The chunk that events are handed out of, and the segment that it is of.
+        # The current chunk, whose events are returned to the application, and its segment.
         self._chunk: EventChunk | None = None
         self._source: SegmentEvents | None = None
         self._reading_count = 0
-        # What had been handed out when somebody looked last, and when that was.
+        # How far the hand-out was at the last check, and when that value was first observed.
         self._progress: tuple[EventChunk | None, int] = (None, 0)
         self._progress_s = 0.0
-        # What was handed out last is not done: an exception came between.
+        # An exception was raised after the last return: the events returned last are not done.
         self._is_failed = False
-        # Segments that went to other readers: where the events end that were handed out here, and what is stored.
+        # Segments reassigned to other readers: the end of the events returned here, and the stored position.
         self._taken_away: dict[str, tuple[int, StoredPosition]] = {}
         self._marks: dict[str, StreamMarks] = {}
-        # What is still to be said to the group.
+        # Updates that the group's record still lacks.
         self._must_leave = False
         self._last_positions: dict[str, HeldSegment] = {}
         self._last_handed_out: dict[str, int] | None = None
@@ -116,7 +116,7 @@ class Reader(LifeCycle):
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def _open(self, owner: LifeCycle | None = None) -> None:
-        """Join the group. Called by `ReaderGroup.reader`. Cancelled, it leaves again by itself."""
+        """Join the group. Called by `ReaderGroup.reader`. If cancelled, the reader leaves again by itself."""
         self._open_life(owner)
         self._progress_s = asyncio.get_running_loop().time()
         self._must_leave = True
@@ -129,11 +129,11 @@ class Reader(LifeCycle):
     async def close(self, timeout_s: float | None = None, *, is_done: bool | None = None) -> None:
         """Store positions, leave the group and stop; within `reader_close_timeout_s`, or `timeout_s`.
 
-        `is_done`: whether what was handed out last counts as read. None: yes, unless an exception is being handled,
-        as in ``finally:`` after one, or at the end of a block that raised.
+        `is_done`: whether the events returned last count as read. None: yes, unless an exception is being handled, as
+        in ``finally:`` after one, or at the end of a block that raised.
 
-        If it raises, the reader has stopped, but not left the group: call it again, or others take over from the
-        positions stored last once they find it dead.
+        If it raises, the reader has stopped but not left the group. Call it again; otherwise other readers resume from
+        the positions stored last once they detect that this one is dead.
         """
         if self.is_open and is_done is not None:
             self._is_failed = not is_done
@@ -150,7 +150,7 @@ class Reader(LifeCycle):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close. After an exception, also a cancellation, what was handed out last counts as unread."""
+        """Close. After an exception, also a cancellation, the events returned last count as unread."""
         try:
             await self.close(is_done=error is None)
         except PenstockError as other:
@@ -159,16 +159,16 @@ class Reader(LifeCycle):
             error.add_note(f"then the {self._what} could not be closed: {other}")
 
     def _note_exception(self) -> None:
-        """See `LifeCycle._note_exception`: what was handed out last counts as unread."""
+        """See `LifeCycle._note_exception`: the events returned last count as unread."""
         self._is_failed = True
         super()._note_exception()
 
     async def _finish(self) -> None:
-        """Leave the group with all that is done."""
+        """Leave the group and store all done positions."""
         if self._membership.failure is not None:
             self._must_leave = False
             return
-        # Nothing is handed out any more: the positions hold still.
+        # No more events are returned, so the positions are final.
         self._last_positions = self._membership.positions(is_leaving=not self._is_failed)
         self._last_handed_out = self._handed_out() if self._is_failed else None
         await self._membership.stop()
@@ -201,7 +201,7 @@ class Reader(LifeCycle):
         self._chunk = self._source = None
 
     def _settle(self) -> None:
-        """Tell whoever waits for events."""
+        """Wake the tasks that wait for events."""
         self._something.set()
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -213,23 +213,25 @@ class Reader(LifeCycle):
 
     @property
     def segments(self) -> list[str]:
-        """Full names of the segments being read here."""
+        """Full names of the segments that this reader reads now."""
         return list(self._membership.open_segments)
 
     @property
     def read_ahead_bytes(self) -> int:
-        """Bytes held ahead of the application now; at most `reader_read_ahead_bytes_max`, but for one large event."""
+        """Bytes read ahead of the application now; at most `reader_read_ahead_bytes_max` but for one large event."""
         return self._membership.read_ahead_bytes
 
     async def read(self, timeout_s: float | None = None) -> Event | None:
-        """Return the next event, waiting up to `timeout_s` (None: without limit). None: no event, or no more ever.
+        """Return the next event, waiting up to `timeout_s` (None: without limit).
+
+        Returns None if no event came in time, or if the reader is finished.
 
         Raises:
-            SegmentTruncatedError: events were truncated before they were read; the next call goes on after them.
+            SegmentTruncatedError: events were truncated before they were read; the next call continues after them.
             CorruptionError: the next bytes of a segment are not an event. The events before them were delivered. Each
                 later call raises it again, or delivers events of other segments, until `skip`.
-            ConnectionLostError: the store was away for too long; the next call tries again.
-            CommitNeededError: without `commit` nothing can come.
+            ConnectionLostError: the store was unavailable for too long; the next call tries again.
+            CommitNeededError: no event can come before a `commit`.
             StreamError: a reader of the same name was started elsewhere, or this one is closed.
             NoSuchReaderGroupError: the group was deleted.
         """
@@ -237,7 +239,7 @@ class Reader(LifeCycle):
         return None if chunk is None else chunk.hand_out()
 
     async def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> EventBatch | None:
-        """Return the next events of one segment, up to `max_bytes` framed bytes but at least one. Else as `read`."""
+        """Return the next events of one segment, at least one and up to `max_bytes` framed bytes. Else as `read`."""
         chunk = self._chunk_in_hand() or await self._next_chunk(timeout_s)
         return None if chunk is None else chunk.hand_out_many(max_bytes)
 
@@ -251,20 +253,20 @@ class Reader(LifeCycle):
         return event
 
     def _chunk_in_hand(self) -> EventChunk | None:
-        """Return the chunk that `_next_chunk` gave last if it can be gone on with, in any thread. Else None."""
+        """Return the chunk of the last `_next_chunk` if it can still be used, in any thread. Otherwise None."""
         chunk = self._chunk
         return None if chunk is None or chunk.is_used_up or self._needs_attention else chunk
 
     async def _next_chunk(self, timeout_s: float | None = None) -> EventChunk | None:
-        """Return a chunk with events to hand out; what was handed out before counts as read. Else as `read`.
+        """Return a chunk of events; the events returned before it count as read. Otherwise as `read`.
 
-        For front ends that hand out events themselves, with `EventChunk.hand_out`.
+        For front ends that return events themselves, with `EventChunk.hand_out`.
         """
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_s is None else loop.time() + timeout_s
         self._reading_count += 1
         try:
-            # Whoever reads what is there, for as long as there is some, leaves others their turn between chunks.
+            # A consumer that always finds data yields to other tasks between chunks.
             await asyncio.sleep(0)
             self._check_readable()
             self._come_back()
@@ -298,18 +300,19 @@ class Reader(LifeCycle):
             self._progress_s = loop.time()
 
     async def store_positions(self) -> None:
-        """Store how far this reader is, now. Events handed out last count as unread. Not by `Positions.AT_EXIT`."""
+        """Store this reader's positions now. The events returned last count as unread. Not for `Positions.AT_EXIT`."""
         self._check_open()
         await self._membership.store()
 
     async def time_window(self, stream: str) -> TimeWindow:
-        """Return between which times the group is in a stream, in the time that its writers note.
+        """Return the lower and upper bound of the group's time in a stream, as noted by the stream's writers.
 
-        Nothing of the lower bound or before will come any more, whoever reads it: other readers count with the
-        positions that they have stored. What this one was handed out counts as read. Cheap enough to be asked for after
-        each batch: new watermarks are looked for once in `reader_time_window_refresh_s`.
+        No reader of the group will return an event at or before the lower bound any more. Other readers count with
+        their stored positions. Events returned by this reader count as read. Cheap enough to call after each batch: new
+        watermarks are fetched once per `reader_time_window_refresh_s`.
 
-        Raises `InvalidArgumentError` for a stream that the group does not read, and as `read` when the server is away.
+        Raises `InvalidArgumentError` for a stream that the group does not read, and as `read` if the server is
+        unavailable.
         """
         self._check_readable()
         name = "/".join(split_scoped_name(stream))
@@ -324,21 +327,21 @@ class Reader(LifeCycle):
     # -- what the application decides ---------------------------------------------------------------------------
 
     def position(self) -> dict[str, int]:
-        """Return where the events end that were handed out so far (segment -> offset), for `commit`."""
+        """Return the end of the events returned so far (segment -> offset), for `commit`."""
         return {
             segment: self._chunk.next_offset if self._chunk is not None and source is self._source else source.offset
             for segment, source in self._membership.open_segments.items()
         }
 
     async def commit(self, at: Event | EventBatch | Mapping[str, int] | None = None) -> None:
-        """Count events as done; returns once that is stored.
+        """Mark events as done; returns once that is stored.
 
-        `at` None: everything handed out. An event or batch: it, and what was handed out before it in its segment. What
-        `position` returned: everything handed out until then. Only readers with `Positions.MANUAL` take `at`.
+        `at` None: all events returned so far. An event or batch: it, and the events returned before it in its segment.
+        A result of `position`: all events returned until then. Only readers with `Positions.MANUAL` take `at`.
 
-        Raises `StreamError`, once, when a segment went to another reader before its events were stored: they come again
-        there. What is still held here is stored all the same. Cancelled, or after another error, the events may count
-        as done or not; commit again.
+        Raises `StreamError`, once, if a segment was assigned to another reader before its events were stored: that
+        reader delivers them again. Positions in segments that are still held here are stored nevertheless. After a
+        cancellation or another error, the events may count as done or not; commit again.
         """
         self._check_readable()
         is_everything = at is None
@@ -384,9 +387,9 @@ class Reader(LifeCycle):
         )
 
     async def seek(self, at: Event | Mapping[str, int]) -> None:
-        """Go on with `at` once more: an event, or what `position` returned earlier. Returns once that is stored.
+        """Continue from `at` again: an event, or a result of `position`. Returns once that is stored.
 
-        Other segments stay where they are. Raises `StreamError` for a segment that is not read here any more.
+        Positions in other segments do not change. Raises `StreamError` for a segment that this reader no longer reads.
         """
         self._check_readable()
         if isinstance(at, Event):
@@ -407,13 +410,13 @@ class Reader(LifeCycle):
                 raise StreamError(f"reader {self.name} cannot seek in {segment}: another reader has taken it meanwhile")
 
     async def skip(self, damage: CorruptionError) -> int:
-        """Give up the bytes of a segment that are not events; return how many. Returns once that is stored.
+        """Skip the bytes of a segment that are not events; return how many. Returns once that is stored.
 
         `damage` is the error that `read` raised. Reading resumes at the next known start of an append, or at the end of
-        the segment. Whole events in between are given up as well: starts of appends are known about once in a MiB.
+        the segment. Whole events in between are skipped as well: a start of an append is known about once per MiB.
 
-        Raises `StreamError` for a segment that this reader does not read any more, `InvalidArgumentError` when the
-        reader is not at the damage.
+        Raises `StreamError` for a segment that this reader no longer reads, `InvalidArgumentError` if the reader is not
+        at the damage.
         """
         self._check_readable()
         segment, offset = damage.path, damage.offset
@@ -435,7 +438,7 @@ class Reader(LifeCycle):
         return end - offset
 
     def pause(self, *streams: str) -> None:
-        """Hand out nothing of these streams (none given: of any) until `resume`. The segments stay with this reader."""
+        """Return no events of these streams (none given: of any) until `resume`. The reader keeps the segments."""
         if not streams:
             self._paused = None
         elif self._paused is not None:
@@ -443,7 +446,7 @@ class Reader(LifeCycle):
         self._needs_attention = True
 
     def resume(self, *streams: str) -> None:
-        """Hand out events of these streams (none given: of all) again."""
+        """Return events of these streams (none given: of all) again."""
         if not streams or self._paused is None:
             if streams:
                 raise InvalidArgumentError("everything is paused: resume() without a stream first")
@@ -525,10 +528,10 @@ class Reader(LifeCycle):
             raise self._membership.failure
 
     def _come_back(self) -> None:
-        """Count what was handed out as read."""
+        """Count the events returned last as read."""
         if self._chunk is not None:
             self._chunk.unfinished = self._chunk.following
-        # It may have been waited for.
+        # The membership may be waiting for it.
         self._membership.came_back()
 
     def _chunk_to_go_on_with(self) -> EventChunk | None:
@@ -547,7 +550,7 @@ class Reader(LifeCycle):
         return None
 
     def _take(self) -> bool:
-        """Take the next chunk of a segment that has something. True if it is worth looking again."""
+        """Take the next chunk of a segment that has data. True if it is worth trying again."""
         if not self._queue:
             return False
         source = self._queue.popleft()
@@ -567,20 +570,21 @@ class Reader(LifeCycle):
             _log.warning("reader %s: %s; going on there", self.name, error)
             return True
         except PositionBeyondEndError:
-            # Not read again: by then the segment may have grown past the position, into the midst of an event.
+            # Not read again: the segment may have grown past the position by then, so that the position lies inside an
+            # event.
             if source.failing_since_s is None:
                 source.failing_since_s = asyncio.get_running_loop().time()
             self._enqueue(source)
             raise
         except PenstockError:
-            # The next call reads again from where the events end, and raises again while the reason lasts.
+            # The next call reads again from the end of the events, and raises again while the cause persists.
             if source.failing_since_s is None:
                 source.failing_since_s = asyncio.get_running_loop().time()
             source.restart(source.offset)
             raise
         if chunk is not None:
             self._chunk, self._source = chunk, source
-            # Back to the end of the queue: segments take turns.
+            # Back to the end of the queue: round robin over the segments.
             self._enqueue(source)
         elif source.is_at_end:
             self._membership.wake()

@@ -1,4 +1,4 @@
-"""`StreamCalls`: what a client can do about scopes and streams, and ask about the cluster."""
+"""`StreamCalls`: the client's operations on scopes and streams, and its queries about the cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.model.times import NotedTime, Time, noted_time, time_ms
 
 
 class StreamCalls(ClientCore):
-    """The part of a `Client` that makes, changes and looks at scopes and streams."""
+    """The part of a `Client` that creates, changes and inspects scopes and streams."""
 
     async def create_scope(self, scope: str) -> None:
         """Create a scope. Raises `ScopeExistsError`; `InvalidNameError`, also for a reserved name."""
@@ -37,9 +37,10 @@ class StreamCalls(ClientCore):
         await self._controller_client.create_scope(scope)
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
-        """Delete a scope: an empty one, or with `recursive` all streams, reader groups and tables in it, too.
+        """Delete a scope. It must be empty, unless `recursive` deletes its streams, reader groups and tables, too.
 
-        A recursive deletion goes on when its caller gives up: the scope takes nothing new from its beginning on.
+        A recursive deletion continues when its caller gives up. From its start, nothing new can be created in the
+        scope.
 
         Raises `NoSuchScopeError`, `ScopeNotEmptyError`.
         """
@@ -60,13 +61,13 @@ class StreamCalls(ClientCore):
         timestamp_aggregation_timeout_s: float = 0.0,
         exist_ok: bool = False,
     ) -> None:
-        """Create a stream, and its scope if that is missing. The default is one segment that keeps everything.
+        """Create a stream, and its scope if it is missing. The default is one segment with unlimited retention.
 
-        `timestamp_aggregation_timeout_s`: so long, in seconds, the others' times wait for a writer that notes times and
-        falls behind; see `EventWriter.note_time`.
+        `timestamp_aggregation_timeout_s`: how long, in seconds, the stream's watermarks wait for a writer
+        that notes times and falls behind; see `EventWriter.note_time`.
 
-        Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
-        `InvalidNameError`, also for a reserved name: those that begin with ``_`` are the system's own.
+        Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared. Raises
+        `InvalidNameError`, also for a reserved name: names that begin with ``_`` belong to the system.
         """
         _check_policies(scaling, retention)
         scope, name = split_scoped_name(stream)
@@ -89,7 +90,7 @@ class StreamCalls(ClientCore):
         tags: Sequence[str] | None = None,
         timestamp_aggregation_timeout_s: float | None = None,
     ) -> None:
-        """Change a stream's policies or tags; what is None stays. Raises `NoSuchStreamError`, `StreamSealedError`.
+        """Change a stream's policies or tags; None keeps one. Raises `NoSuchStreamError`, `StreamSealedError`.
 
         To drop a retention policy, use `penstock.aio`, whose `Client.controller` takes a whole `StreamConfig`.
         """
@@ -109,7 +110,7 @@ class StreamCalls(ClientCore):
             await self._controller_client.update_stream(scope, name, config.checked())
 
     async def segments_of(self, stream: str) -> Sequence[SegmentRange]:
-        """Return the segments that take events now, by the keys they take; none of a sealed stream.
+        """Return the segments that take events now, in order of key range; none for a sealed stream.
 
         Raises `NoSuchStreamError`.
         """
@@ -118,16 +119,18 @@ class StreamCalls(ClientCore):
     async def history(
         self, stream: str, *, epoch_count_max: int = 100, before: int | None = None
     ) -> StreamHistory:
-        """Return which segments a stream had from one scale to the next: its latest epochs, up to `epoch_count_max`.
+        """Return the segments of a stream's latest epochs, up to `epoch_count_max` of them.
 
         Args:
             stream: ``scope/stream``.
-            epoch_count_max: each epoch is one request, so many a stream has had.
-            before: only epochs with a smaller number, to go further back: that of the first one of the last answer.
+            epoch_count_max: limits the number of epochs; each epoch costs one request.
+            before: return only epochs with a smaller number. To page back, give the number of the first epoch of the
+                last result.
 
-        When an epoch began is not told. Events of an epoch's segments may be truncated since.
+        The result does not contain the time at which an epoch began. Events of an epoch's segments may be truncated
+        since.
 
-        Raises `NoSuchStreamError`; `InvalidArgumentError` when no epoch is asked for.
+        Raises `NoSuchStreamError`; `InvalidArgumentError` if no epoch is requested.
         """
         scope, name = split_scoped_name(stream)
         with self._deadline(f"read the history of stream {stream}"):
@@ -138,14 +141,15 @@ class StreamCalls(ClientCore):
     async def scale_stream(
         self, stream: str, *, seal: Sequence[int], key_ranges: Sequence[tuple[float, float]], timeout_s: float = 60.0
     ) -> None:
-        """Replace the segments `seal`, given by id, by one new segment per key range, and wait until that is done.
+        """Replace the segments `seal`, given by id, with one new segment per key range, and wait until that is done.
 
-        Ranges are (low, high) with 0.0 <= low < high <= 1.0; together they are those of the segments they replace.
-        To get a number of equal segments, set `Scaling.fixed` with `update_stream`. Writers and readers follow by
-        themselves, and events of one routing key stay in order.
+        Ranges are (low, high) with 0.0 <= low < high <= 1.0; together they cover the ranges of the segments they
+        replace. To get a given number of equal segments, set `Scaling.fixed` with `update_stream`. Writers and readers
+        follow automatically, and events of one routing key stay in order.
 
-        Raises `NoSuchStreamError`; `InvalidArgumentError`, `MetadataConflictError` for what does not fit or while
-        another scale is under way; `OutcomeUnknownError` when it is not done within `timeout_s` seconds: it goes on.
+        Raises `NoSuchStreamError`; `InvalidArgumentError` or `MetadataConflictError` for ranges that do not fit, or
+        while another scale is in progress; `OutcomeUnknownError` if it is not done within `timeout_s` seconds: the
+        scale continues.
         """
         scope, name = split_scoped_name(stream)
         await self._controller_client.scale_stream(
@@ -153,9 +157,9 @@ class StreamCalls(ClientCore):
         )
 
     async def seal_stream(self, stream: str) -> None:
-        """Let a stream take no more events. Open transactions are aborted.
+        """Seal a stream: it takes no more events. Open transactions are aborted.
 
-        Raises `NoSuchStreamError`; `TransactionPreparedError` when a prepared transaction waits for its decision.
+        Raises `NoSuchStreamError`; `TransactionPreparedError` while a prepared transaction waits for its decision.
         """
         await self._controller_client.seal_stream(*split_scoped_name(stream))
 
@@ -166,9 +170,9 @@ class StreamCalls(ClientCore):
     async def truncate_stream(self, cut: StreamCut, *, at_any_byte: bool = False) -> None:
         """Delete the events of a stream before `cut`.
 
-        `at_any_byte`: the stream holds bytes and not events, so that the cut need not lie between events.
+        `at_any_byte`: the stream holds raw bytes, not events, so the cut may be at any byte.
 
-        Raises `NoSuchStreamError`, `MetadataConflictError`; `InvalidArgumentError` when the cut lies inside an event.
+        Raises `NoSuchStreamError`, `MetadataConflictError`; `InvalidArgumentError` if the cut lies inside an event.
         """
         if not at_any_byte:
             with self._deadline(f"check where to truncate stream {cut.scope}/{cut.stream}"):
@@ -180,15 +184,15 @@ class StreamCalls(ClientCore):
     ) -> AsyncIterator[str]:
         """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.
 
-        The system's own streams, whose names begin with ``_`` (watermarks of streams, state of reader groups), are left
-        out unless `includes_internal`.
+        The system's own streams, whose names begin with ``_`` (watermarks of streams, state of reader groups), are
+        omitted unless `includes_internal`.
         """
         async for stream in self._controller_client.streams(scope, tag=tag):
             if includes_internal or not stream.startswith("_"):
                 yield stream
 
     async def stream_exists(self, stream: str) -> bool:
-        """Say whether a stream exists."""
+        """Return whether a stream exists."""
         return await self._controller_client.stream_exists(*split_scoped_name(stream))
 
     async def stream_config(self, stream: str) -> StreamConfig:
@@ -198,20 +202,20 @@ class StreamCalls(ClientCore):
     async def stream_identity(self, stream: str) -> str | None:
         """Return the identity of the stream that has this name now: an opaque text to store and to compare.
 
-        A stream keeps it for its whole life: through scales, updates, truncations, seals and restarts of servers. A
-        stream that is created after another one of the same name was deleted has a different one, so a program that
-        stores positions can find out that they belong to a stream that no longer exists. Streams of earlier releases
-        have one too.
+        The identity is constant for the stream's lifetime: through scales, updates, truncations, seals and restarts of
+        servers. A stream that is deleted and created again under the same name has a new identity. A program that
+        stores positions can thus detect that they belong to a stream that no longer exists. Streams of earlier releases
+        have an identity too.
 
-        None where the controller has no identities: it is Pravega's own, or of an earlier release. Raises
+        Returns None if the controller has no identities: it is Pravega's own, or of an earlier release. Raises
         `NoSuchStreamError`.
         """
         return await self._controller_client.stream_identity(*split_scoped_name(stream))
 
     async def explain_retention(self, stream: str) -> RetentionExplanation:
-        """Return what the controller's next look at a stream would truncate by its policy, and why.
+        """Return what the controller's next retention pass would truncate from a stream by its policy, and why.
 
-        Raises `NoSuchStreamError`; `UnsupportedOperationError` where the controller is not Penstock's.
+        Raises `NoSuchStreamError`; `UnsupportedOperationError` if the controller is not Penstock's.
         """
         scope, name = split_scoped_name(stream)
         with self._deadline(f"explain what is kept of stream {stream}"):
@@ -225,11 +229,12 @@ class StreamCalls(ClientCore):
         """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`.
 
         A transaction is merged segment by segment, so the cut may lie in the middle of one that is being committed.
-        With `whole_transactions` each lies wholly before the cut or wholly behind it: the controller is asked, which
-        waits for the end of commits that are under way. One whose commit was decided just now may lie behind it.
+        With `whole_transactions`, each transaction lies entirely before or entirely after the cut: the controller
+        computes the cut after the commits in progress have ended. A transaction whose commit was decided just now may
+        lie after it.
 
-        Raises with `whole_transactions` also `UnsupportedOperationError` where the controller is not Penstock's, and
-        `ControllerUnavailableError` when commits come to no end within `retry_time_max_s`.
+        With `whole_transactions` it also raises `UnsupportedOperationError` if the controller is not Penstock's, and
+        `ControllerUnavailableError` if the commits do not end within `retry_time_max_s`.
         """
         if whole_transactions:
             return await self._open_cluster().whole_tail(stream)
@@ -240,58 +245,59 @@ class StreamCalls(ClientCore):
         return await self._segment_client.segment_info(segment)
 
     async def successors(self, stream: str, segment: int) -> dict[int, Sequence[int]]:
-        """Return the segments that follow a sealed one (by its id), each with all that it replaces.
+        """Return the segments that follow a sealed one (by its id), each with all segments that it replaces.
 
-        None: the stream ends there. A follower may be read once all that it replaces are read to their end.
+        An empty result: the stream ends there. A successor may be read once all segments that it replaces are read to
+        their end.
         """
         scope, name = split_scoped_name(stream)
         following = await self._controller_client.successors(scope, name, SegmentId(segment))
         return {int(each.segment.segment_id): each.predecessors for each in following}
 
     async def cut_at_time(self, stream: str, time: Time, *, is_end: bool = False) -> StreamCut:
-        """Return a cut of a stream with nothing before it that was stored at `time` or later.
+        """Return a cut of a stream such that no event before it was stored at `time` or later.
 
-        With `is_end` one with nothing behind it that was stored before `time`. Stores know times of about every MiB of
-        a segment, and of its last change; so the cut lies up to so much earlier, with `is_end` later, than the time. A
-        time is that of the segment stores' clocks; an event of a transaction has that of the commit.
+        With `is_end`, no event after the cut was stored before `time`. Stores record the time of about every MiB of a
+        segment, and of its last change. The cut therefore lies up to that much earlier than the time, with `is_end`
+        later. Times are those of the segment stores' clocks; an event of a transaction has the time of the commit.
 
-        Raises `NoSuchStreamError`; `InvalidArgumentError` for a time without a zone, or one that is still to come.
+        Raises `NoSuchStreamError`; `InvalidArgumentError` for a time without a zone, or one in the future.
         """
         return await cut_at_time(self._open_cluster(), stream, time_ms(time, "time"), is_end=is_end)
 
     async def cut_at_noted_time(self, stream: str, time: NotedTime) -> StreamCut | None:
-        """Return a cut of a stream with nothing behind it that a writer noted as of `time` or before.
+        """Return a cut of a stream such that no event after it was noted by a writer as of `time` or before.
 
-        That is the first watermark's of that time; None as long as there is none, because some writer has not come so
-        far. Before the cut there may be some that is newer. Times are those of `EventWriter.note_time`. Watermarks are
-        read from the oldest one on: some ten bytes for each, and 40 for each segment.
+        The cut is that of the first watermark of that time; None if there is none yet because some writer has not
+        reached that time. Newer events may lie before the cut. Times are those of `EventWriter.note_time`. Watermarks
+        are read from the oldest on: about ten bytes for each, and 40 for each segment.
         """
         return await cut_at_noted_time(self._open_cluster(), stream, noted_time(time))
 
     # -- looking after the cluster ------------------------------------------------------------------------------
 
     async def statistics(self, since: ClusterStatistics | None = None, *, groups: Groups = ()) -> ClusterStatistics:
-        """Return what the cluster is doing: loads of segments, streams and containers, memory, cache, log, backlog.
+        """Return the cluster's state: loads of segments, streams and containers, memory, cache, log, backlog.
 
-        Cheap enough to be asked every second: give the last answer as `since`, and only news are asked for.
+        Cheap enough to call every second: pass the last result as `since`, and only changes are requested.
 
         Args:
-            since: an earlier answer, of this cluster. Rates are then those in between, else those of the last second.
-            groups: reader groups, ``scope/group`` each, whose lag is wanted; or "all".
+            since: an earlier result, of this cluster. Rates then cover the time since it, otherwise the last second.
+            groups: reader groups, ``scope/group`` each, whose lag to include; or "all".
 
-        A segment store that does not answer within `statistics_timeout_s` is named with its problem, and its containers
-        are missing; the rest is complete.
+        A segment store that does not reply within `statistics_timeout_s` is included with its problem, and its
+        containers are missing; the rest is complete.
 
         Raises:
             NoSuchReaderGroupError: one of `groups` does not exist.
-            ControllerUnavailableError: the controller was to say where the stores are, and cannot be reached.
+            ControllerUnavailableError: the controller, which locates the stores, cannot be reached.
         """
         self._open_cluster()
         return await self._statistics_calls.ask(since, groups)
 
 
 def _check_policies(scaling: object, retention: object) -> None:
-    """Raise `InvalidArgumentError` for what is no policy, and name the call that makes one."""
+    """Raise `InvalidArgumentError` for a value that is not a policy, and name the call that makes one."""
     if scaling is not None and not isinstance(scaling, Scaling):
         segment_count = scaling if isinstance(scaling, int) and not isinstance(scaling, bool) else 4
         raise InvalidArgumentError(

@@ -48,22 +48,22 @@ _RENEWAL_PART = 1 / 3
 
 
 class _Fate(Enum):
-    """What was decided here about a transaction."""
+    """The decision taken here about a transaction."""
 
     OPEN = "open"
-    #: Not all of its events are known to be stored, or an abort was asked for: it can never commit.
+    #: Some of its events may not be stored, or an abort was requested: it can never commit.
     DOOMED = "to be aborted"
-    #: Everything is stored, the commit was asked for; it may be asked for again until there is an answer.
+    #: Everything is stored and the commit was requested; the request may be repeated until there is a reply.
     COMMITTING = "committing"
     COMMITTED = "committed"
     ABORTED = "aborted"
-    #: The controller has said that it ended otherwise than was asked for here.
+    #: The controller reported a different end than was requested here.
     OVER = "over"
-    #: Everything is stored, preparing was asked for; it may be asked for again until there is an answer.
+    #: Everything is stored and preparing was requested; the request may be repeated until there is a reply.
     PREPARING = "being prepared"
-    #: Only a commit or an abort ends it, here or by its id, before its limit does.
+    #: Until its limit, only a commit or an abort ends it, here or by its id.
     PREPARED = "prepared"
-    #: Everything is stored; whoever knows the id decides.
+    #: Everything is stored; another process decides, by the id.
     DETACHED = "left to others"
 
 
@@ -71,7 +71,7 @@ class Transaction(LifeCycle):
     """An open transaction on a stream. Made by `Client.begin_transaction`, or `Client.transaction` for one by its id.
 
     As a context manager it commits on leaving, or aborts when an exception passes through. Closing it undecided aborts
-    it. Its lease is renewed while it may still commit and is open here, and no longer.
+    it. Its lease is renewed only while it may still commit and is open here.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Transaction(LifeCycle):
         # Not a child: when this is closed undecided, its events need no flush.
         self._writer: EventWriter | None = None
         self._keeper: asyncio.Task[None] | None = None
-        #: The time that the commit notes; it cannot be another one when that is asked for again.
+        #: The time that the commit notes; a repeated commit must give the same time.
         self._noted: int | None = None
-        #: A commit or abort under way. The caller's cancellation does not cut it in two.
+        #: A commit or abort in progress. The caller's cancellation does not interrupt it.
         self._deciding: asyncio.Task[None] | None = None
 
     async def _begin(self) -> None:
@@ -120,9 +120,9 @@ class Transaction(LifeCycle):
         await self._start(segments)
 
     async def _resume(self, transaction_id: str) -> None:
-        """Go on with the transaction of this id. Called by `Client.transaction`.
+        """Resume the transaction of this id. Called by `Client.transaction`.
 
-        Not with one that is prepared: it takes no more events, and to be closed undecided here must not abort it.
+        A prepared transaction is refused: it takes no more events, and closing it undecided here must not abort it.
         """
         self._id = id_of(transaction_id)
         await self._controller.ping_transaction(
@@ -131,7 +131,7 @@ class Transaction(LifeCycle):
         found = await self._controller.describe_transaction(self._scope, self._stream, self._id)
         if found.state == "PREPARED":
             raise over_error("go on with", self._stream_name, found)
-        # The upper half of an id begins with the epoch whose segments the transaction has.
+        # The upper half of an id begins with the epoch whose segments the transaction uses.
         await self._start(
             await self._controller.epoch_segments(self._scope, self._stream, self._id.highBits >> _EPOCH_SHIFT)
         )
@@ -155,7 +155,7 @@ class Transaction(LifeCycle):
 
     @property
     def _open_writer(self) -> EventWriter:
-        """The writer of the transaction's events, for what this class does not offer."""
+        """The writer of the transaction's events, for operations that this class does not offer."""
         if self._is_forked:
             raise self._closed_error()
         if self._fate in (_Fate.PREPARING, _Fate.PREPARED):
@@ -177,7 +177,8 @@ class Transaction(LifeCycle):
     ) -> Ack:
         """Write an event into the transaction; see `EventWriter.write`.
 
-        Raises `TransactionError` when it is over, of a kind that says why; so does the ack, if it ends meanwhile.
+        Raises the subclass of `TransactionError` that names the cause if the transaction is over; so does the ack, if
+        it ends before the event is stored.
         """
         return await self._open_writer.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
 
@@ -192,23 +193,23 @@ class Transaction(LifeCycle):
         await self._open_writer.flush(timeout_s)
 
     async def commit(self, *, time: NotedTime | None = None) -> None:
-        """Flush and decide that the transaction commits. Once this returns it stays committed; readers see it soon.
+        """Flush and commit. Once this returns, the transaction stays committed; readers see it soon.
 
-        A transaction whose flush failed can only be aborted: a commit asked for again raises. If this is cancelled, the
-        commit goes on; call it again to learn how it ended.
+        A transaction whose flush failed can only be aborted: a repeated commit raises. If this call is cancelled, the
+        commit continues; call it again to learn the outcome.
 
         Args:
-            time: noted as by `EventWriter.note_time`, with where the transaction ends: all that this client's
-                transactions have brought to the stream so far is of this time or before. 0 or more; one before that
-                of an earlier commit is passed over. See `Reader.time_window`.
+            time: noted as by `EventWriter.note_time`, with the transaction's end: all events that this client's
+                transactions have committed to the stream so far are of this time or before. 0 or more; a time before
+                that of an earlier commit is ignored. See `Reader.time_window`.
 
         Raises:
-            InvalidArgumentError: `time` is none, or another one than an earlier call gave.
-            OutcomeUnknownError: no answer; `state` tells what became of it, and `commit` may be repeated.
+            InvalidArgumentError: `time` is invalid, or differs from the time of an earlier call.
+            OutcomeUnknownError: no reply; `state` returns the outcome, and `commit` may be repeated.
             TransactionError: not everything could be written. None of its events will ever be read.
-            TransactionAbortedError: likewise, somebody aborted it.
-            TransactionExpiredError, TransactionStreamSealedError: likewise; its lease ran out, the stream was sealed.
-            TransactionStreamDeletedError: likewise, the stream is gone.
+            TransactionAbortedError: likewise; another process aborted it.
+            TransactionExpiredError, TransactionStreamSealedError: likewise; its lease expired, the stream was sealed.
+            TransactionStreamDeletedError: likewise; the stream was deleted.
             NoSuchTransactionError: it ended more than a day ago.
         """
         if time is not None:
@@ -221,33 +222,35 @@ class Transaction(LifeCycle):
         await self._decide(self._commit)
 
     async def abort(self) -> None:
-        """Decide that none of the transaction's events are ever read. Aborting twice is fine.
+        """Abort: none of the transaction's events are ever read. Aborting twice is allowed.
 
         Raises `TransactionCommittedError`, `TransactionStreamDeletedError`, `NoSuchTransactionError`; and
-        `OutcomeUnknownError` without an answer: it may be repeated, and the end of the lease aborts it in any case.
+        `OutcomeUnknownError` without a reply: it may be repeated, and the transaction is aborted in any case when its
+        lease expires.
         """
         await self._decide(self._abort)
 
     async def detach(self) -> str:
-        """Flush and leave the transaction open for whoever goes on with it by its id, which this returns.
+        """Flush, leave the transaction open for another process, and return its id.
 
-        It has its whole lease from now on: who takes it up within that, by `Client.transaction`, may write, commit or
-        abort. Nothing more can be done here. If the flush fails it can only be aborted, as with `commit`.
+        The whole lease runs from now on: a process that resumes the transaction within that time, by
+        `Client.transaction`, may write, commit or abort. No further calls are possible here. If the flush fails, the
+        transaction can only be aborted, as with `commit`.
         """
         await self._decide(self._detach)
         return self.id
 
     async def prepare(self, *, limit_s: float | None = None) -> str:
-        """Flush, let nothing more be written, and leave the decision to whoever knows the id, which this returns.
+        """Flush, take no more events, and leave the decision to any process that has the id, which this returns.
 
-        For `limit_s` from now (None: `prepared_limit_s` of the settings) only a commit or an abort ends it, here or by
-        its id from any process (`Client.commit_transaction`, `Client.abort_transaction`): no lease, no `close`, and not
-        the end of this program. After that it is aborted. Prepared again it may wait for longer, never for less. If the
-        flush fails it can only be aborted, as with `commit`.
+        For `limit_s` from now (None: `prepared_limit_s` of the settings) only a commit or an abort ends the
+        transaction, here or by its id from any process (`Client.commit_transaction`, `Client.abort_transaction`). The
+        lease, `close` and the end of this program do not. After the limit it is aborted. Preparing again can extend the
+        limit, never shorten it. If the flush fails, the transaction can only be aborted, as with `commit`.
 
         Raises:
-            InvalidArgumentError: the limit is out of the server's bounds.
-            OutcomeUnknownError: no answer; `prepare` may be repeated.
+            InvalidArgumentError: the limit is outside the server's bounds.
+            OutcomeUnknownError: no reply; `prepare` may be repeated.
             TransactionError: as `commit` does.
             UnsupportedOperationError: the controller is Pravega's own; the transaction can be committed or aborted.
         """
@@ -271,7 +274,7 @@ class Transaction(LifeCycle):
         try:
             await self.commit()
         except Exception as failure:
-            # Aborts it, if it cannot have been committed.
+            # Aborts the transaction, unless it may have been committed.
             await super().__aexit__(type(failure), failure, failure.__traceback__)
             raise
 
@@ -290,13 +293,13 @@ class Transaction(LifeCycle):
         return self._deciding is not None and not self._deciding.done()
 
     async def _decide(self, step: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Run `step` in a task of its own, after one that still runs."""
+        """Run `step` in a task of its own, after any that still runs."""
         if self._is_forked:
             raise self._closed_error()
         while self._deciding is not None and not self._deciding.done():
             await asyncio.wait([self._deciding])
         self._deciding = asyncio.get_running_loop().create_task(step(), name=f"decide on {self.id}")
-        # Its caller may have been cancelled by the time it fails; whoever asks again is told by the fate.
+        # Its caller may have been cancelled before it fails; a repeated call reports the failure from the fate.
         self._deciding.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         await asyncio.shield(self._deciding)
         await self.close()
@@ -323,7 +326,7 @@ class Transaction(LifeCycle):
         assert self._writer is not None
         try:
             await self._writer.flush()
-            # Takes no more, and has what somebody else may have written meanwhile.
+            # Closing refuses new events, and flushes those that another task wrote meanwhile.
             await self._writer.close()
         except BaseException as error:
             self._fate = _Fate.DOOMED
@@ -376,11 +379,11 @@ class Transaction(LifeCycle):
             try:
                 await self._abort()
             except TransactionCommittedError:
-                # By somebody else, who knows its id.
+                # Another process that has its id committed it.
                 _log.warning("%s was committed elsewhere before it was closed here", self._name)
                 self._fate = _Fate.COMMITTED
             except (NoSuchTransactionError, TransactionStreamDeletedError) as error:
-                # Nothing is left that could be aborted.
+                # No transaction is left to abort.
                 _log.warning("%s", error)
 
     async def _release(self) -> None:
@@ -404,7 +407,7 @@ class Transaction(LifeCycle):
             self._writer._on_forked()
 
     async def _keep_open(self) -> None:
-        """Renew the lease. An error that stays ends the renewal: the next write or the commit meets it too."""
+        """Renew the lease. A permanent error ends the renewal: the next write or the commit meets it too."""
         while True:
             await asyncio.sleep(self._lease_s * _RENEWAL_PART)
             if self._fate not in (_Fate.OPEN, _Fate.PREPARING, _Fate.COMMITTING):
@@ -422,7 +425,7 @@ class Transaction(LifeCycle):
         )
 
     def _decided_error(self, refusal: str) -> TransactionError:
-        """Return the error for what cannot be done because of what was decided here; `refusal` begins its message."""
+        """Return the error for a call that the decision taken here rules out; `refusal` begins its message."""
         why = f", because of an earlier error: {self._doomed_by}" if self._doomed_by is not None else ""
         kind: type[TransactionError] = TransactionError
         if self._fate is _Fate.COMMITTED:
@@ -436,7 +439,7 @@ class Transaction(LifeCycle):
 
     @contextmanager
     def _ending_noted(self, tried: str) -> Iterator[None]:
-        """Note what the controller says of an end. A stream that does not exist exists no more: it has been there."""
+        """Record an end that the controller reports. A missing stream was deleted, because it existed before."""
         try:
             yield
         except TransactionError as error:
@@ -457,6 +460,6 @@ class Transaction(LifeCycle):
         self._doomed_by = error
 
     async def _why_over(self) -> TransactionError:
-        """Return what became of a transaction whose segments take no more, as far as it can be told."""
+        """Return why a transaction's segments take no more events, as far as that can be determined."""
         with self._ending_noted("write to"):
             return await self._controller.over_error(self._scope, self._stream, self._id, "write to")

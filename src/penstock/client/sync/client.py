@@ -44,9 +44,9 @@ class Client(StreamCalls):
     """Scopes, streams, writers and readers of one Penstock or Pravega cluster. Use as a context manager.
 
     Streams are named ``scope/stream``. All methods raise `ControllerUnavailableError` when the controller cannot be
-    reached, and `OutcomeUnknownError` when a change got no answer.
+    reached, and `OutcomeUnknownError` when a change received no reply.
 
-    It owns what it opens: closing it closes writers, transactions, readers and groups first.
+    The client owns the objects it opens: closing it first closes its writers, transactions, readers and groups.
     It owns a thread until it is closed or dropped, and belongs to one process.
 
     At the end of the program it flushes what its writers have taken, for `exit_timeout_s`, and says on the log what
@@ -88,12 +88,12 @@ class Client(StreamCalls):
     def begin_transaction(
         self, stream: str, *, lease_s: float | None = None, serializer: Serializer[Value] | None = None
     ) -> Transaction | ValueTransaction[Value]:
-        """Begin a transaction: events that become readable all at once, or never. Use it as a context manager.
+        """Begin a transaction: its events become readable all at once, or never. Use it as a context manager.
 
-        Its lease is renewed while the transaction is open. Leaving it as a context manager commits, or aborts
-        after an exception. With a serializer it takes values.
+        The lease is renewed while the transaction is open. Leaving the context manager commits the transaction, or
+        aborts it after an exception. With a serializer, the transaction takes values.
 
-        Raises `NoSuchStreamError`, `InvalidArgumentError` for a lease out of the server's bounds.
+        Raises `NoSuchStreamError`, `InvalidArgumentError` for a lease outside the server's bounds.
         """
         async def opening() -> AsyncTransaction | AsyncValueTransaction[Value]:
             return await self._part.begin_transaction(
@@ -123,19 +123,20 @@ class Client(StreamCalls):
         lease_s: float | None = None,
         serializer: Serializer[Value] | None = None,
     ) -> Transaction | ValueTransaction[Value]:
-        """Go on with an open transaction that somebody else began, by its id. Use it as a context manager.
+        """Resume an open transaction by its id, from any process. Use it as a context manager.
 
-        From then on it is as one begun here: it can be written to, committed and aborted; leaving it undecided aborts
-        it. What the one who began it had not flushed is not in it: see `Transaction.detach`.
+        The result behaves like a transaction begun here: it can be written to, committed and aborted, and leaving it
+        undecided aborts it. Events that the previous writer had not flushed are not in it: see `Transaction.detach`.
 
         Raises:
-            TransactionCommittedError, TransactionAbortedError: it is decided; `transaction_state` tells more.
-            TransactionExpiredError, TransactionStreamSealedError: it was aborted, as its lease had run out, or as the
-                stream was sealed; the first also if it has been open for as long as the server allows.
-            TransactionPreparedError: it takes no more events: decide it by `commit_transaction`, `abort_transaction`.
-            NoSuchTransactionError: the id is none of this stream, or it ended long ago.
-            InvalidArgumentError: what was given is no id, or the lease is out of the server's bounds.
-            NoSuchStreamError: there is no such stream.
+            TransactionCommittedError, TransactionAbortedError: the transaction is decided; see `transaction_state`.
+            TransactionExpiredError, TransactionStreamSealedError: it was aborted because its lease expired, or because
+                the stream was sealed. The first is also raised for a transaction that reached the server's maximum age.
+            TransactionPreparedError: it takes no more events. Decide it with `commit_transaction` or
+                `abort_transaction`.
+            NoSuchTransactionError: the stream has no transaction of this id, or it ended long ago.
+            InvalidArgumentError: `transaction_id` is not an id, or the lease is outside the server's bounds.
+            NoSuchStreamError: the stream does not exist.
         """
         async def opening() -> AsyncTransaction | AsyncValueTransaction[Value]:
             return await self._part.transaction(
@@ -150,65 +151,67 @@ class Client(StreamCalls):
     def transaction_state(self, stream: str, transaction_id: str) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``.
 
-        Unknown is also what ended long ago. Raises `InvalidArgumentError` for what is no id.
+        A transaction that ended long ago is ``UNKNOWN``. Raises `InvalidArgumentError` for a malformed id.
         """
         return self._portal.call(self._part.transaction_state(stream, transaction_id))
 
     def open_transactions(self, stream: str) -> Iterator[TransactionInfo]:
-        """Iterate over the transactions of a stream that have not ended, each with its age, lease and size, by epoch.
+        """Iterate over a stream's unfinished transactions, each with its age, lease and size, in order of epoch.
 
-        Open and prepared ones wait for a decision; what is committing or aborting is listed until that is done. One
-        that begins or ends meanwhile may be listed or not. Whoever stops early has asked for a page at most.
+        Open and prepared transactions wait for a decision. A committing or aborting transaction is listed until it has
+        ended. A transaction that begins or ends during the iteration may be listed or not. Stopping early costs at most
+        one page more than was used.
 
-        Raises `NoSuchStreamError`; `UnsupportedOperationError` where the controller is Pravega's own.
+        Raises `NoSuchStreamError`; `UnsupportedOperationError` if the controller is Pravega's own.
         """
         return self._portal.iterate(self._part.open_transactions(stream))
 
     def prepare_transaction(self, stream: str, transaction_id: str, *, limit_s: float | None = None) -> None:
-        """Let nothing more be written into a transaction, by its id, and have it wait; see `Transaction.prepare`.
+        """Prepare a transaction by its id: it takes no more events and waits for a decision; see `Transaction.prepare`.
 
-        For who decides upon what others have written: they flush and `detach`, or prepare it themselves. What they had
-        not flushed is not in it.
+        For coordinators that decide transactions written by other processes. The writers flush and `detach`, or prepare
+        the transaction themselves. Events that they had not flushed are not in it.
 
         Raises:
-            InvalidArgumentError: what was given is no id, or the limit is out of the server's bounds.
-            TransactionCommittedError, TransactionAbortedError: it is decided.
-            NoSuchTransactionError: the id is none of this stream, or it ended long ago.
-            OutcomeUnknownError: no answer; ask again.
-            NoSuchStreamError: there is no such stream.
+            InvalidArgumentError: `transaction_id` is not an id, or the limit is outside the server's bounds.
+            TransactionCommittedError, TransactionAbortedError: the transaction is decided.
+            NoSuchTransactionError: the stream has no transaction of this id, or it ended long ago.
+            OutcomeUnknownError: no reply; retry.
+            NoSuchStreamError: the stream does not exist.
             UnsupportedOperationError: the controller is Pravega's own.
         """
         self._portal.call(self._part.prepare_transaction(stream, transaction_id, limit_s=limit_s))
 
     def commit_transaction(self, stream: str, transaction_id: str, *, time: NotedTime | None = None) -> None:
-        """Decide that a transaction commits, by its id: one that was prepared, or all of whose events were flushed.
+        """Commit a transaction by its id: a prepared one, or one whose events were all flushed.
 
-        Safe to repeat, from any process. Once this returns it stays committed.
+        Safe to repeat, from any process. Once this returns, the transaction stays committed.
 
         Args:
-            time: noted with where the transaction ends, as by `Transaction.commit`: all that this client commits is one
-                writer's, whoever has written it. Of several commits of one transaction the first one's time counts.
+            time: noted with the transaction's end, as by `Transaction.commit`. All transactions that this client
+                commits count as one writer's, regardless of which process wrote them. If a transaction is committed
+                repeatedly, the first commit's time counts.
 
         Raises:
-            TransactionAbortedError: it was aborted. None of its events will ever be read.
-            NoSuchTransactionError: the id is none of this stream, or it ended long ago.
-            OutcomeUnknownError: no answer; ask again.
-            InvalidArgumentError: what was given is no id, or no time of 0 or more.
-            NoSuchStreamError: there is no such stream.
+            TransactionAbortedError: the transaction was aborted. None of its events will ever be read.
+            NoSuchTransactionError: the stream has no transaction of this id, or it ended long ago.
+            OutcomeUnknownError: no reply; retry.
+            InvalidArgumentError: `transaction_id` is not an id, or `time` is not a time of 0 or more.
+            NoSuchStreamError: the stream does not exist.
         """
         self._portal.call(self._part.commit_transaction(stream, transaction_id, time=time))
 
     def abort_transaction(self, stream: str, transaction_id: str) -> None:
-        """Decide that none of a transaction's events are ever read, by its id. Safe to repeat, from any process.
+        """Abort a transaction by its id: none of its events are ever read. Safe to repeat, from any process.
 
-        Raises `TransactionCommittedError`; else as `commit_transaction`.
+        Raises `TransactionCommittedError`; otherwise as `commit_transaction`.
         """
         self._portal.call(self._part.abort_transaction(stream, transaction_id))
 
     def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
         """Read the bytes `[start_offset, end_offset)` of a segment, given by its full name, block by block.
 
-        Without `end_offset` it follows the segment until it is sealed.
+        Without `end_offset`, the reader follows the segment until it is sealed.
         """
         opened = self._opened(lambda: self._part.segment_reader(segment, start_offset, end_offset))
         return SegmentReader(self, self._portal, opened)
@@ -226,33 +229,34 @@ class Client(StreamCalls):
         retention: GroupRetention | str = GroupRetention.NONE,
         checkpoint_interval_s: float | None = None,
     ) -> ReaderGroup:
-        """Create a reader group, or join the one of that name. Use it as a context manager.
+        """Create a reader group, or join the existing group of that name. Use it as a context manager.
 
-        Of a group that exists, its own positions and times count.
+        If the group exists, its stored positions and times apply.
 
         Args:
-            group: its name, or ``scope/group``.
-            streams: what it reads, ``scope/stream`` each, or patterns of their names (``scope/orders-*``): streams that
-                come later, also the first, are found within `reader_group_stream_refresh_s`, and read from their
-                beginning. None: what the group of that name reads, which then has to exist.
+            group: the group's name, or ``scope/group``.
+            streams: the streams to read, ``scope/stream`` each, or name patterns (``scope/orders-*``). Streams created
+                later that match a pattern, the first included, are found within `reader_group_stream_refresh_s` and
+                read from their beginning. None: the streams of the existing group of that name.
             start: "earliest" (also None, "head"), "latest" (also "tail"), a time, a stream cut, or one for each stream.
-                Times are `datetime` with a time zone, or text in ISO 8601; cuts may be given as text. At a time:
-                nothing of then or later is left out, a little from before may come, see `cut_at_time`.
-            until: where the group ends, likewise: its readers hand out what is before, and then no more ever. None: it
-                follows its streams until they are sealed.
-            scope: where the group lives, by default the scope of the first stream. It cannot be deleted meanwhile.
+                Times are `datetime` with a time zone, or text in ISO 8601; cuts may be given as text. A time: every
+                event stored at that time or later is read, and possibly a few earlier ones, see `cut_at_time`.
+            until: the group's end, in the same forms. Its readers return the events before it and then finish. None:
+                the group follows its streams until they are sealed.
+            scope: the scope that the group lives in, by default the scope of the first stream. A scope with a group
+                cannot be deleted.
             reader_timeout_s, processing_time_max_s: of the group, by default those of `ClientSettings`.
-            retention: what it holds of its streams. "none": data go as the streams' retention policies say, read or
-                not. "automatic": it subscribes to its streams, and they keep what lies behind its last checkpoint, up
-                to the maximum of their policies. "manual": likewise, what is not acknowledged, see
-                `ReaderGroup.acknowledge`. See `GroupRetention`.
-            checkpoint_interval_s: how often one of its readers takes a checkpoint, 0.001 to 1e9; 0: never. By default
-                that of `ClientSettings`.
+            retention: which data the group retains in its streams. "none": the streams' retention policies apply,
+                whether the data was read or not. "automatic": the group subscribes to its streams, and they retain the
+                data after its last checkpoint, up to the maximum of their policies. "manual": likewise, but for data
+                that is not acknowledged, see `ReaderGroup.acknowledge`. See `GroupRetention`.
+            checkpoint_interval_s: interval at which one of the readers takes a checkpoint, 0.001 to 1e9; 0: never. By
+                default that of `ClientSettings`.
 
         Raises:
-            InvalidArgumentError: the group reads other streams; or `start` is none, or lies beyond the end of a stream;
-                or `until` does, or lies before the start; or no stream matches.
-            NoSuchScopeError, NoSuchStreamError, NoSuchReaderGroupError: what is missing.
+            InvalidArgumentError: the group reads other streams; or `start` is invalid, or lies beyond the end of a
+                stream; or `until` is invalid, or lies before the start; or no stream matches.
+            NoSuchScopeError, NoSuchStreamError, NoSuchReaderGroupError: the named object does not exist.
         """
         opened = self._opened(lambda: self._part.reader_group(
             group,
@@ -268,15 +272,15 @@ class Client(StreamCalls):
         return ReaderGroup(self, self._portal, opened)
 
     def reader_groups(self, scope: str) -> Iterator[str]:
-        """Iterate over the names of the reader groups of `scope`, other clients' too. Raises `NoSuchScopeError`."""
+        """Iterate over the names of the reader groups of `scope`, of all clients. Raises `NoSuchScopeError`."""
         return self._portal.iterate(self._part.reader_groups(scope))
 
     def group_overviews(self, scope: str) -> Iterator[GroupOverview]:
-        """Iterate over the reader groups of `scope`, whoever made them: what each holds of its streams.
+        """Iterate over all reader groups of `scope`, with the data that each retains in its streams.
 
-        Those of Pravega's Rust and PyPI clients come last, without streams: segment stores have their tables, and no
-        controller is told what they read. One of theirs is another than one of the same name that is registered.
-        Raises `NoSuchScopeError`; `UnsupportedOperationError` where the controller is not Penstock's.
+        Groups of Pravega's Rust and PyPI clients come last, without streams: their tables are in segment stores, and no
+        controller has a record of what they read. Such a group is distinct from a registered group of the same name.
+        Raises `NoSuchScopeError`; `UnsupportedOperationError` if the controller is not Penstock's.
         """
         return self._portal.iterate(self._part.group_overviews(scope))
 
@@ -307,14 +311,14 @@ class Client(StreamCalls):
         rollover_bytes: int = 0,
         exist_ok: bool = False,
     ) -> None:
-        """Create a key-value table (``scope/table``), and its scope if that is missing. Its shape is for good.
+        """Create a key-value table (``scope/table``), and its scope if it is missing. Its shape is permanent.
 
         Args:
-            key_length: bytes of the first part of each key. It decides on the partition.
+            key_length: bytes of the first part of each key. This part selects the partition.
             secondary_key_length: bytes of the second part, 0 for keys of one part. See `TableConfig`.
-            partition_count: segments that share the keys.
+            partition_count: number of segments that share the keys.
             rollover_bytes: see `TableConfig`.
-            exist_ok: it is fine if there is one of the same shape.
+            exist_ok: accept an existing table of the same shape.
 
         Raises `TableExistsError`, `InvalidNameError`, `InvalidArgumentError`.
         """
@@ -328,7 +332,7 @@ class Client(StreamCalls):
         ))
 
     def delete_table(self, table: str) -> None:
-        """Delete a key-value table and what it holds. Raises `NoSuchTableError`."""
+        """Delete a key-value table and its entries. Raises `NoSuchTableError`."""
         self._portal.call(self._part.delete_table(table))
 
     def tables(self, scope: str) -> Iterator[str]:
@@ -356,7 +360,7 @@ class Client(StreamCalls):
     ) -> Table[Key, Value]:
         """Open a key-value table (``scope/table``). Use it as a context manager.
 
-        `keys`: what keys are: `TextKeys`, `TextPairKeys`, or by default bytes of the exact length. `values`: a
+        `keys`: the type of the keys: `TextKeys`, `TextPairKeys`, or by default bytes of the exact length. `values`: a
         serializer, as for events; by default values are bytes. Raises `NoSuchTableError`.
         """
         opened = self._opened(
@@ -371,10 +375,10 @@ class Client(StreamCalls):
     def revisioned_stream(self, stream: str, *, serializer: Serializer[Value]) -> RevisionedStream[Value]: ...
 
     def revisioned_stream(self, stream: str, *, serializer: Serializer[Value] | None = None) -> RevisionedStream[Value]:
-        """Open a stream of one segment that clients write in turn, each knowing what is there.
+        """Open a stream of one segment for conditional writes: a write can require that no newer entry exists.
 
-        Use it as a context manager. Entries are bytes, or what `serializer` makes of them. Raises `NoSuchStreamError`,
-        `UnsupportedOperationError` for a stream of more segments than one.
+        Use it as a context manager. Entries are bytes, or values of `serializer`. Raises `NoSuchStreamError`, and
+        `UnsupportedOperationError` for a stream of more than one segment.
         """
         opened = self._opened(
             lambda: cast(
@@ -409,17 +413,17 @@ class Client(StreamCalls):
         updates: Serializer[Update] | None = None,
         apply: Callable[[State, Update], State] | None = None,
     ) -> SharedState[State, Update]:
-        """Open a value that several clients hold a copy of, and change in turn; it lives in a stream of one segment.
+        """Open a value that several clients replicate and update; it is stored in a stream of one segment.
 
         Use it as a context manager.
 
         Args:
-            initial: what is written if the stream holds nothing.
-            states: makes bytes of whole states.
-            updates: makes bytes of updates, for states that are not written whole with each change.
-            apply: returns the state after an update; it must return the same in every client.
+            initial: the state that is written if the stream is empty.
+            states: serializer of whole states.
+            updates: serializer of updates, for states that are not written whole with each change.
+            apply: returns the state after an update; it must return the same state in every client.
 
-        Raises `NoSuchStreamError`, `UnsupportedOperationError` for a stream of more segments than one.
+        Raises `NoSuchStreamError`, and `UnsupportedOperationError` for a stream of more than one segment.
         """
         async def opening() -> AsyncSharedState[State, Update]:
             if updates is None or apply is None:
@@ -440,14 +444,14 @@ class Client(StreamCalls):
         range_bytes: int | None = None,
         ranges: Sequence[BatchRange] | None = None,
     ) -> BatchReader:
-        """Open what lies between two cuts of a stream, as ranges to be read in any order. Use it as a context manager.
+        """Open the data between two cuts of a stream, as ranges readable in any order. Use it as a context manager.
 
         Args:
             start, end: as for reader groups: by default the head of the stream and its present end; a cut, or a time.
-            range_bytes: cut longer ranges into parts of about so many bytes, to read one segment in parallel.
-            ranges: instead: some of the ranges of another batch reader of the stream, as in another process.
+            range_bytes: split longer ranges into parts of about this size, to read one segment in parallel.
+            ranges: used instead: some ranges of another batch reader of the stream, for example from another process.
 
-        Raises `NoSuchStreamError`, `InvalidArgumentError`; `SegmentTruncatedError` if the first events are gone.
+        Raises `NoSuchStreamError`, `InvalidArgumentError`; `SegmentTruncatedError` if the first events were truncated.
         """
         opened = self._opened(lambda: self._part.batch(
             stream, start=start, end=end, range_bytes=range_bytes, ranges=ranges

@@ -19,8 +19,8 @@ from penstock.runtime.portal import Portal
 class EventWriter(Handle[aio.EventWriter]):
     """Writes events to a stream or a transaction. Made by `Client.event_writer`; use it as a context manager.
 
-    Leaving the context closes it, and closing flushes: what was taken is stored, or its acks and `close` say that it
-    may not be. Whatever happens, each ack is settled.
+    Leaving the context closes the writer, and closing flushes: all accepted events are stored, or their acks and
+    `close` report that they may not be. Every ack is settled in any case.
     """
 
     def __init__(self, client: object, portal: Portal, part: aio.EventWriter) -> None:
@@ -34,12 +34,12 @@ class EventWriter(Handle[aio.EventWriter]):
 
     @property
     def unacknowledged_event_count(self) -> int:
-        """Events written that are not durable yet. Counted when asked for; in any thread."""
+        """Events written that are not durable yet. Counted on access; in any thread."""
         return self._part.unacknowledged_event_count
 
     @property
     def acknowledged_event_count(self) -> int:
-        """Events written that are durable. After a failure: those that are known to be."""
+        """Events written that are durable. After a failure: those known to be durable."""
         return self._part.acknowledged_event_count
 
     def write(
@@ -52,11 +52,11 @@ class EventWriter(Handle[aio.EventWriter]):
     ) -> Ack:
         """Take an event and return its `Ack`; waits only while `max_unacknowledged_bytes` are used up.
 
-        The event is sent at once, or in the next block if one is in flight. Events
-        with the same `routing_key` are stored in the order written; without a key any segment will do.
+        The event is sent at once, or in the next block if one is in flight. Events with the
+        same `routing_key` are stored in the order written; an event without a key goes to any segment.
 
         Args:
-            timeout_s: how long to wait for room; None: as long as it takes.
+            timeout_s: how long to wait for space; None: without limit.
             on_delivery: called in the client's own thread once the event is durable (with None) or has failed.
 
         If it raises or is cancelled, the event was not taken.
@@ -65,7 +65,7 @@ class EventWriter(Handle[aio.EventWriter]):
             StreamSealedError: the stream is sealed.
             PenstockError: an earlier event could not be written; the writer takes no more.
             EventTooLargeError: the event is larger than `large_event_bytes_max`.
-            WriteTimeoutError: there was no room within `timeout_s`.
+            WriteTimeoutError: no space became free within `timeout_s`.
         """
         writer = self._part
         if writer._is_full:
@@ -77,25 +77,25 @@ class EventWriter(Handle[aio.EventWriter]):
         """Write `events` in order, waiting whenever `max_unacknowledged_bytes` are used up. Durable after `flush`.
 
         `events` are payloads, or a pyarrow (large) binary or string array without nulls; `routing_keys` one key for
-        all, or one per event. Without keys the events go to one segment after the other, a block at a time. Others get
-        their turn every few thousand events.
+        all, or one per event. Without keys the events go to the segments in turn, a block at a time. The call yields to
+        other tasks every few thousand events.
 
-        If it raises or is cancelled, a part from the front may have been taken. `WriteTimeoutError` says how many were,
-        when not all were within `timeout_s`.
+        If it raises or is cancelled, a prefix of the events may have been taken. `WriteTimeoutError` reports how many
+        were, if not all were taken within `timeout_s`.
         """
         self._portal.call(self._part.write_many(events, routing_keys, timeout_s=timeout_s))
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is durable. Raises the error of the first event that is not.
 
-        Raises `TimeoutError` when it is not within `timeout_s`: the events are still on their way.
+        Raises `TimeoutError` if that takes longer than `timeout_s`: the events are still in flight.
         """
         self._portal.call(self._part.flush(timeout_s))
 
     def note_time(self, time: NotedTime) -> None:
-        """Note that all events written so far are of `time` or before; returns when they are durable, and it is noted.
+        """Note that all events written so far are of `time` or before; returns when they are durable and it is noted.
 
-        Times are numbers in a unit of the application's own, or moments, which count in milliseconds since the epoch.
-        See `Reader.time_window`. Raises `InvalidArgumentError` for a time before the last one.
+        Times are numbers in a unit of the application's choice, or moments, which count in milliseconds since the
+        epoch. See `Reader.time_window`. Raises `InvalidArgumentError` for a time before the last one.
         """
         self._portal.call(self._part.note_time(time))

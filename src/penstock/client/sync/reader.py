@@ -17,11 +17,11 @@ from penstock.model.errors import CorruptionError
 
 
 class Reader(Handle[aio.Reader]):
-    """Reads events of the segments that its group gives it. Made by `ReaderGroup.reader`.
+    """Reads events of the segments that its group assigns to it. Made by `ReaderGroup.reader`.
 
-    Iterating waits for new events, and ends when every stream is sealed and read. An event counts as read when the
-    next one is asked for, or when the reader is closed; never because of an exception, a cancellation or a crash. Use
-    by one task at a time. Any call may be cancelled: the next one goes on as if it had not been made.
+    Iterating waits for new events, and ends when every stream is sealed and read. An event counts as read when the next
+    one is read, or when the reader is closed; never because of an exception, a cancellation or a crash. Use by one task
+    at a time. Any call may be cancelled: the next call continues as if the cancelled one had not been made.
     """
 
     @property
@@ -31,8 +31,8 @@ class Reader(Handle[aio.Reader]):
 
     @property
     def skip_truncated(self) -> bool:
-        """When events were truncated away before they were read: True goes on with the first that still exists, False
-        (the default) raises `SegmentTruncatedError` once, then goes on.
+        """Handling of events that were truncated before they were read: True continues with the first event that still
+        exists, False (the default) raises `SegmentTruncatedError` once, then continues.
         """
         return self._part.skip_truncated
 
@@ -43,11 +43,11 @@ class Reader(Handle[aio.Reader]):
     def close(self, timeout_s: float | None = None, *, is_done: bool | None = None) -> None:
         """Store positions, leave the group and stop; within `reader_close_timeout_s`, or `timeout_s`.
 
-        `is_done`: whether what was handed out last counts as read. None: yes, unless an exception is being handled,
-        as in ``finally:`` after one, or at the end of a block that raised.
+        `is_done`: whether the events returned last count as read. None: yes, unless an exception is being handled, as
+        in ``finally:`` after one, or at the end of a block that raised.
 
-        If it raises, the reader has stopped, but not left the group: call it again, or others take over from the
-        positions stored last once they find it dead.
+        If it raises, the reader has stopped but not left the group. Call it again; otherwise other readers resume from
+        the positions stored last once they detect that this one is dead.
         """
         if self._part.is_closed and self._portal.is_closed:
             return
@@ -62,23 +62,25 @@ class Reader(Handle[aio.Reader]):
 
     @property
     def segments(self) -> list[str]:
-        """Full names of the segments being read here."""
+        """Full names of the segments that this reader reads now."""
         return self._part.segments
 
     @property
     def read_ahead_bytes(self) -> int:
-        """Bytes held ahead of the application now; at most `reader_read_ahead_bytes_max`, but for one large event."""
+        """Bytes read ahead of the application now; at most `reader_read_ahead_bytes_max` but for one large event."""
         return self._part.read_ahead_bytes
 
     def read(self, timeout_s: float | None = None) -> Event | None:
-        """Return the next event, waiting up to `timeout_s` (None: without limit). None: no event, or no more ever.
+        """Return the next event, waiting up to `timeout_s` (None: without limit).
+
+        Returns None if no event came in time, or if the reader is finished.
 
         Raises:
-            SegmentTruncatedError: events were truncated before they were read; the next call goes on after them.
+            SegmentTruncatedError: events were truncated before they were read; the next call continues after them.
             CorruptionError: the next bytes of a segment are not an event. The events before them were delivered. Each
                 later call raises it again, or delivers events of other segments, until `skip`.
-            ConnectionLostError: the store was away for too long; the next call tries again.
-            CommitNeededError: without `commit` nothing can come.
+            ConnectionLostError: the store was unavailable for too long; the next call tries again.
+            CommitNeededError: no event can come before a `commit`.
             StreamError: a reader of the same name was started elsewhere, or this one is closed.
             NoSuchReaderGroupError: the group was deleted.
         """
@@ -86,7 +88,7 @@ class Reader(Handle[aio.Reader]):
         return None if chunk is None else chunk.hand_out()
 
     def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> EventBatch | None:
-        """Return the next events of one segment, up to `max_bytes` framed bytes but at least one. Else as `read`."""
+        """Return the next events of one segment, at least one and up to `max_bytes` framed bytes. Else as `read`."""
         chunk = self._part._chunk_in_hand() or self._portal.call(self._part._next_chunk(timeout_s))
         return None if chunk is None else chunk.hand_out_many(max_bytes)
 
@@ -100,58 +102,59 @@ class Reader(Handle[aio.Reader]):
                 yield chunk.hand_out()
 
     def store_positions(self) -> None:
-        """Store how far this reader is, now. Events handed out last count as unread. Not by `Positions.AT_EXIT`."""
+        """Store this reader's positions now. The events returned last count as unread. Not for `Positions.AT_EXIT`."""
         self._portal.call(self._part.store_positions())
 
     def time_window(self, stream: str) -> TimeWindow:
-        """Return between which times the group is in a stream, in the time that its writers note.
+        """Return the lower and upper bound of the group's time in a stream, as noted by the stream's writers.
 
-        Nothing of the lower bound or before will come any more, whoever reads it: other readers count with the
-        positions that they have stored. What this one was handed out counts as read. Cheap enough to be asked for after
-        each batch: new watermarks are looked for once in `reader_time_window_refresh_s`.
+        No reader of the group will return an event at or before the lower bound any more. Other readers count with
+        their stored positions. Events returned by this reader count as read. Cheap enough to call after each batch: new
+        watermarks are fetched once per `reader_time_window_refresh_s`.
 
-        Raises `InvalidArgumentError` for a stream that the group does not read, and as `read` when the server is away.
+        Raises `InvalidArgumentError` for a stream that the group does not read, and as `read` if the server is
+        unavailable.
         """
         return self._portal.call(self._part.time_window(stream))
 
     def position(self) -> dict[str, int]:
-        """Return where the events end that were handed out so far (segment -> offset), for `commit`."""
+        """Return the end of the events returned so far (segment -> offset), for `commit`."""
         return self._portal.call_soon(lambda: self._part.position())
 
     def commit(self, at: Event | EventBatch | Mapping[str, int] | None = None) -> None:
-        """Count events as done; returns once that is stored.
+        """Mark events as done; returns once that is stored.
 
-        `at` None: everything handed out. An event or batch: it, and what was handed out before it in its segment. What
-        `position` returned: everything handed out until then. Only readers with `Positions.MANUAL` take `at`.
+        `at` None: all events returned so far. An event or batch: it, and the events returned before it in its segment.
+        A result of `position`: all events returned until then. Only readers with `Positions.MANUAL` take `at`.
 
-        Raises `StreamError`, once, when a segment went to another reader before its events were stored: they come again
-        there. What is still held here is stored all the same. Cancelled, or after another error, the events may count
-        as done or not; commit again.
+        Raises `StreamError`, once, if a segment was assigned to another reader before its events were stored: that
+        reader delivers them again. Positions in segments that are still held here are stored nevertheless. After a
+        cancellation or another error, the events may count as done or not; commit again.
         """
         self._portal.call(self._part.commit(at))
 
     def seek(self, at: Event | Mapping[str, int]) -> None:
-        """Go on with `at` once more: an event, or what `position` returned earlier. Returns once that is stored.
+        """Continue from `at` again: an event, or a result of `position`. Returns once that is stored.
 
-        Other segments stay where they are. Raises `StreamError` for a segment that is not read here any more.
+        Positions in other segments do not change. Raises `StreamError` for a segment that this reader no longer reads.
         """
         self._portal.call(self._part.seek(at))
 
     def skip(self, damage: CorruptionError) -> int:
-        """Give up the bytes of a segment that are not events; return how many. Returns once that is stored.
+        """Skip the bytes of a segment that are not events; return how many. Returns once that is stored.
 
         `damage` is the error that `read` raised. Reading resumes at the next known start of an append, or at the end of
-        the segment. Whole events in between are given up as well: starts of appends are known about once in a MiB.
+        the segment. Whole events in between are skipped as well: a start of an append is known about once per MiB.
 
-        Raises `StreamError` for a segment that this reader does not read any more, `InvalidArgumentError` when the
-        reader is not at the damage.
+        Raises `StreamError` for a segment that this reader no longer reads, `InvalidArgumentError` if the reader is not
+        at the damage.
         """
         return self._portal.call(self._part.skip(damage))
 
     def pause(self, *streams: str) -> None:
-        """Hand out nothing of these streams (none given: of any) until `resume`. The segments stay with this reader."""
+        """Return no events of these streams (none given: of any) until `resume`. The reader keeps the segments."""
         self._portal.call_soon(lambda: self._part.pause(*streams))
 
     def resume(self, *streams: str) -> None:
-        """Hand out events of these streams (none given: of all) again."""
+        """Return events of these streams (none given: of all) again."""
         self._portal.call_soon(lambda: self._part.resume(*streams))

@@ -19,7 +19,7 @@ class Transaction(Handle[aio.Transaction]):
     """An open transaction on a stream. Made by `Client.begin_transaction`, or `Client.transaction` for one by its id.
 
     As a context manager it commits on leaving, or aborts when an exception passes through. Closing it undecided aborts
-    it. Its lease is renewed while it may still commit and is open here, and no longer.
+    it. Its lease is renewed only while it may still commit and is open here.
     """
 
     @property
@@ -37,7 +37,8 @@ class Transaction(Handle[aio.Transaction]):
     ) -> Ack:
         """Write an event into the transaction; see `EventWriter.write`.
 
-        Raises `TransactionError` when it is over, of a kind that says why; so does the ack, if it ends meanwhile.
+        Raises the subclass of `TransactionError` that names the cause if the transaction is over; so does the ack, if
+        it ends before the event is stored.
         """
         writer = self._part._open_writer
         if writer._is_full:
@@ -54,54 +55,56 @@ class Transaction(Handle[aio.Transaction]):
         self._portal.call(self._part.flush(timeout_s))
 
     def commit(self, *, time: NotedTime | None = None) -> None:
-        """Flush and decide that the transaction commits. Once this returns it stays committed; readers see it soon.
+        """Flush and commit. Once this returns, the transaction stays committed; readers see it soon.
 
-        A transaction whose flush failed can only be aborted: a commit asked for again raises. If this is cancelled, the
-        commit goes on; call it again to learn how it ended.
+        A transaction whose flush failed can only be aborted: a repeated commit raises. If this call is cancelled, the
+        commit continues; call it again to learn the outcome.
 
         Args:
-            time: noted as by `EventWriter.note_time`, with where the transaction ends: all that this client's
-                transactions have brought to the stream so far is of this time or before. 0 or more; one before that
-                of an earlier commit is passed over. See `Reader.time_window`.
+            time: noted as by `EventWriter.note_time`, with the transaction's end: all events that this client's
+                transactions have committed to the stream so far are of this time or before. 0 or more; a time before
+                that of an earlier commit is ignored. See `Reader.time_window`.
 
         Raises:
-            InvalidArgumentError: `time` is none, or another one than an earlier call gave.
-            OutcomeUnknownError: no answer; `state` tells what became of it, and `commit` may be repeated.
+            InvalidArgumentError: `time` is invalid, or differs from the time of an earlier call.
+            OutcomeUnknownError: no reply; `state` returns the outcome, and `commit` may be repeated.
             TransactionError: not everything could be written. None of its events will ever be read.
-            TransactionAbortedError: likewise, somebody aborted it.
-            TransactionExpiredError, TransactionStreamSealedError: likewise; its lease ran out, the stream was sealed.
-            TransactionStreamDeletedError: likewise, the stream is gone.
+            TransactionAbortedError: likewise; another process aborted it.
+            TransactionExpiredError, TransactionStreamSealedError: likewise; its lease expired, the stream was sealed.
+            TransactionStreamDeletedError: likewise; the stream was deleted.
             NoSuchTransactionError: it ended more than a day ago.
         """
         self._portal.call(self._part.commit(time=time))
 
     def abort(self) -> None:
-        """Decide that none of the transaction's events are ever read. Aborting twice is fine.
+        """Abort: none of the transaction's events are ever read. Aborting twice is allowed.
 
         Raises `TransactionCommittedError`, `TransactionStreamDeletedError`, `NoSuchTransactionError`; and
-        `OutcomeUnknownError` without an answer: it may be repeated, and the end of the lease aborts it in any case.
+        `OutcomeUnknownError` without a reply: it may be repeated, and the transaction is aborted in any case when its
+        lease expires.
         """
         self._portal.call(self._part.abort())
 
     def detach(self) -> str:
-        """Flush and leave the transaction open for whoever goes on with it by its id, which this returns.
+        """Flush, leave the transaction open for another process, and return its id.
 
-        It has its whole lease from now on: who takes it up within that, by `Client.transaction`, may write, commit or
-        abort. Nothing more can be done here. If the flush fails it can only be aborted, as with `commit`.
+        The whole lease runs from now on: a process that resumes the transaction within that time, by
+        `Client.transaction`, may write, commit or abort. No further calls are possible here. If the flush fails, the
+        transaction can only be aborted, as with `commit`.
         """
         return self._portal.call(self._part.detach())
 
     def prepare(self, *, limit_s: float | None = None) -> str:
-        """Flush, let nothing more be written, and leave the decision to whoever knows the id, which this returns.
+        """Flush, take no more events, and leave the decision to any process that has the id, which this returns.
 
-        For `limit_s` from now (None: `prepared_limit_s` of the settings) only a commit or an abort ends it, here or by
-        its id from any process (`Client.commit_transaction`, `Client.abort_transaction`): no lease, no `close`, and not
-        the end of this program. After that it is aborted. Prepared again it may wait for longer, never for less. If the
-        flush fails it can only be aborted, as with `commit`.
+        For `limit_s` from now (None: `prepared_limit_s` of the settings) only a commit or an abort ends the
+        transaction, here or by its id from any process (`Client.commit_transaction`, `Client.abort_transaction`). The
+        lease, `close` and the end of this program do not. After the limit it is aborted. Preparing again can extend the
+        limit, never shorten it. If the flush fails, the transaction can only be aborted, as with `commit`.
 
         Raises:
-            InvalidArgumentError: the limit is out of the server's bounds.
-            OutcomeUnknownError: no answer; `prepare` may be repeated.
+            InvalidArgumentError: the limit is outside the server's bounds.
+            OutcomeUnknownError: no reply; `prepare` may be repeated.
             TransactionError: as `commit` does.
             UnsupportedOperationError: the controller is Pravega's own; the transaction can be committed or aborted.
         """
