@@ -1,8 +1,8 @@
-"""`AdoptionMark`: that a segment of RollingStorage was taken over, or that this was begun.
+"""`AdoptionMark`: records that the adoption of a segment of RollingStorage was started or completed.
 
-Its header stays where it is, so that nothing of the older layout is changed. This mark, made by the commit that stores
-the first of the segment, keeps the header from bringing the segment back once it was deleted. It stays for good, with
-the records of garbage, before those of all segments. Bytes: ``docs/formats.md``.
+The segment's header stays in place, so that the older layout is unchanged. This mark, written by the commit that stores
+the first part of the segment, prevents the header from restoring the segment after it was deleted. The mark is
+permanent; it is stored with the records of garbage, before those of all segments. Bytes: ``docs/formats.md``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _CHECKSUM = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class AdoptionMark:
-    """That the chunks of `segment`, as its header names them, belong to a segment of this store.
+    """Records that the chunks of `segment`, as its header names them, belong to a segment of this store.
 
     Attributes:
-        segment: whose header it is.
-        became: the segment that has the chunks, as a rule the same.
-        made_ms: wall clock when the adoption was begun, milliseconds; for people.
+        segment: the segment of the header.
+        became: the segment that owns the chunks, usually the same.
+        made_ms: wall clock when the adoption was started, milliseconds; informational.
     """
 
     segment: str
@@ -39,11 +39,11 @@ class AdoptionMark:
 
     @property
     def key(self) -> bytes:
-        """Where it lies."""
+        """The key of the mark."""
         return adoption_key(self.segment)
 
     def encode(self) -> bytes:
-        """Return its stored bytes."""
+        """Return the stored bytes."""
         segment, became = self.segment.encode(), self.became.encode()
         head = _HEAD.pack(_FORMAT_VERSION, _KIND_ADOPTED, self.made_ms, len(segment), len(became))
         body = head + segment + became
@@ -51,7 +51,7 @@ class AdoptionMark:
 
     @classmethod
     def decode(cls, key: bytes, data: bytes) -> AdoptionMark:
-        """Read what `encode` made. Raises `CorruptionError` for anything else."""
+        """Decode the output of `encode`. Raises `CorruptionError` for anything else."""
         where = f"storage adoption record {key[len(ADOPTED_PREFIX) :].decode(errors='replace')!r}"
         body = bytes(data[: -_CHECKSUM.size])
         if len(body) < _HEAD.size or _CHECKSUM.pack(crc32c(body, 0)) != data[len(body) :]:
@@ -70,5 +70,5 @@ class AdoptionMark:
 
 
 def adoption_key(segment: str) -> bytes:
-    """Return where the mark of a segment lies."""
+    """Return the key of a segment's mark."""
     return ADOPTED_PREFIX + segment.encode()

@@ -7,14 +7,14 @@ from collections.abc import Callable, Generator, Sequence
 from penstock.model.checksum import crc32c
 from penstock.model.segments import Buffer
 
-#: What is summed in one step, give or take a buffer: some 25 us.
+#: Approximate number of bytes summed in one step: some 25 us.
 STEP_BYTES = 256 * 1024
 
 
 def extend_checksums(
     checksums: Sequence[int], length: int, data: Sequence[Buffer], *, block_length: int
 ) -> tuple[int, ...]:
-    """Return the checksums of `length` bytes, known by `checksums`, followed by `data`.
+    """Return the checksums of `length` bytes with the given `checksums`, followed by `data`.
 
     The last block's checksum is continued, so nothing written earlier is read again.
     """
@@ -35,7 +35,7 @@ def extend_in_steps(
     block_length: int,
     checksum: Callable[[Buffer, int], int],
 ) -> Generator[int, None, tuple[int, ...]]:
-    """Do what `extend_checksums` does with `checksum`; yield bytes summed since, every `STEP_BYTES` and at the end."""
+    """Like `extend_checksums` with `checksum`; yield the bytes summed since, every `STEP_BYTES` and at the end."""
     grown = list(checksums)
     filled = length % block_length
     summed_bytes = 0

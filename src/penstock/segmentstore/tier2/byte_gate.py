@@ -1,4 +1,4 @@
-"""`ByteGate`: how many bytes may be held for something at a time; whoever comes beyond that waits in line."""
+"""`ByteGate`: limits the bytes held at a time; requests beyond the limit wait in order."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 
 class ByteGate:
-    """Lets in up to `bytes_max` bytes, first come first served; more at once only by itself.
+    """Admits up to `bytes_max` bytes, first come first served; a larger request is admitted only alone.
 
     Attributes:
-        held_bytes: let in, and not given back.
+        held_bytes: admitted and not released yet.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -22,7 +22,7 @@ class ByteGate:
 
     @asynccontextmanager
     async def hold(self, count: int) -> AsyncIterator[None]:
-        """Hold `count` bytes. Waits for as long as those before hold theirs; a cancellation leaves the line."""
+        """Hold `count` bytes. Waits until earlier holders release theirs; a cancellation leaves the queue."""
         async with self._line:
             while self.held_bytes and self.held_bytes + count > self._bytes_max:
                 self._freed.clear()

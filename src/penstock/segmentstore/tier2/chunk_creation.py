@@ -1,7 +1,7 @@
-"""Make a chunk of its own for bytes of a stored segment, and get rid of it when its record was refused.
+"""Create a chunk for bytes of a stored segment, and delete it if its record was refused.
 
-A chunk is made first and recorded after that. Whatever ends in between leaves an orphan: remembered here, or found by
-the sweep of a later start (`orphans`).
+A chunk is created first and recorded afterwards. A failure in between leaves an orphan, which is either remembered in
+this process, or found by the sweep of a later start (`orphans`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ async def create_chunk(
 ) -> tuple[str, int]:
     """Create a chunk that holds `pieces`, bytes of `segment` from `offset` on; return its name and length.
 
-    `segment` and `offset` are those of the key that its record gets: so the sweep for orphans finds that.
+    `segment` and `offset` must be those of the key that its record gets, so that the sweep for orphans finds the
+    record.
     """
     name = new_chunk_name(
         segment, epoch=context.epoch, offset=offset, rng=context.runtime.rng, mark=context.orphans.mark
@@ -29,9 +30,9 @@ async def create_chunk(
     try:
         return name, await context.chunks.create_with_content(name, pieces)
     except ChunkExistsError:
-        raise  # Somebody else's, whoever that is.
+        raise  # The existing chunk was created by another caller.
     except BaseException:
-        # It may be there, or come later. Nobody but this call knows of it, so no record will ever lead to it.
+        # The chunk may exist, or appear later. Its name is known only to this call, so no record will ever refer to it.
         context.orphans.add(name, may_come_late=True)
         raise
 
@@ -45,7 +46,7 @@ async def discard_chunks(context: StorageContext, created: Sequence[ChunkRecord]
         except StorageError as second:
             error.add_note(f"chunk {chunk.name} may be an orphan, the records could not be read: {second}")
             continue
-        # The error says that nothing was applied. A record would prove it wrong, and deleting would lose data.
+        # The error says that nothing was applied. A record would contradict it, and deleting would lose data.
         if entry is None or not leads_to(chunk.key, entry.value, chunk.name):
             unused.append(chunk.name)
     await context.delete_chunks(unused)

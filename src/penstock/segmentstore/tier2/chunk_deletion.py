@@ -1,4 +1,4 @@
-"""Delete many chunks that may be gone already: in one request where the storage can, else several at a time."""
+"""Delete many chunks, some of which may not exist: in one request if the storage supports it, else concurrently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.model.errors import (
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.turns import run_bounded
 
-#: What says nothing about a chunk, but about the storage: it need not be asked for the next one.
+#: Errors about the storage, not about a single chunk: the remaining chunks are not tried.
 AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)
 
 
@@ -29,10 +29,10 @@ class DeletesMany(Protocol):
 
 
 async def delete_chunks(chunks: ChunkStorage, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
-    """Delete those of `names` that exist; return why others may still be there, by name.
+    """Delete those of `names` that exist; return the errors of those that may still exist, by name.
 
-    `limit`: deletions under way at once, where each is a request. Raises what says that the storage is away, hangs or
-    is asked too often: any number of them may be gone then.
+    `limit`: concurrent deletions, if each is a request. Raises errors which mean that the storage is unavailable, not
+    responding or throttling: any number of the chunks may have been deleted then.
     """
     if isinstance(chunks, DeletesMany):
         return await chunks.delete_many(names, limit=limit)
@@ -40,14 +40,14 @@ async def delete_chunks(chunks: ChunkStorage, names: Sequence[str], *, limit: in
 
 
 async def delete_each(chunks: ChunkStorage, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
-    """As `delete_chunks`, one by one."""
+    """Like `delete_chunks`, with one request per chunk."""
     failed: dict[str, StorageError] = {}
 
     async def delete(name: str) -> None:
         try:
             await chunks.delete(name)
         except NoSuchChunkError:
-            pass  # Deleted before, by a call whose answer was lost, or which nobody could take down.
+            pass  # Deleted before, by a call whose response was lost, or whose outcome could not be recorded.
         except AWAY:
             raise
         except StorageError as error:

@@ -1,4 +1,4 @@
-"""`ChunkFiles`: the blocking half of `DirectoryChunkStorage`; each call is one piece of work for the pool."""
+"""`ChunkFiles`: the blocking half of `DirectoryChunkStorage`; each call is one job for the pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.runtime.disk import Disk, DiskFile, DiskSpace
 from penstock.segmentstore.tier2.chunk_name import RESERVED_NAME_PREFIX
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 
-#: The file that holds a storage's identity, in its root. No chunk can have its name.
+#: The file that holds a storage's identity, in its root. No chunk can have this name.
 IDENTITY_NAME = f"{RESERVED_NAME_PREFIX}toml"
 #: Longer files are not an identity.
 IDENTITY_LENGTH_MAX = 64 * 1024
@@ -34,12 +34,12 @@ _READ_ONLY = (errno.EROFS, errno.EACCES)
 
 
 class ChunkFiles:
-    """Files below `root`, found by chunk name. Names were checked before. Any thread may call.
+    """Files below `root`, found by chunk name. Names are checked by the caller. May be called from any thread.
 
-    Every method turns the operating system's errors into `ChunkError` and `StorageFullError`.
+    Every method converts errors of the operating system to `ChunkError` and `StorageFullError`.
 
     Attributes:
-        identity: what the identity's file must hold for a chunk to be created; None: not known yet, anything will do.
+        identity: required content of the identity file when a chunk is created; None: not known yet, any is accepted.
     """
 
     def __init__(self, root: str, disk: Disk, *, copy_buffer_bytes: int) -> None:
@@ -51,7 +51,7 @@ class ChunkFiles:
     # The identity.
 
     def read_identity(self) -> bytes | None:
-        """Return what the identity's file holds; None if there is no such file."""
+        """Return the content of the identity file; None if it does not exist."""
         with _translated(IDENTITY_NAME, "read"):
             try:
                 file = self._disk.open(self._path(IDENTITY_NAME), writable=False)
@@ -63,7 +63,7 @@ class ChunkFiles:
                 file.close()
 
     def create_identity(self, identity: bytes, draft_name: str) -> None:
-        """Write the identity under another name, sync it, and give it its own if nobody else's has that."""
+        """Write the identity under a temporary name, sync it, and rename it unless an identity exists."""
         draft, path = self._path(draft_name), self._path(IDENTITY_NAME)
         with _translated(IDENTITY_NAME, "create"):
             self._disk.make_directory(self._root)
@@ -88,14 +88,14 @@ class ChunkFiles:
                     self._disk.remove(draft)
 
     def _rename_identity(self, draft: str, path: str) -> None:
-        # A file system without hard links. Two that come at the same moment both go on, and the one whose identity
-        # was replaced finds that out at its next look.
+        # A file system without hard links. Two concurrent callers both continue, and the one whose identity was
+        # replaced notices at its next check.
         if self._disk.exists(path):
             raise StorageIdentityError(self._root, "it has an identity already")
         self._disk.rename(draft, path)
 
     def _demand_identity(self, name: str) -> None:
-        """Raise `StorageUnavailableError` unless this is still the place with the identity."""
+        """Raise `StorageUnavailableError` unless the root still holds the expected identity."""
         if self.identity is not None and self.read_identity() != self.identity:
             raise StorageUnavailableError(
                 f"chunk {name} was not created: {self._root} does not hold its {IDENTITY_NAME} any more; "
@@ -105,19 +105,19 @@ class ChunkFiles:
     # Chunks.
 
     def folder(self, name: str) -> str:
-        """Return the directory that a chunk lies in."""
+        """Return the directory of a chunk."""
         return posixpath.dirname(self._path(name))
 
     def _path(self, name: str) -> str:
         return posixpath.join(self._root, name) if name else self._root
 
     def make_directories(self, name: str) -> None:
-        """Make the directories above `name`, durably, even if somebody else made them and did not sync them."""
+        """Create the directories above `name`, durably, even if another caller created them and did not sync them."""
         self._demand_identity(name)
         with _translated(name, "make the directories of"):
             try:
                 self._disk.make_directory(self.folder(name))
-                # A predecessor may have made them and died before it synced them.
+                # A predecessor may have created them and stopped before it synced them.
                 relative = posixpath.dirname(name)
                 while relative:
                     relative = posixpath.dirname(relative)
@@ -128,7 +128,7 @@ class ChunkFiles:
     def create_file(self, name: str, data: Sequence[Buffer]) -> int:
         """Create a file with `data`, synced, or leave nothing. `FileNotFoundError`: no parent.
 
-        It is there for certain once `sync_folder` returned. If that fails, `discard` it.
+        It is durable once `sync_folder` has returned. If that fails, `discard` it.
         """
         path = self._path(name)
         self._demand_identity(name)
@@ -149,19 +149,19 @@ class ChunkFiles:
         return length
 
     def sync_folder(self, folder: str) -> None:
-        """Sync the entries of a directory, as `folder` gives it, and make sure that it is the storage's."""
+        """Sync the entries of a directory, as returned by `folder`, and check that it belongs to the storage."""
         with _translated(folder, "sync the entries of"):
             self._disk.sync_directory(folder)
-            # Once more: the storage may have been unmounted since, and the files be in the directory under it.
+            # Check again: the storage may have been unmounted since, with the files written to the directory under it.
             self._demand_identity(folder)
 
     def discard_late(self, name: str) -> None:
-        """Remove a file whose creation came about after its caller had given it up."""
+        """Remove a file that was created after its caller had given up."""
         with _translated(name, "remove the late"):
             try:
                 self._disk.remove(self._path(name))
             except FileNotFoundError:
-                return  # Who looks after orphans was faster.
+                return  # The orphan cleanup was faster.
             self.prune(name)
 
     def discard(self, name: str, error: BaseException) -> None:
@@ -186,7 +186,7 @@ class ChunkFiles:
         except OSError as error:
             if error.errno not in _READ_ONLY:
                 raise
-            # Chunks can be read from a place that cannot be written to; a write then says why it fails.
+            # Chunks can be read from a read-only place; a write then fails with its own error.
             return self._disk.open(self._path(name), writable=False)
 
     def append(self, name: str, file: DiskFile, offset: int, data: Sequence[Buffer]) -> int:
@@ -213,7 +213,7 @@ class ChunkFiles:
             return _read_whole(name, file, offset, length)
 
     def length(self, name: str) -> int | None:
-        """Return a file's length, None when there is no such file."""
+        """Return a file's length; None if the file does not exist."""
         with _translated(name, "inspect"):
             try:
                 file = self._open(name)
@@ -225,7 +225,7 @@ class ChunkFiles:
                 file.close()
 
     def space(self) -> DiskSpace | None:
-        """Return how much room there is below the root; None without a root."""
+        """Return the free space below the root; None without a root."""
         with _translated(self._root, "look for room beside"):
             try:
                 return self._disk.space(self._root)
@@ -243,10 +243,10 @@ class ChunkFiles:
             try:
                 self._disk.sync_directory(posixpath.dirname(path))
             except FileNotFoundError:
-                return  # Another deletion removed the directory already, and with it the entry.
+                return  # A concurrent deletion has removed the directory, and with it the entry.
 
     def prune(self, name: str) -> list[str]:
-        """Remove the directories above `name` that are empty, the root excepted; return those removed."""
+        """Remove the empty directories above `name`, except the root; return those removed."""
         removed: list[str] = []
         relative = posixpath.dirname(name)
         while relative:
@@ -254,7 +254,7 @@ class ChunkFiles:
             try:
                 self._disk.remove_directory(folder)
             except OSError:
-                return removed  # Not empty, or gone already. An empty directory left behind harms nobody.
+                return removed  # Not empty, or already removed. A remaining empty directory is harmless.
             removed.append(folder)
             relative = posixpath.dirname(relative)
         return removed
@@ -262,7 +262,7 @@ class ChunkFiles:
     def join(
         self, target: str, file: DiskFile, target_length: int, sources: Sequence[tuple[str, DiskFile, int]]
     ) -> int:
-        """Cut the target to `target_length`, append the first bytes of each source, sync, return the new length."""
+        """Truncate the target to `target_length`, append each source's first bytes, sync, return the new length."""
         with _translated(target, "concatenate to"):
             for name, part, length in ((target, file, target_length), *sources):
                 if part.length() < length:
@@ -291,7 +291,7 @@ class ChunkFiles:
                 try:
                     entries = self._disk.list_directory(self._path(relative))
                 except FileNotFoundError:
-                    continue  # It was deleted since its parent was listed, or there never was one.
+                    continue  # Deleted since its parent was listed, or it never existed.
                 except NotADirectoryError:
                     length = self.length(relative)
                     if length is not None and relative.startswith(prefix):
@@ -307,10 +307,10 @@ class ChunkFiles:
 
 
     def names(self, after: str, limit: int) -> list[str]:
-        """Return the names of up to `limit` files that come behind `after`, in the order of their parts."""
+        """Return the names of up to `limit` files after `after`, ordered by the parts of the names."""
         behind = after.split("/") if after else []
         found: list[str] = []
-        #: Directories under way, and what is left of each, last first.
+        #: Stack of open directories, each with its remaining entries, last first.
         pending = [("", self._entries("", behind))]
         while pending and len(found) < limit:
             relative, entries = pending[-1]
@@ -327,7 +327,7 @@ class ChunkFiles:
         return found
 
     def _entries(self, relative: str, behind: Sequence[str]) -> list[str]:
-        """Return what may come behind `behind` in a directory, last first; `NotADirectoryError`: it is a file."""
+        """Return entries of a directory that may sort after `behind`, last first; `NotADirectoryError` for a file."""
         with _translated(relative or ".", "list", passes=NotADirectoryError):
             try:
                 entries = self._disk.list_directory(self._path(relative))
@@ -356,7 +356,7 @@ def _read_whole(name: str, file: DiskFile, offset: int, length: int) -> bytes:
 
 
 def _cut(name: str, file: DiskFile, length: int, error: BaseException) -> None:
-    """Take back an unfinished write because of `error`, which the caller raises."""
+    """Undo an unfinished write because of `error`, which the caller raises."""
     try:
         file.truncate(length)
     except OSError as second:
@@ -365,7 +365,7 @@ def _cut(name: str, file: DiskFile, length: int, error: BaseException) -> None:
 
 @contextmanager
 def _translated(name: str, verb: str, *, passes: type[OSError] = FileNotFoundError) -> Iterator[None]:
-    """Turn the operating system's errors into ours. `FileNotFoundError`, and `passes`, pass: the caller knows why."""
+    """Convert errors of the operating system. `FileNotFoundError` and `passes` are raised as they are."""
     try:
         yield
     except (FileNotFoundError, passes):

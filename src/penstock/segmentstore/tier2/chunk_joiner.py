@@ -1,8 +1,8 @@
 """`ChunkJoiner`: joins small chunks of all segments of one `ChunkedStorage`, in the background.
 
-Round after round it goes along the records of all segments, and along those of the chunks of each that got some since
-it was there last. A round copies so many bytes at most, and looks at so many records. While storage is slow, full or
-away, or the container has other things to do, rounds come less and less often.
+Each round scans the records of all segments and, for each segment, those of the chunks added since the last scan.
+Rounds are bounded in bytes copied and records scanned. While storage is slow, full or unavailable, or the container is
+busy, rounds become less frequent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Done:
-    """There was nothing to join in a segment below `low`, nor above it while it had `chunk_count` chunks."""
+    """Nothing could be joined in a segment below `low`, nor above it while it had `chunk_count` chunks."""
 
     low: int
     chunk_count: int
@@ -38,7 +38,7 @@ class _Done:
 
 @dataclass(slots=True)
 class _Pass:
-    """On the way down a segment, from its end to `low`. `upper`: how far it has come."""
+    """A scan of a segment from its end down to `low`. `upper`: position reached so far."""
 
     record: SegmentRecord
     low: int
@@ -47,12 +47,12 @@ class _Pass:
 
 
 class ChunkJoiner:
-    """Joins chunks of `storage`. `is_busy`: whether the container has no time, or storage no room, for it now.
+    """Joins chunks of `storage`. `is_busy`: whether the container is too busy, or storage too full, to join now.
 
     Attributes:
-        joined_count: chunks that were joined so far, ...
-        made_count: ... and chunks that they became.
-        copied_bytes: bytes copied so far, for nothing or not.
+        joined_count: chunks joined so far, ...
+        made_count: ... and chunks created from them.
+        copied_bytes: bytes copied so far, including copies that were discarded.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class ChunkJoiner:
         self._settings = settings
         self._is_busy = is_busy
         self._token: bytes | None = b""
-        #: Segments of the last page that are yet to be looked at.
+        #: Segments of the last page that are still to be scanned.
         self._ahead: deque[SegmentRecord] = deque()
         self._pass: _Pass | None = None
         self._done: OrderedDict[ChunkRun, _Done] = OrderedDict()
 
     async def run(self, report: Callable[[UnreadableDataError], Awaitable[None]]) -> None:
-        """Join chunks, again and again, for as long as the container runs; `report` is told of damage."""
+        """Join chunks until cancelled; `report` is called with damage found."""
         settings = self._settings
         pause_s = settings.interval_s
         while True:
@@ -86,9 +86,9 @@ class ChunkJoiner:
             pause_s = settings.interval_s if is_done else min(2 * pause_s, settings.retry_s_max)
 
     async def join_round(self, report: Callable[[UnreadableDataError], Awaitable[None]]) -> bool:
-        """Do one round; False when it was cut short, because others are busy or storage is slow.
+        """Run one round; return False if it was cut short, because the container is busy or storage is slow.
 
-        A segment whose chunks cannot be joined, for whatever is raised, is left alone until it comes round again.
+        A segment whose chunks cannot be joined, whatever the error, is skipped until its next turn.
         """
         settings = self._settings
         loop = asyncio.get_running_loop()
@@ -105,7 +105,7 @@ class ChunkJoiner:
                 self._ahead.extend(records)
                 looked_count += len(records) + 1
                 continue
-            # Until this step has succeeded nobody goes on with this segment.
+            # If this step fails, the scan of this segment does not continue.
             self._pass = None
             begin_s = loop.time()
             try:
@@ -119,7 +119,7 @@ class ChunkJoiner:
                 copied_bytes += step.copied_bytes
                 self.copied_bytes += step.copied_bytes
                 if not step.chunk_count:
-                    continue  # Somebody has changed the segment. It comes round again.
+                    continue  # The segment has changed. It gets another turn.
                 self.joined_count += step.chunk_count
                 self.made_count += 1
                 current.has_joined = True
@@ -135,12 +135,12 @@ class ChunkJoiner:
         return True
 
     def _next(self) -> _Pass | None:
-        """Return the next segment that has got chunks."""
+        """Return the next segment with new chunks."""
         while self._ahead:
             record = self._ahead.popleft()
             done = self._done.get(record.run)
             if done is not None:
-                # What was truncated says nothing about what came.
+                # The count of truncated chunks says nothing about new ones.
                 done.chunk_count = min(done.chunk_count, record.chunk_count)
             low, known = (done.low, done.chunk_count) if done is not None else (0, 0)
             if record.chunk_count - known >= self._settings.chunks_min:
@@ -150,10 +150,10 @@ class ChunkJoiner:
     def _end_pass(self, ended: _Pass) -> None:
         record, settings = ended.record, self._settings
         if ended.has_joined:
-            # What was joined may be joined again, with what lay beside it.
+            # Joined chunks may be joined again with their neighbours.
             self._note_done(record.run, _Done(ended.low, 0))
         else:
-            # What will be joined with chunks that come begins less than a chunk's length before them.
+            # A join with chunks still to come starts less than a chunk's length before them.
             low = max(ended.low, record.length - min(settings.target_bytes, record.chunk_length_max))
             self._note_done(record.run, _Done(low, record.chunk_count))
 

@@ -1,8 +1,8 @@
-"""Which chunks hold a range of a stored segment, and which ones follow a chunk: found by their keys.
+"""Finds by key the chunks that hold a range of a stored segment, and those that follow a chunk.
 
-Two ways: `find_chunks` takes the records of a range in scans of the table, last one first; `ChunkWalk` goes from chunk
-to chunk towards the end, each found by the offset at which the one before it ends. Merged runs are entered on the way,
-and no call recurses into them. What is in memory costs no look into the table.
+There are two ways. `find_chunks` reads the records of a range in scans of the table, from the last one down.
+`ChunkWalk` goes from chunk to chunk towards the end, finding each by the end offset of the previous one. Merged runs
+are entered on the way, without recursion. Cached records cost no table lookup.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.segmentstore.tier2.records import ChunkRecord, Extent, MergedRun, 
 from penstock.segmentstore.tier2.storage_context import missing_extent
 from penstock.segmentstore.tier2.turns import let_others_go_on
 
-#: How many times as many records a scan asks for as the one before it.
+#: Growth factor of the number of records requested by successive scans.
 _SCAN_GROWTH = 4
 
 
@@ -29,12 +29,12 @@ class PlacedChunk:
 
     @property
     def end_offset(self) -> int:
-        """Segment offset behind its last byte."""
+        """Segment offset after its last byte."""
         return self.start_offset + self.chunk.length
 
 
 class ExtentGoneError(Exception):
-    """A record is missing: the segment has changed since its own was read, or is damaged (`cause`)."""
+    """A record is missing: the segment has changed since its record was read, or is damaged (`cause`)."""
 
     def __init__(self, cause: CorruptionError) -> None:
         super().__init__(str(cause))
@@ -62,8 +62,8 @@ async def find_chunks(
 ) -> list[PlacedChunk]:
     """Return the chunks that hold [`offset`, `end`), in order. Nothing may be staged in the transaction.
 
-    At most `page_length` records are taken at a time; `is_remembered`: they are kept in memory. Raises
-    `ExtentGoneError`, `CorruptionError`.
+    At most `page_length` records are read at a time; `is_remembered`: they are cached. Raises `ExtentGoneError`,
+    `CorruptionError`.
     """
     found: list[PlacedChunk] = []
     ahead: list[PlacedChunk | _Span] = [_Span(record.run, 0, offset, end)]
@@ -86,7 +86,7 @@ async def find_chunks(
                 inner.append(_Span(extent.source, span.base + start, begin, stop))
             await let_others_go_on(step)
             step += 1
-        # Of a small merge, as a transaction is, the first record is all there is.
+        # A small merged run, such as a transaction, has only its first record.
         merged = [span.run for span in inner if isinstance(span, _Span) and not span.begin]
         for at in range(0, len(merged), page_length) if len(merged) > 1 else ():
             await transaction.load_first_extents(merged[at : at + page_length], is_remembered=is_remembered)
@@ -109,14 +109,14 @@ def _check_follows(record: SegmentRecord, before: PlacedChunk, chunk: PlacedChun
 async def _extents(
     transaction: MetadataTransaction, record: SegmentRecord, span: _Span, page_length: int, *, is_remembered: bool
 ) -> list[Extent]:
-    """Return what holds a span of a run, in order."""
+    """Return the extents of a span of a run, in order."""
     found: list[Extent] = []
     position = span.begin
     while position < span.end and (known := transaction.known_extent(span.run, position)) is not None:
         found.append(known)
         position = known.start + known.length
         await let_others_go_on(len(found))
-    # The rest from its end down.
+    # The remaining extents, from the end down.
     rest: list[Extent] = []
     upper = span.end
     limit = 1
@@ -136,9 +136,9 @@ async def _extents(
 
 
 class ChunkWalk:
-    """Goes along the chunks of a segment, from the one that begins at `offset`, towards the end.
+    """Walks the chunks of a segment from the one that begins at `offset` to the end.
 
-    Sees what its transaction staged behind it. What it passes may be removed.
+    Sees changes staged by its transaction. Chunks already passed may be removed.
     """
 
     def __init__(self, transaction: MetadataTransaction, record: SegmentRecord, offset: int) -> None:
@@ -148,7 +148,7 @@ class ChunkWalk:
         self._run = record.run
         # Segment offset of the run's offset 0.
         self._base = 0
-        # The merged runs that it is in, outermost first, each with the base of the run in which it lies.
+        # The merged runs that contain it, outermost first, each with the base of the enclosing run.
         self._path: list[tuple[MergedRun, int]] = []
         self._is_begun = False
 
@@ -164,7 +164,7 @@ class ChunkWalk:
             if self._is_begun:
                 extent = await self._transaction.extent(self._run, position)
             else:
-                # It may lie within a merged run whose head is gone.
+                # It may be within a merged run whose head was truncated.
                 extent = await self._transaction.extent_holding(self._run, position)
             if extent is None:
                 raise ExtentGoneError(missing_extent(self._record, self._run, position))

@@ -1,10 +1,10 @@
-"""Names of chunks: which ones are allowed, and how new ones are made.
+"""Names of chunks: which are allowed, and how new ones are created.
 
-A chunk of segment `s`, created by epoch `e` for offset `o`, is called ``s.E-e-O-o.<uuid>``. The name is unique even
-when one offset is tried twice; it helps people and the sweep for orphans, and decides nothing else: after a merge
-chunks keep the name of the segment they were written for. The UUID begins with the mark of the container that made the
-chunk, so that no other ever takes it for an orphan of its own (`orphans`). Source: PDP-34; segment store specification,
-section 8.4.
+A chunk of segment `s`, created by epoch `e` for offset `o`, is called ``s.E-e-O-o.<uuid>``. The name is unique even if
+one offset is tried twice. It is informational and used by the sweep for orphans, but nothing else depends on it: after
+a merge chunks keep the name of the segment they were written for. The UUID begins with the mark of the container that
+created the chunk, so that no other container takes it for its own orphan (`orphans`). Source: PDP-34; segment store
+specification, section 8.4.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from dataclasses import dataclass
 from penstock.model.errors import InvalidArgumentError, InvalidNameError
 from penstock.model.names import STORAGE_NAME_PREFIX
 
-#: Bytes of a whole name in UTF-8, and of one part between slashes (the limit of common file systems).
+#: Maximum bytes of a whole name in UTF-8, and of one part between slashes (the limit of common file systems).
 CHUNK_NAME_LENGTH_MAX = 2048
 CHUNK_NAME_PART_LENGTH_MAX = 255
 
-#: What `new_chunk_name` adds to a segment's name, at most: epoch and offset of 64 bits, and a UUID.
+#: Maximum length that `new_chunk_name` adds to a segment's name: epoch and offset of 64 bits, and a UUID.
 CHUNK_SUFFIX_BYTES_MAX = len(".E-") + 20 + len("-O-") + 19 + len(".") + 36
 
-#: What a chunk's name must not begin with: the storage's own objects have such names.
+#: Reserved prefix of the storage's own objects; chunk names must not begin with it.
 RESERVED_NAME_PREFIX = STORAGE_NAME_PREFIX
 
-#: The names of all images of containers begin like this; no segment's chunk does.
+#: Prefix of all images of containers; no segment's chunk has it.
 IMAGES_PREFIX = "_system/containers/_sysjournal."
 
-#: A container's mark.
+#: Length of a container's mark.
 CHUNK_MARK_BYTES = 6
 
 _CREATED_NAME = re.compile(
@@ -41,7 +41,7 @@ _CREATED_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ChunkOrigin:
-    """What a chunk's name says about its making: for which segment, by which epoch, for which offset, by whom.
+    """The origin of a chunk as given by its name: segment, epoch, offset and container.
 
     `mark`: of the container, `CHUNK_MARK_BYTES` long.
     """
@@ -72,10 +72,10 @@ def check_chunk_name(name: str) -> str:
 
 
 def check_segment_name(segment: str, *, derived_bytes_max: int, name_part_bytes_max: int) -> None:
-    """Raise `InvalidNameError` unless every chunk of `segment`, and of what is derived from it, can be created.
+    """Raise `InvalidNameError` unless all chunks of `segment`, and of segments derived from it, can be created.
 
-    `derived_bytes_max`: what the names of segments that are derived from it add to its own, at most, in bytes.
-    `name_part_bytes_max`: see `ChunkStorage.name_part_bytes_max`.
+    `derived_bytes_max`: maximum bytes that the names of derived segments add to its own. `name_part_bytes_max`: see
+    `ChunkStorage.name_part_bytes_max`.
     """
     if segment.startswith(RESERVED_NAME_PREFIX):
         raise InvalidNameError(
@@ -103,7 +103,7 @@ def check_range(name: str, offset: int, length: int = 0) -> None:
 
 
 def check_concat(target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> None:
-    """Raise `InvalidArgumentError` for a `ChunkStorage.concat` that can never work."""
+    """Raise `InvalidArgumentError` for a `ChunkStorage.concat` that can never succeed."""
     seen = {check_chunk_name(target)}
     check_range(target, 0, target_length)
     if not sources:
@@ -116,16 +116,16 @@ def check_concat(target: str, target_length: int, sources: Sequence[tuple[str, i
 
 
 def new_chunk_name(segment: str, *, epoch: int, offset: int, rng: random.Random, mark: bytes = b"") -> str:
-    """Return a fresh name for a chunk that `epoch` creates for `segment` at segment offset `offset`.
+    """Return a new name for a chunk that `epoch` creates for `segment` at segment offset `offset`.
 
-    `mark`: of the container, `CHUNK_MARK_BYTES` long; without one no sweep ever takes the chunk for an orphan.
+    `mark`: of the container, `CHUNK_MARK_BYTES` long; a chunk without one is never taken for an orphan.
     """
     unique = uuid.UUID(bytes=mark + rng.randbytes(16 - len(mark)), version=4)
     return f"{segment}.E-{epoch}-O-{offset}.{unique}"
 
 
 def chunk_origin(name: str) -> ChunkOrigin | None:
-    """Read back what `new_chunk_name` put into `name`; None for a name of another make."""
+    """Decode a name created by `new_chunk_name`; None for any other name."""
     found = _CREATED_NAME.match(name)
     if found is None:
         return None

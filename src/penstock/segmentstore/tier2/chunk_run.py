@@ -1,9 +1,9 @@
-"""`ChunkRun`: what the records of a segment's chunks are found by.
+"""`ChunkRun`: the keys of the records of a segment's chunks.
 
-The key of a record is the segment's name, a zero byte, which no name has, the run's epoch and number, and the distance
-of the record's offset from the greatest one. All records about a segment lie side by side, its own first. A scan in
-ascending order that begins at the key of an offset comes first upon the record of what holds that offset, and then upon
-what lies before it: one look-up, without any step along a list.
+The key of a record is the segment's name, a zero byte, which names do not contain, the run's epoch and number, and the
+distance of the record's offset from the greatest offset. All records of a segment are adjacent, its own first. An
+ascending scan from the key of an offset first returns the record that holds that offset, and then the preceding ones:
+one lookup, without following a list.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ OFFSET_MAX: Final = (1 << 63) - 1
 
 _RUN = struct.Struct(">QQ")
 _OFFSET_BYTES: Final = 8
-#: What a key has behind the segment's name: a zero byte, epoch, number, distance.
+#: Length of a key's part after the segment's name: a zero byte, epoch, number, distance.
 _RUN_KEY_BYTES: Final = 1 + _RUN.size + _OFFSET_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRun:
-    """All that was written to one stored segment in its life: where records of its chunks lie, whoever has them now.
+    """All data written to one stored segment in its life; identifies its chunk records, even after a merge.
 
     Attributes:
         segment: the segment's name.
-        epoch: the container epoch in which it was stored first, and ...
-        number: ... which of that epoch's segments it was: a segment that is made anew under an old name is another run.
+        epoch: the container epoch in which it was first stored, and ...
+        number: ... its number among the segments of that epoch: a segment recreated under an old name is another run.
     """
 
     segment: str
@@ -37,21 +37,21 @@ class ChunkRun:
 
     @property
     def prefix(self) -> bytes:
-        """What the keys of all its records begin with, and no others."""
+        """Common prefix of the keys of all its records, and of no others."""
         return b"%b\0%b" % (self.segment.encode(), _RUN.pack(self.epoch, self.number))
 
     def key(self, start: int) -> bytes:
-        """Return the key of the record of what begins at `start`. Keys descend as offsets ascend."""
+        """Return the key of the record that begins at `start`. Keys descend as offsets ascend."""
         return self.prefix + (OFFSET_MAX - start).to_bytes(_OFFSET_BYTES)
 
     @property
     def last_key(self) -> bytes:
-        """The greatest key that a record of it may have."""
+        """The greatest possible key of its records."""
         return self.key(0)
 
 
 def runs_of(segment: str) -> tuple[bytes, bytes]:
-    """Return the first and the last key that records of runs of `segment` may have."""
+    """Return the first and the last possible key of records of runs of `segment`."""
     name = segment.encode()
     return name + bytes(_RUN_KEY_BYTES), name + b"\0" + b"\xff" * (_RUN_KEY_BYTES - 1)
 
@@ -66,7 +66,7 @@ def run_of(key: bytes) -> ChunkRun | None:
 
 
 def describe_key(key: bytes) -> str:
-    """Say for people whose record lies under `key`."""
+    """Describe the record under `key`, for messages."""
     run = run_of(key)
     if run is None:
         return f"storage metadata record {key.decode(errors='replace')!r}"

@@ -1,9 +1,9 @@
 """`ChunkStorage` (tier 2): plain chunks by name. No caching, no fencing, no metadata.
 
-Once a call returned its effect is permanent and visible at once. `create` and `delete` are not idempotent. A chunk
-holds user bytes and nothing else. Beside the chunks a storage keeps one small object, its identity, by which a place
-that is missing or somebody else's is told from an empty one (`storage_identity`). Source: PDP-34; segment store
-specification, section 8.2.
+Once a call has returned its effect is permanent and immediately visible. `create` and `delete` are not idempotent. A
+chunk holds user bytes and nothing else. Beside the chunks a storage keeps one small object, its identity, which
+distinguishes a place that is missing or belongs to another cluster from an empty one (`storage_identity`). Source:
+PDP-34; segment store specification, section 8.2.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ class ChunkStorage(Protocol):
 
     @property
     def supports_concat(self) -> bool:
-        """Whether `concat` is possible."""
+        """Whether `concat` is supported."""
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """Its location, for messages."""
 
     @property
     def name_part_bytes_max(self) -> int:
-        """The longest part of a name between slashes that it takes, in bytes of UTF-8."""
+        """The longest supported part of a name between slashes, in bytes of UTF-8."""
 
     async def read_identity(self) -> bytes | None:
-        """Return the identity; None when there is none, or not even a place for it."""
+        """Return the identity; None if there is none, or the place does not exist."""
 
     def hold_to_identity(self, identity: bytes) -> None:
-        """Create no chunk from now on where this identity is gone or another one.
+        """From now on create chunks only where this identity is present.
 
-        Creations raise `StorageUnavailableError` there, and leave nothing behind. Before the first call anything will
-        do. What `read_identity` finds changes nothing: the place may be somebody else's by then.
+        Otherwise creations raise `StorageUnavailableError` and leave nothing behind. Before the first call any identity
+        is accepted. `read_identity` does not change this: the place may have been replaced meanwhile.
         """
 
     async def create_identity(self, identity: bytes) -> None:
-        """Write the identity, durably and whole or not at all, and make the place if need be.
+        """Write the identity, durably and atomically, creating the place if necessary.
 
-        Raises `StorageIdentityError` when there is one already, whatever it is: of several callers one succeeds.
+        Raises `StorageIdentityError` if there is one already, whatever its content: one of several callers succeeds.
         """
 
     async def create(self, name: str) -> None:
         """Create an empty chunk. Raises `ChunkExistsError`, `StorageFullError`."""
 
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        """Create a chunk that holds `data` (not empty); return its length. Nothing is left behind on failure."""
+        """Create a chunk that holds `data` (not empty); return its length. Nothing remains after a failure."""
 
     async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
         """Append `data` at `offset`, which must be the chunk's length; return the bytes written (all).
@@ -76,16 +76,16 @@ class ChunkStorage(Protocol):
         """
 
     async def read(self, name: str, offset: int, length: int) -> bytes:
-        """Read up to `length` bytes, fewer only at the chunk's end.
+        """Read up to `length` bytes; fewer only at the chunk's end.
 
-        Raises `NoSuchChunkError`; `InvalidArgumentError` when `offset` is beyond the end.
+        Raises `NoSuchChunkError`; `InvalidArgumentError` if `offset` is beyond the end.
         """
 
     async def info(self, name: str) -> ChunkInfo:
         """Return the true length. Raises `NoSuchChunkError`."""
 
     async def exists(self, name: str) -> bool:
-        """Say whether the chunk exists."""
+        """Return whether the chunk exists."""
 
     async def delete(self, name: str) -> None:
         """Delete the chunk. Raises `NoSuchChunkError`."""
@@ -93,20 +93,20 @@ class ChunkStorage(Protocol):
     async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
         """Append each source's first bytes to the target's first `target_length`, using the given lengths.
 
-        Returns the new length; the sources are gone afterwards. Raises `UnsupportedOperationError`.
+        Returns the new length and removes the sources. Raises `UnsupportedOperationError`.
         """
 
     async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
         """Return the chunks whose names start with `prefix`, sorted by name."""
 
     async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
-        """Return the names of up to `limit` chunks behind `after`, in an order of the storage's own; none at the end.
+        """Return the names of up to `limit` chunks after `after`, in a storage-specific order; empty at the end.
 
-        Who goes on behind the last name of each page comes by every chunk that stays meanwhile, once.
+        Paging with the last name of each page returns every chunk that exists throughout exactly once.
         """
 
     async def space(self) -> DiskSpace | None:
-        """Return how much room there is; None when nobody can say. Raises `StorageError`."""
+        """Return the free space; None if unknown. Raises `StorageError`."""
 
     async def close(self) -> None:
-        """Release everything; later calls raise `StorageError`."""
+        """Release all resources; later calls raise `StorageError`."""

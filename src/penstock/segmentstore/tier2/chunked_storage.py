@@ -1,17 +1,17 @@
 """`ChunkedStorage`: segments in long-term storage, as chunks (PDP-34).
 
-Chunks hold the bytes, records in a `MetadataTable` say which bytes count. The table is fenced by tier 1, so only the
-newest epoch of a container changes records; an older one that still runs may write bytes, but nobody reads them:
+Chunks hold the bytes; records in a `MetadataTable` define which bytes are valid. The table is fenced by tier 1, so only
+the newest epoch of a container changes records. An older one that still runs may write bytes, but they are never read:
 
 1. A chunk is appended to only by the epoch that created it.
 2. The first write after a claim begins a new chunk.
-3. Bytes behind a chunk's recorded length are never read.
+3. Bytes after a chunk's recorded length are never read.
 
-Changes of one segment follow each other, those of different segments and all reads run side by side. Every byte read
-is verified against the checksums of its block.
+Changes of one segment are serialised; those of different segments, and all reads, run concurrently. Every byte read is
+verified against the checksum of its block.
 
-Left out on purpose: relocation of a half truncated first chunk. A merged segment keeps the chunks it came with, until
-small ones are joined in the background (`chunk_joiner`). Source: segment store specification, sections 8.1 to 8.8.
+Deliberately omitted: relocation of a partly truncated first chunk. A merged segment keeps its chunks until small ones
+are joined in the background (`chunk_joiner`). Source: segment store specification, sections 8.1 to 8.8.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, 
 from penstock.segmentstore.tier2.turns import let_others_go_on
 from penstock.segmentstore.tier2.write_ahead import NextWrite, TakeNext, write_segment_ahead
 
-#: Records taken at a time where the first is wanted. Some, since a table passes over keys that went by so many.
+#: Records read at a time when only the first is needed; more than one because a table page may skip deleted keys.
 _RUNS_PAGE_LENGTH = 16
 
 
@@ -72,9 +72,9 @@ class StoredSegment:
 class ChunkLayout:
     """A chunk's place in its segment, for readers that read chunks themselves.
 
-    The chunk's first `length` bytes are the segment's bytes from `start_offset` on; there may be more in the chunk,
-    which count for nothing. The first chunk of a truncated segment may begin before the segment's start.
-    `block_checksums` are the CRC32C of its blocks of `block_length` bytes: see `block_checksums.verify_blocks`.
+    The chunk's first `length` bytes are the segment's bytes from `start_offset` on; further bytes in the chunk are not
+    part of the segment. The first chunk of a truncated segment may begin before the segment's start. `block_checksums`
+    are the CRC32C of its blocks of `block_length` bytes: see `block_checksums.verify_blocks`.
     """
 
     name: str
@@ -87,15 +87,15 @@ class ChunkLayout:
 class ChunkedStorage:
     """Segments of one container incarnation (`epoch`) in `chunks`, with their records in `metadata`.
 
-    What is left behind of chunks that were never recorded is told to `orphans`; what was unlinked goes to `garbage`,
-    which deletes it at once unless one is given.
+    Chunks left behind unrecorded are added to `orphans`. Unlinked chunks go to `garbage`, which deletes them at once
+    unless one is given.
 
-    Whatever a call raises except for the typed refusals named at each, its outcome is unknown until `open` or `info`
-    says what is recorded. Cancelling has the same effect. Repeating the call is always safe: a write that was applied
-    raises `BadOffsetError`.
+    Except for the typed refusals named at each call, the outcome of a call that raises is unknown until `open` or
+    `info` returns what is recorded. Cancelling has the same effect. Repeating the call is always safe: a write that was
+    applied raises `BadOffsetError`.
 
-    Every changing call raises `StorageNotPrimaryError` once a later epoch has claimed the segment, `CorruptionError`
-    when records contradict each other or chunks are not what records say, `StorageFullError`.
+    Every changing call raises `StorageNotPrimaryError` once a later epoch has claimed the segment, `CorruptionError` if
+    records contradict each other or chunks do not match their records, `StorageFullError`.
     """
 
     def __init__(
@@ -129,17 +129,17 @@ class ChunkedStorage:
 
     @property
     def epoch(self) -> int:
-        """The epoch that this instance changes segments under."""
+        """The epoch under which this instance changes segments."""
         return self._context.epoch
 
     async def open(self, segment: str) -> StoredSegment | None:
-        """Claim a segment for this epoch and return its state; None when nothing of it is stored.
+        """Claim a segment for this epoch and return its state; None if nothing of it is stored.
 
-        Raises `StorageNotPrimaryError` when a later epoch has claimed it.
+        Raises `StorageNotPrimaryError` if a later epoch has claimed it.
         """
         check_chunk_name(segment)
         async with self._locks.hold(segment):
-            # Not from the cache: the caller asks because it wants to know what is true now.
+            # Not from the cache: the caller needs the current state.
             transaction = self._context.transaction(is_cached=False)
             known = await transaction.segment(segment)
             record = await self._context.load_owned(transaction, segment)
@@ -162,18 +162,18 @@ class ChunkedStorage:
     ) -> int:
         """Append `data` at `offset`, which must be the stored length, and return the new length.
 
-        All or nothing, but for data of more than `written_chunks_per_commit_max` chunks: of these some may be stored
-        although the call fails, always a head of them.
+        All or nothing, except for data of more than `written_chunks_per_commit_max` chunks: a prefix of these may be
+        stored although the call fails.
 
-        A segment of which nothing is stored is created, and may begin at any `offset`. `chunk_length_max` (bytes;
-        None or 0 as before, or the default) bounds this segment's chunks from now on. The buffers are not copied and
-        must not change until the call ends. A segment not yet claimed is claimed by the same commit.
+        A segment of which nothing is stored is created, and may begin at any `offset`. `chunk_length_max` (bytes; None
+        or 0: unchanged, or the default) bounds this segment's chunks from now on. The buffers are not copied and must
+        not change until the call ends. A segment not yet claimed is claimed by the same commit.
 
-        `arrived`: what `data` are (parts of), in order, each with the CRC32C that it had when it came into this
-        process. They are compared before anything of `data` is committed.
+        `arrived`: the buffers of which `data` are (parts), in order, each with the CRC32C that it had when it entered
+        this process. They are compared before anything of `data` is committed.
 
         Raises `BadOffsetError`, `SegmentSealedError`, `StorageFullError`, `InconsistentStateError` (about `arrived`);
-        nothing was stored.
+        nothing was stored then.
         """
         check_chunk_name(segment)
         if offset < 0 or (chunk_length_max is not None and chunk_length_max < 0):
@@ -193,12 +193,13 @@ class ChunkedStorage:
         writes_max: int,
         chunk_length_max: int | None = None,
     ) -> int:
-        """Append by several writes, each under way while the one before is recorded; return the new length.
+        """Append by several writes, each started while the one before is recorded; return the new length.
 
-        `take` is asked for the bytes from an offset on, when the next write can begin, until it returns None, or until
-        somebody else waits for this segment. At most `writes_max` writes are begun and not yet recorded. `stored` is
-        told the new length once a write is recorded, in order; nothing else counts as stored. Whatever is raised, all
-        up to there is stored; of the write behind it `write` says what may be, and of those behind that nothing is.
+        `take` is called for the bytes from an offset on, when the next write can begin, until it returns None or
+        another operation waits for this segment. At most `writes_max` writes are started and not yet recorded. `stored`
+        is called with the new length once a write is recorded, in order; only these bytes are stored. If an error is
+        raised, everything up to there is stored; for the next write the rules of `write` apply, and of later ones
+        nothing is stored.
 
         Everything else as `write`.
         """
@@ -218,25 +219,25 @@ class ChunkedStorage:
 
         Raises:
             NoSuchSegmentError: nothing is stored.
-            SegmentTruncatedError: `offset` lies before the start.
+            SegmentTruncatedError: `offset` is before the start.
             InvalidArgumentError: `offset` is not before the stored end, and `length` is not 0.
-            CorruptionError: a chunk is gone, cut or changed; names the chunk and the byte. No bytes are returned.
+            CorruptionError: a chunk is missing, short or changed; names the chunk and the byte. No bytes are returned.
         """
         return await read_segment(self._context, segment, offset, length)
 
     async def truncate(self, segment: str, offset: int) -> None:
-        """Forget the bytes before `offset`, and delete the chunks that lie before it whole. Sealed ones, too.
+        """Drop the bytes before `offset`, and delete the chunks that lie entirely before it. Also for sealed segments.
 
-        Nothing happens when the segment begins there or later. Raises `NoSuchSegmentError`, `BadOffsetError` beyond
-        the stored length.
+        Does nothing if the segment begins there or later. Raises `NoSuchSegmentError`, `BadOffsetError` beyond the
+        stored length.
         """
         async with self._change(segment):
             await truncate_segment(self._context, segment, offset)
 
     async def skip(self, segment: str, offset: int) -> None:
-        """Forget all bytes of a segment, and let it begin, and end, at `offset`: what lies between will never be there.
+        """Drop all bytes of a segment, and set its start and end to `offset`: bytes in between are never written.
 
-        A segment of which nothing is stored is created. Raises `BadOffsetError` when bytes behind `offset` are stored,
+        A segment of which nothing is stored is created. Raises `BadOffsetError` if bytes after `offset` are stored,
         `SegmentSealedError`.
         """
         check_chunk_name(segment)
@@ -244,7 +245,7 @@ class ChunkedStorage:
             await skip_segment(self._context, segment, offset)
 
     async def seal(self, segment: str) -> None:
-        """Allow no more writes. Idempotent. Raises `NoSuchSegmentError`."""
+        """Prevent further writes. Idempotent. Raises `NoSuchSegmentError`."""
         async with self._change(segment):
             transaction = self._context.transaction()
             record = await self._context.load_owned(transaction, segment)
@@ -256,7 +257,7 @@ class ChunkedStorage:
             await self._context.commit(transaction, segment)
 
     async def delete(self, segment: str) -> None:
-        """Delete a segment: from its first commit on it does not exist; then its chunks go. Idempotent.
+        """Delete a segment: it does not exist from the first commit on; then its chunks are deleted. Idempotent.
 
         A call that fails or is interrupted is continued by the next one, or by the first write to the same name.
         """
@@ -264,14 +265,14 @@ class ChunkedStorage:
             await delete_segment(self._context, segment)
 
     async def concat(self, target: str, offset: int, source: str) -> int:
-        """Append the sealed `source` whole to `target` at `offset`, its stored length; return the new length.
+        """Append the whole sealed `source` to `target` at `offset`, its stored length; return the new length.
 
-        The source is gone afterwards. A target of which nothing is stored is created.
+        The source is removed. A target of which nothing is stored is created.
 
         Raises:
-            NoSuchSegmentError: no source; it was merged already, or nothing of it was ever stored.
+            NoSuchSegmentError: no source; it was already merged, or nothing of it was ever stored.
             BadOffsetError, SegmentSealedError: about the target.
-            SegmentTruncatedError: the source has lost its head.
+            SegmentTruncatedError: the source's start was truncated.
             InvalidArgumentError: the source is not sealed, or both are the same.
         """
         check_chunk_name(target)
@@ -283,32 +284,32 @@ class ChunkedStorage:
     async def adopt(
         self, layout: RollingLayout, progress: Callable[[int], None] = lambda count: None
     ) -> StoredSegment | None:
-        """Give a segment of RollingStorage records; return its state. Its chunks are read, and stay as they are.
+        """Create records for a segment of RollingStorage; return its state. Its chunks are read, and stay unchanged.
 
-        None if it was adopted before, and deleted since. A call that failed or was interrupted is continued by the next
-        one, and one that was done finds nothing to do. `progress` is told of bytes that were read.
+        None if it was adopted before and deleted since. A call that failed or was interrupted is continued by the next
+        one; a completed one is not repeated. `progress` is called with the number of bytes read.
 
-        Raises `AdoptionError` when something else is stored under that name.
+        Raises `AdoptionError` if something else is stored under that name.
         """
         async with self._change(layout.segment):
             record = await adopt_segment(self._context, layout, progress)
             return None if record is None else _stored(record)
 
     async def is_adopted(self, segment: str) -> bool:
-        """Say whether `adopt` was begun of a segment of this name, ever."""
+        """Return whether `adopt` was ever started for a segment of this name."""
         return await adopted_as(self._context, segment) == segment
 
     async def reserve(self, segment: str, became: str) -> None:
-        """Make sure that what an older store left as `segment` is adopted as `became`, and never as itself.
+        """Ensure that the `segment` of an older store is adopted only as `became`, and never under its own name.
 
-        Idempotent. Raises `AdoptionError` when it was adopted otherwise, or was to be.
+        Idempotent. Raises `AdoptionError` if it was adopted, or reserved, as another segment.
         """
         check_chunk_name(segment)
         async with self._change(segment):
             await reserve_segment(self._context, segment, became)
 
     async def info(self, segment: str) -> StoredSegment | None:
-        """Return a segment's state without claiming it; None when nothing of it is stored."""
+        """Return a segment's state without claiming it; None if nothing of it is stored."""
         try:
             return _stored(await load_existing(self._context.transaction(), segment))
         except NoSuchSegmentError:
@@ -319,13 +320,13 @@ class ChunkedStorage:
     ) -> list[ChunkLayout]:
         """Return a segment's chunks in order, as of one moment. Raises `NoSuchSegmentError`.
 
-        From the one that holds `offset` on (None: the first) to the one that holds the byte before `end` (None: the
-        last), `limit` of them at most (None: all): of a segment that has very many they are better asked for in pages,
-        the next from where the last chunk of a page ends.
+        From the one that holds `offset` (None: the first) to the one that holds the byte before `end` (None: the last),
+        at most `limit` of them (None: all). Request the chunks of a segment with very many in pages, each from the end
+        of the last chunk of the previous page.
 
-        The listed bytes never change, whatever is written or merged later. Chunks that are unlinked stay for a while
-        (`GarbageSettings.delay_s`), or for as long as a lease that was taken before: see `leased_layout`. A reader
-        that misses one asks again and goes on from its offset, or learns that it is gone.
+        The listed bytes never change, whatever is written or merged later. Unlinked chunks are kept for some time
+        (`GarbageSettings.delay_s`), or for as long as a lease taken before: see `leased_layout`. A reader that misses
+        one requests the layout again and continues from its offset, or gets an error if that was truncated or deleted.
         """
         if (offset is not None and offset < 0) or (limit is not None and limit <= 0):
             raise InvalidArgumentError(f"{segment}: {limit} chunks from offset {offset} on were asked for")
@@ -351,10 +352,10 @@ class ChunkedStorage:
         end: int | None = None,
         limit: int | None = None,
     ) -> tuple[Place, list[ChunkLayout]]:
-        """Return a lease, and a segment's chunks, none of which is deleted while it lasts: whatever becomes of them.
+        """Return a lease, and a segment's chunks, none of which is deleted before the lease ends.
 
-        Those that `chunks_of` returns; the lease keeps the others, too, so the pages behind need none. To be given back
-        with `garbage.leases.release`. Raises `TooManyLeasesError`, and what `chunks_of` raises.
+        The chunks are those of `chunks_of`; the lease also covers the remaining ones, so later pages need no lease.
+        Release it with `garbage.leases.release`. Raises `TooManyLeasesError`, and what `chunks_of` raises.
         """
         leases = self.garbage.leases
         lease = await leases.grant(lease_s, holder)
@@ -362,7 +363,7 @@ class ChunkedStorage:
             async with self._locks.hold(segment):
                 await self._settle_doubts(segment)
             return lease, await self.chunks_of(segment, offset=offset, end=end, limit=limit)
-        except BaseException as error:  # A cancellation, too, leaves nothing behind, and passes.
+        except BaseException as error:  # Also releases the lease on cancellation.
             try:
                 await leases.release(lease)
             except PenstockError as second:
@@ -370,7 +371,7 @@ class ChunkedStorage:
             raise
 
     async def _settle_doubts(self, segment: str) -> None:
-        """Have a commit on `segment` whose outcome is unknown be done or never; else it might unlink chunks later."""
+        """Resolve a commit on `segment` whose outcome is unknown; otherwise it might unlink chunks later."""
         context = self._context
         if not context.cache.is_doubtful(segment):
             return
@@ -381,7 +382,7 @@ class ChunkedStorage:
             await context.commit(transaction, segment)
 
     async def list_segments(self) -> AsyncIterator[StoredSegment]:
-        """Yield every segment of which something is stored. Those that stay all the while come exactly once."""
+        """Yield every stored segment. Those that exist throughout are yielded exactly once."""
         token: bytes | None = b""
         while token is not None:
             records, token = await self.segments_after(token)
@@ -389,22 +390,22 @@ class ChunkedStorage:
                 yield _stored(record)
 
     async def segments_after(self, token: bytes) -> tuple[list[SegmentRecord], bytes | None]:
-        """Return the records of some segments behind `token`, and the token of what follows; None behind the last."""
+        """Return the records of some segments after `token`, and the token of the next page; None after the last."""
         page = await self._context.table.page(
             limit=self._context.settings.page_length, token=token, first=SEGMENTS_FIRST
         )
         if not page.entries:
             return [], None
         records = [decode_record(entry.key, entry.value) for entry in page.entries]
-        # All records of a segment's chunks lie side by side; they need not be looked through.
+        # All records of a segment's chunks are adjacent; skip them.
         run = run_of(page.token)
         found = [record for record in records if isinstance(record, SegmentRecord) and record.is_active]
         return found, page.token if run is None else runs_of(run.segment)[1]
 
     async def join_chunks(self, segment: str, low: int, upper: int, settings: JoinSettings) -> JoinStep:
-        """Copy some small chunks in [`low`, `upper`) of a segment, as far up as there are any, into one; see there.
+        """Copy some small chunks in [`low`, `upper`) of a segment, the uppermost ones, into one; see `segment_join`.
 
-        Reads and writes go on meanwhile. Raises `CorruptionError` for damage of what is stored.
+        Reads and writes continue meanwhile. Raises `CorruptionError` for damage of stored data.
         """
         found = await find_join(self._context, segment, low, upper, settings)
         plan = found.plan
@@ -424,19 +425,20 @@ class ChunkedStorage:
         return JoinStep(found.upper, found.looked_count, len(plan.chunks), plan.length)
 
     async def unrecorded(self, names: Sequence[str]) -> list[str]:
-        """Return those of `names`, chunks made by earlier epochs, that none of these records leads to, or ever did.
+        """Return those of `names`, chunks created by earlier epochs, to which no record refers, or ever will.
 
-        What was unlinked and waits in the queue is left to it: leases may hold it back.
+        Unlinked chunks in the garbage queue are left to it: leases may hold them back.
 
-        As earlier epochs are fenced when this one's table answers, none of these records ever will. Of a chunk of
-        this epoch that cannot be said: a commit whose outcome is unknown may still reach it.
+        As earlier epochs are fenced once this epoch's table responds, no record will ever refer to the returned chunks.
+        This does not hold for chunks of this epoch: a commit whose outcome is unknown may still refer to them.
         """
         found: list[str] = []
         runs: dict[str, list[ChunkRun]] = {}
         step = self._context.settings.page_length
         for at in range(0, len(names), step):
             page = names[at : at + step]
-            # Wherever a chunk was merged to, its record is where it was made: in a run of its segment, at its offset.
+            # Wherever a chunk was merged to, its record stays where it was created: in a run of its segment, at its
+            # offset.
             keys: list[bytes] = []
             owners: list[str] = []
             for name in page:
@@ -456,13 +458,13 @@ class ChunkedStorage:
             found += (name for name in page if name not in recorded)
             await asyncio.sleep(0)
         if found:
-            # After the records: what is unlinked in between is in there, or was, and is deleted.
+            # After the records: a chunk unlinked in between is in the queue, or was and is deleted.
             queued = await self.garbage.queued(found)
             found = [name for name in found if name not in queued]
         return found
 
     async def _runs(self, segment: str) -> list[ChunkRun]:
-        """Return the runs that were written to segments of this name and of which something is left."""
+        """Return the runs written to segments of this name that still have records."""
         found: list[ChunkRun] = []
         first, last = runs_of(segment)
         while (page := await self._context.table.page(limit=_RUNS_PAGE_LENGTH, first=first, last=last)).entries:
@@ -474,10 +476,10 @@ class ChunkedStorage:
 
     @asynccontextmanager
     async def _change(self, *segments: str) -> AsyncIterator[None]:
-        """Hold the locks of `segments`. What a refusal or damage rests on is compared with the table first.
+        """Hold the locks of `segments`. Verifies refusals and damage against the table before they are raised.
 
-        An instance that has lost its segments may remember records of long ago, whose chunks its successor deleted.
-        It must neither refuse for the wrong reason nor cry corruption, which stops containers.
+        An instance that has lost its segments may have old records cached, whose chunks its successor deleted. It must
+        neither refuse for the wrong reason nor report corruption, which stops containers.
         """
         async with self._locks.hold(*segments):
             try:
@@ -499,7 +501,7 @@ class ChunkedStorage:
 
 
 class _SegmentLocks:
-    """One lock per segment with a change under way or waiting; at most `operations_max` of these."""
+    """One lock per segment with a change in progress or waiting; at most `operations_max` of these."""
 
     def __init__(self, operations_max: int) -> None:
         self._slots = asyncio.Semaphore(operations_max)
@@ -507,12 +509,12 @@ class _SegmentLocks:
         self._user_counts: dict[str, int] = {}
 
     def is_waited_for(self, segment: str) -> bool:
-        """Say whether somebody waits for a lock that is held."""
+        """Return whether another operation waits for a lock that is held."""
         return self._user_counts.get(segment, 0) > 1
 
     @asynccontextmanager
     async def hold(self, *segments: str) -> AsyncIterator[None]:
-        """Hold the locks of `segments`, taken in the order of their names so that nobody waits in a circle."""
+        """Hold the locks of `segments`, taken in the order of their names to prevent deadlock."""
         async with self._slots, AsyncExitStack() as held:
             for segment in sorted(segments):
                 await held.enter_async_context(self._hold_one(segment))

@@ -1,6 +1,7 @@
-"""`CleanEnd`: the note of a container's incarnation that it left no chunk behind which no record leads to.
+"""`CleanEnd`: an incarnation's note that it left no chunk behind without a record.
 
-The last record of its log. The next incarnation need not look for such chunks then. See docs/orphan-chunks.md.
+It is the last record of the log. With it the next incarnation need not search for such chunks. See
+docs/orphan-chunks.md.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ _NOTE = struct.Struct(">Bqq")
 
 @dataclass(frozen=True, slots=True)
 class CleanEnd:
-    """That nothing was left behind up to the end of `epoch`.
+    """Nothing was left behind up to the end of `epoch`.
 
     Attributes:
-        epoch: of the incarnation that wrote it. The next one alone may believe it: each claim of the log takes one.
-        swept_ms: wall clock when the last sweep along all chunks began, milliseconds.
+        epoch: the incarnation that wrote it. Valid only for the next one: each claim of the log takes an epoch.
+        swept_ms: wall clock when the last sweep of all chunks began, milliseconds.
     """
 
     epoch: int
     swept_ms: int
 
     def encode(self) -> bytes:
-        """Return its stored bytes."""
+        """Return the stored bytes."""
         return _NOTE.pack(_FORMAT_VERSION, self.epoch, self.swept_ms)
 
     @classmethod
     def decode(cls, data: bytes | None) -> CleanEnd | None:
-        """Read what `encode` made; None for anything else: without a note there is but more to look at."""
+        """Decode the output of `encode`; None for anything else: a missing note only causes a longer search."""
         if data is None or len(data) != _NOTE.size:
             return None
         version, epoch, swept_ms = _NOTE.unpack(data)

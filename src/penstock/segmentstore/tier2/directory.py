@@ -1,18 +1,18 @@
 """`DirectoryChunkStorage`: chunks as plain files under a local or NFS directory.
 
-A chunk's name is its path below the root. What the reference implementation got wrong and is right here: directory
-entries are synced, so that an acknowledged chunk is still there after a power failure; a file that is shorter than it
-says is an error and not an endless loop; a concatenation returns the right length.
+A chunk's name is its path below the root. Differences from faults of the reference implementation: directory entries
+are synced, so that an acknowledged chunk survives a power failure; a file shorter than recorded is an error and not an
+endless loop; a concatenation returns the right length.
 
-Two instances may work on one root (a zombie and its successor): there is no lock and no state on disk besides the
-chunks and the identity. Calls on one chunk of one instance follow each other; who may append to a chunk at all is
-decided above.
+Two instances may use one root (a zombie and its successor): there is no lock and no state on disk besides the chunks
+and the identity. Calls on one chunk of one instance are serialised; the layer above decides which instance may append
+to a chunk.
 
-Disk work goes through pools of its own, so a file system that hangs holds up nothing else. A call has a time-out, and
-raises `StorageNotRespondingError` then. One that is cancelled gives reads up at once, and waits a little for the end of
-anything else, so that usually no thread writes behind the caller's back. What still goes on then is abandoned: it has
-its effect later or never, like a call of an instance that was overtaken, and what it uses stays until it has ended: its
-files open, the chunk it writes to locked.
+Disk work runs in separate pools, so a file system that hangs blocks nothing else. A call has a time-out, and then
+raises `StorageNotRespondingError`. A cancelled call abandons a read at once, and waits a short time for any other
+operation to end, so that usually no thread writes after the caller has returned. An operation that still runs then is
+abandoned: it takes effect later or never, like a call of a superseded instance, and its resources stay in use until it
+ends: its files open, the chunk it writes to locked.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: A directory may be pruned between its making and the creation of the file in it; then both are done again.
+#: A directory may be pruned between its creation and that of the file in it; then both are repeated.
 _CREATE_ATTEMPTS_MAX = 8
 
 
@@ -63,14 +63,14 @@ class DirectoryChunkStorageSettings:
     """Bounds of `DirectoryChunkStorage`.
 
     Attributes:
-        open_files_max: files kept open while idle; those in use come on top. A flush to another chunk has to open it
-            and to close one, each a job of its own for a thread.
-        known_directories_max: directories remembered as durable, to spare their syncs.
+        open_files_max: files kept open while idle, not counting those in use. A flush to another chunk has to open it
+            and to close one, each a separate job for a thread.
+        known_directories_max: directories remembered as durable, to avoid syncing them again.
         copy_buffer_bytes: how much `concat` copies at a time.
         reads: the pool for reads of chunks.
         writes: the pool for writes, creations and concatenations.
         names: the pool for everything else: directories, deletions, lists, lengths.
-        cancel_grace_s: how long a cancelled call waits for the end of a change under way before that is abandoned.
+        cancel_grace_s: how long a cancelled call waits for the end of a change in progress before abandoning it.
     """
 
     open_files_max: int = 1024
@@ -88,23 +88,23 @@ class DirectoryChunkStorageSettings:
     cancel_grace_s: float = 1.0
 
     def within(self, budget: DescriptorBudget) -> DirectoryChunkStorageSettings:
-        """Return these settings with no more files kept open than there are descriptors for."""
+        """Return these settings with no more files kept open than the descriptor budget allows."""
         return replace(self, open_files_max=min(self.open_files_max, budget.open_chunks))
 
 
 @dataclass(slots=True)
 class _OpenFile:
     file: DiskFile
-    #: Calls that use the file now. It is closed only at 0: a descriptor closed under a reader may be another file.
+    #: Calls that use the file now. It is closed only at 0: a descriptor closed during a read may become another file.
     user_count: int = 0
-    #: No longer in the cache: the last user closes it.
+    #: Removed from the cache: the last user closes it.
     is_dropped: bool = False
-    #: Orders the calls that change the chunk.
+    #: Serialises the calls that change the chunk.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class _AtSecondCall:
-    """Calls `release` when called for the second time: by work at its end and by its caller, whoever is later."""
+    """Calls `release` on the second call: by the work at its end and by its caller, whichever is later."""
 
     def __init__(self, release: Callable[[], object]) -> None:
         self._release = release
@@ -117,7 +117,7 @@ class _AtSecondCall:
 
 
 class DirectoryChunkStorage:
-    """`ChunkStorage` on a directory. All disk work goes through bounded pools of its own."""
+    """`ChunkStorage` on a directory. All disk work runs in separate bounded pools."""
 
     def __init__(self, root: str, runtime: Runtime, settings: DirectoryChunkStorageSettings | None = None) -> None:
         self._root = root
@@ -126,14 +126,14 @@ class DirectoryChunkStorage:
         self._reads = runtime.work.pool("tier-2-reads", self._settings.reads)
         self._writes = runtime.work.pool("tier-2-writes", self._settings.writes)
         self._names = runtime.work.pool("tier-2-names", self._settings.names)
-        # On some file systems even that may hang.
+        # Closing may hang on some file systems.
         self._closes = runtime.work.pool("tier-2-closes", PoolSettings(thread_count_max=1))
         self._chunk_files = ChunkFiles(root, runtime.disk, copy_buffer_bytes=self._settings.copy_buffer_bytes)
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
         self._durable_directories: OrderedDict[str, None] = OrderedDict()
-        #: Files created in one directory at the same time share the sync of their names.
+        #: Files created in one directory at the same time share the sync of the directory.
         self._syncs = DirectorySyncs(lambda folder: self._run(self._chunk_files.sync_folder, folder))
-        # Held while directories are made or removed, so that nobody relies on a directory not yet synced.
+        # Held while directories are created or removed, so that no call relies on a directory not yet synced.
         self._tree_lock = asyncio.Lock()
         self._is_closed = False
 
@@ -190,10 +190,10 @@ class DirectoryChunkStorage:
         return await self._create(name, data)
 
     async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
-        """See `ChunkStorage.write`. When the disk is full the chunk is cut back to `offset`.
+        """See `ChunkStorage.write`. If the disk is full the chunk is truncated to `offset`.
 
-        After any other failure bytes may be left behind `offset`; the next write at `offset` then raises
-        `BadChunkOffsetError`. A failed sync is never repeated: what it left on the disk is unknown.
+        After any other failure bytes may remain after `offset`; the next write at `offset` then raises
+        `BadChunkOffsetError`. A failed sync is never repeated: the resulting state of the disk is unknown.
         """
         self._check(name, offset)
         opened = await self._acquire(name, self._writes)
@@ -244,7 +244,7 @@ class DirectoryChunkStorage:
     async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
         """See `ChunkStorage.concat`. Copies.
 
-        After a failure to copy the sources are whole, and the target ends at `target_length` or has bytes behind it.
+        After a failed copy the sources are unchanged, and the target ends at `target_length` or has bytes after it.
         """
         check_concat(target, target_length, sources)
         self._check(target)
@@ -278,12 +278,12 @@ class DirectoryChunkStorage:
         return await self._run(self._chunk_files.names, after, limit)
 
     async def space(self) -> DiskSpace | None:
-        """See `ChunkStorage.space`. Nobody can say before there is a first chunk."""
+        """See `ChunkStorage.space`. None before the first chunk is created."""
         self._check_open()
         return await self._names.run(self._chunk_files.space)
 
     async def close(self) -> None:
-        """See `ChunkStorage.close`. Idempotent; files in use are closed when their calls end. Waits for no hung one."""
+        """See `ChunkStorage.close`. Idempotent; files in use are closed when their calls end. Ignores hung calls."""
         self._is_closed = True
         for name in list(self._files):
             self._drop(name)
@@ -307,13 +307,13 @@ class DirectoryChunkStorage:
     async def _run(
         self, function: Callable[..., T], *args: object, on_end: Callable[[], object] | None = None
     ) -> T:
-        """Run blocking work on names; when cancelled, wait a little for its end before passing the cancellation on."""
+        """Run blocking work on names; if cancelled, wait a short time for its end before raising the cancellation."""
         return await self._finish(self._names.run(function, *args, on_end=on_end))
 
     async def _change(
         self, opened: _OpenFile, others: Sequence[_OpenFile], function: Callable[..., T], *args: object
     ) -> T:
-        """Run blocking work that changes a chunk; when it has ended, let go of this and of other files in use."""
+        """Run blocking work that changes a chunk; when it has ended, release this and other files in use."""
 
         def release() -> None:
             for entry in (opened, *others):
@@ -332,7 +332,7 @@ class DirectoryChunkStorage:
         return await self._finish(self._writes.run(function, *args, on_end=end))
 
     async def _locked(self, lock: asyncio.Lock, pool: WorkPool) -> None:
-        """Take a lock that work which hangs may hold for long; whoever takes it gives it to work that releases it."""
+        """Take a lock that hanging work may hold for long; the caller hands it to the work that releases it."""
         timeout_s = pool.settings.timeout_s
         try:
             async with asyncio.timeout(timeout_s or None) as limit:
@@ -354,11 +354,11 @@ class DirectoryChunkStorage:
                 try:
                     await asyncio.wait([future], timeout=left_s)
                 except asyncio.CancelledError:
-                    continue  # Cancelled once more; the first cancellation is passed on below.
+                    continue  # Cancelled again; the first cancellation is raised below.
             if not future.done():
                 future.cancel()
             elif not future.cancelled():
-                future.exception()  # Marks it as seen: the caller asked not to know.
+                future.exception()  # Marks the exception as retrieved: the caller was cancelled.
             raise
 
     async def _create(self, name: str, data: Sequence[Buffer]) -> int:
@@ -382,7 +382,7 @@ class DirectoryChunkStorage:
         raise AssertionError("the last attempt returns or raises")
 
     def _discard_late(self, name: str, length: int) -> None:
-        """Remove a chunk that hung while it was created, was given up, and came about after all."""
+        """Remove a chunk whose creation hung, was given up, and succeeded later."""
         if self._names.is_closed:
             return  # The process ends; the sweep of a later one finds it.
 
@@ -416,14 +416,14 @@ class DirectoryChunkStorage:
             try:
                 file = await (opening if pool is self._reads else self._finish(opening))
             except asyncio.CancelledError:
-                # It was opened all the same: the caller will not use it, and the pool has handed it over.
+                # It was opened all the same: the caller will not use it, and the pool has already handed it over.
                 if opening.done() and not opening.cancelled() and opening.exception() is None:
                     self._close(opening.result())
                 raise
             opened = self._files.get(name)
             if opened is None and not self._is_closed:
                 opened = self._files[name] = _OpenFile(file)
-            else:  # Another call opened it meanwhile, and its lock must be the only one; or all is closed.
+            else:  # Another call has opened it, and its lock must be the only one; or the storage is closed.
                 self._close(file)
                 self._check_open()
                 assert opened is not None
@@ -446,7 +446,7 @@ class DirectoryChunkStorage:
                 self._drop(name)
 
     def _forget(self, name: str, opened: _OpenFile) -> None:
-        """Drop a file that somebody else has deleted."""
+        """Drop a file that another instance has deleted."""
         if self._files.get(name) is opened:
             self._drop(name)
 
@@ -458,7 +458,7 @@ class DirectoryChunkStorage:
                 self._close(opened.file)
 
     def _close(self, file: DiskFile) -> None:
-        """Close a file nobody uses."""
+        """Close an unused file."""
         if self._closes.is_closed:
             return  # The process ends, and its descriptors with it.
 

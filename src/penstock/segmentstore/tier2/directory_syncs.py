@@ -1,4 +1,4 @@
-"""`DirectorySyncs`: one sync of a directory for all who created something in it meanwhile."""
+"""`DirectorySyncs`: one sync of a directory for all entries created in it meanwhile."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Awaitable, Callable
 
 
 class DirectorySyncs:
-    """Groups the syncs of each directory. `sync_now` does one; at most one of a directory is under way.
+    """Groups the syncs of each directory. `sync_now` performs one; at most one per directory is in progress.
 
-    Whoever comes while one is under way waits for the next: the one under way may have looked before.
+    A call during a sync waits for the next one: the current one may have missed its entry.
 
     Attributes:
-        sync_count: syncs begun so far.
+        sync_count: syncs started so far.
     """
 
     def __init__(self, sync_now: Callable[[str], Awaitable[None]]) -> None:
         self.sync_count: int = 0
         self._sync_now = sync_now
-        #: Who waits for the next sync of a directory.
+        #: Futures of the calls that wait for the next sync of a directory.
         self._next: dict[str, asyncio.Future[None]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def sync(self, folder: str) -> None:
-        """Return once a sync of `folder` that began after this call has ended. Raises what it raises."""
+        """Return once a sync of `folder` that began after this call has ended. Raises its error."""
         waiting = self._next.get(folder)
         if waiting is None:
             loop = asyncio.get_running_loop()
@@ -39,9 +39,9 @@ class DirectorySyncs:
                 self.sync_count += 1
                 try:
                     await self._sync_now(folder)
-                except Exception as error:  # noqa: BLE001 - it is for those who wait, each of them
+                except Exception as error:  # noqa: BLE001 - raised by each waiter
                     waiting.set_exception(error)
-                    waiting.exception()  # They may all have been cancelled.
+                    waiting.exception()  # All waiters may have been cancelled.
                 else:
                     waiting.set_result(None)
         finally:

@@ -1,14 +1,15 @@
-"""`GarbageQueue`: chunks that were unlinked, until they are deleted.
+"""`GarbageQueue`: unlinked chunks that wait to be deleted.
 
-What unlinks chunks (truncation, deletion, joining of small ones) stages a task with their names in the very commit, so
-none is ever forgotten, and none is ever in the queue that a record leads to. Tasks lie in the order in which they were
-made. They are done from the first on, some at a time, once they are `delay_s` old and no lease holds them back:
+An operation that unlinks chunks (truncation, deletion, joining of small ones) stages a task with their names in the
+same commit, so none is ever forgotten, and no record refers to a chunk in the queue. Tasks are ordered by creation.
+They are processed from the first on, some at a time, once they are `delay_s` old and no lease holds them back:
 
-1. read tasks; 2. have an empty operation go through the log, which shows that what was read is durable, and that the
-container is still ours; 3. delete the chunks; 4. remove the tasks, and put what was refused into a new one, at the end.
+1. read tasks; 2. send an empty operation through the log, which proves that the tasks read are durable, and that this
+incarnation still owns the container; 3. delete the chunks; 4. remove the tasks, and put refused chunks into a new task
+at the end.
 
-Whatever ends between two of these steps is repeated by the next round, here or with the next owner: a chunk that is
-gone already is no error. See docs/garbage.md for the failure cases.
+After a failure between two steps the next round repeats them, here or at the next owner: a chunk that is already
+deleted is no error. See docs/garbage.md for the failure cases.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ from penstock.segmentstore.tier2.metadata import MetadataTable, MetadataTransact
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Into so many parts of itself `delay_s` is divided: a chunk is deleted so much of it late.
+#: Granularity of deletion times: a chunk is deleted up to this fraction of `delay_s` late.
 _DELAY_PARTS = 8
-#: More need not be known, however long a round takes: the oldest of them is old enough.
+#: Enough marks however long a round takes: the oldest of them is old enough.
 _MARKS_MAX = 8 * _DELAY_PARTS
-#: Behind the last key of any place.
+#: After the last key of any place.
 _KEY_END = b"\xff" * 17
 
 
 async def _nothing() -> None:
-    """Records that are visible are durable."""
+    """Default owner check: visible records are durable."""
 
 
 class GarbageQueue:
     """The garbage of one table of storage records, and one container epoch. All methods run on the event loop.
 
     Attributes:
-        leases: what holds deletions back.
-        deleted_count: chunks deleted so far, as far as is known.
+        leases: the leases that hold deletions back.
+        deleted_count: chunks known to be deleted so far.
         given_up_count: chunks given up so far.
     """
 
@@ -84,7 +85,7 @@ class GarbageQueue:
         self._check_owner = check_owner
         self._is_room_short = is_room_short
         self._next_number = 1
-        #: (time, the number that was next then), oldest first.
+        #: (time, next number at that time), oldest first.
         self._marks: deque[tuple[float, int]] = deque(maxlen=_MARKS_MAX)
         self._lock = asyncio.Lock()
         self.leases: LayoutLeases = LayoutLeases(
@@ -93,18 +94,18 @@ class GarbageQueue:
 
     @property
     def is_immediate(self) -> bool:
-        """Whether nobody waits for what is unlinked: then `settle` deletes it."""
+        """Whether unlinked chunks are deleted without delay, by `settle`."""
         return self._settings.delay_s <= 0
 
     def stage(self, transaction: MetadataTransaction, names: Sequence[str]) -> None:
-        """Have chunks deleted some time after `transaction`, which removes their records, was committed."""
+        """Queue chunks to be deleted some time after `transaction`, which removes their records, was committed."""
         if names:
             self._note()
             task = GarbageTask(self._next_place(), self._wall_clock_ms(), 0, tuple(names))
             transaction.add(task.place.key(TASK_PREFIX), encode_task(task))
 
     async def settle(self) -> None:
-        """Delete what is due, if nobody need wait; failures leave it to `run`. To be called behind a commit."""
+        """Delete due chunks, if there is no delay; failures are left to `run`. Called after a commit."""
         if not self.is_immediate:
             return
         try:
@@ -113,7 +114,7 @@ class GarbageQueue:
             logger.info("chunks that are no longer used could not be deleted yet: %s", error)
 
     async def run(self, report: Callable[[UnreadableDataError], Awaitable[None]]) -> None:
-        """Delete what is due, again and again, for as long as the container runs; `report` is told of damage."""
+        """Delete due chunks until cancelled; `report` is called with damage found."""
         settings = self._settings
         pause_s = settings.interval_s
         given_up_due_s = asyncio.get_running_loop().time()
@@ -136,14 +137,14 @@ class GarbageQueue:
                 pause_s = settings.interval_s
 
     async def collect(self) -> int:
-        """Delete what is due, all of it; return how many chunks.
+        """Delete all due chunks; return how many.
 
-        Raises what says that storage is away or the container shut out; what is left stays in the queue.
+        Raises errors which mean that storage is unavailable or the container fenced; the rest stays in the queue.
         """
         async with self._lock:
             await self.leases.end_due()
             before = self._due()
-            # The range is closed: nothing lies between the last key and its end.
+            # The range is closed: there is no key between the last key and its end.
             last = before.key(TASK_PREFIX)
             token = TASK_PREFIX
             count = 0
@@ -154,7 +155,7 @@ class GarbageQueue:
             return count
 
     async def take_up_again(self) -> None:
-        """Put what was given up back into the queue, a page of it."""
+        """Return given-up chunks to the queue, one page of them."""
         page = await self._table.page(
             limit=self._settings.tasks_per_batch, first=GIVEN_UP_PREFIX, last=GIVEN_UP_PREFIX + _KEY_END
         )
@@ -167,7 +168,7 @@ class GarbageQueue:
             )
 
     async def queued(self, names: Collection[str]) -> set[str]:
-        """Return those of `names` that wait in the queue, those apart that were given up."""
+        """Return those of `names` that wait in the queue, except given-up ones."""
         wanted = set(names)
         found: set[str] = set()
         token = TASK_PREFIX
@@ -183,10 +184,10 @@ class GarbageQueue:
         return Place(self._epoch, self._next_number - 1)
 
     def _note(self) -> None:
-        """Note how far numbers have come by now."""
+        """Note the current number."""
         now_s = asyncio.get_running_loop().time()
         if not self._marks:
-            # What earlier epochs left is as old as this one at least.
+            # Garbage of earlier epochs is at least as old as this one.
             self._marks.append((now_s, 0))
         elif now_s - self._marks[-1][0] >= self._settings.delay_s / _DELAY_PARTS:
             self._marks.append((now_s, self._next_number))
@@ -233,7 +234,7 @@ class GarbageQueue:
         return count
 
     def _again(self, task: GarbageTask, names: tuple[str, ...], reason: str) -> TableUpdate:
-        """Return the task that comes in the place of one of which some chunks could not be deleted."""
+        """Return the task that replaces one of which some chunks could not be deleted."""
         again = GarbageTask(self._next_place(), task.made_ms, task.attempts + 1, names)
         prefix = TASK_PREFIX
         if again.attempts >= self._settings.attempts_max:

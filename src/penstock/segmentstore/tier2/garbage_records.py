@@ -1,8 +1,8 @@
-"""`GarbageTask` and `LayoutLease`: what is to be deleted of chunks, and what holds that back, as records.
+"""`GarbageTask` and `LayoutLease`: records of chunks to delete, and of leases that delay this.
 
-They lie in the table of the storage records, before those of all segments: their keys begin with a zero byte, which no
-name does. What orders them is the container epoch and a number that the epoch draws for each, so the order of the keys
-is that in which they were made, whatever clocks say. Bytes: ``docs/formats.md``; why: ``docs/garbage.md``.
+They are in the table of the storage records, before those of all segments: their keys begin with a zero byte, which
+names do not contain. They are ordered by the container epoch and a number that the epoch assigns to each, so the order
+of the keys is that of creation, independent of clocks. Bytes: ``docs/formats.md``; rationale: ``docs/garbage.md``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier2.adoption_records import ADOPTED_PREFIX, AdoptionMark
 
-#: What the keys of each kind begin with.
+#: Key prefixes of each kind.
 TASK_PREFIX: Final = b"\0garbage\0"
 GIVEN_UP_PREFIX: Final = b"\0given-up\0"
 LEASE_PREFIX: Final = b"\0lease\0"
-#: No key of these records is as great, and none of a segment's as small.
+#: Greater than all keys of these records, and less than all keys of segments.
 SEGMENTS_FIRST: Final = b"\1"
 
 _FORMAT_VERSION: Final = 1
@@ -37,25 +37,25 @@ _CHECKSUM = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where in the order of what was ever made: container `epoch`, and the `number` that it drew."""
+    """A position in the order of creation: container `epoch`, and the `number` that it assigned."""
 
     epoch: int
     number: int
 
     def key(self, prefix: bytes) -> bytes:
-        """Return the key of a record of the kind that `prefix` stands for."""
+        """Return the key of a record of the kind with this `prefix`."""
         return prefix + _PLACE.pack(self.epoch, self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class GarbageTask:
-    """Chunks that no record leads to since the commit that put this one there.
+    """Chunks to which no record has referred since the commit that added this task.
 
     Attributes:
-        place: in the order of all.
-        made_ms: wall clock of then, milliseconds; for people.
+        place: position in the order of creation.
+        made_ms: wall clock of its creation, milliseconds; informational.
         attempts: how often their deletion was tried and refused.
-        names: of the chunks.
+        names: the names of the chunks.
     """
 
     place: Place
@@ -66,13 +66,13 @@ class GarbageTask:
 
 @dataclass(frozen=True, slots=True)
 class LayoutLease:
-    """Whoever has it may read what was recorded when it was made; nothing that was unlinked later is deleted.
+    """Its holder may read the layout recorded when it was granted; chunks unlinked later are not deleted.
 
     Attributes:
-        place: in the order of all: what comes behind it is held back.
-        made_ms: wall clock of then, milliseconds; for people.
-        duration_ms: how long it lasts, from when it was made, or from the start of the owner that found it.
-        holder: who has it, for people.
+        place: position in the order of creation: tasks after it are held back.
+        made_ms: wall clock of its creation, milliseconds; informational.
+        duration_ms: how long it lasts, from its creation, or from the start of the owner that loaded it.
+        holder: name of the holder, informational.
     """
 
     place: Place
@@ -94,7 +94,7 @@ def encode_lease(lease: LayoutLease) -> bytes:
 
 
 def decode_task(key: bytes, data: bytes) -> GarbageTask:
-    """Read a task, given up or not. Raises `CorruptionError`."""
+    """Decode a task, given up or not. Raises `CorruptionError`."""
     place, (made_ms, attempts, count), names = _opened(key, data, _TASK, _KIND_TASK)
     if len(names) != count or not all(names):
         raise CorruptionError(_describe(key), _TASK.size, f"{len(names)} names are there, {count} were put")
@@ -102,7 +102,7 @@ def decode_task(key: bytes, data: bytes) -> GarbageTask:
 
 
 def decode_lease(key: bytes, data: bytes) -> LayoutLease:
-    """Read a lease. Raises `CorruptionError`."""
+    """Decode a lease. Raises `CorruptionError`."""
     place, (made_ms, duration_ms, count), names = _opened(key, data, _LEASE, _KIND_LEASE)
     if len(names) != count or count != 1 or duration_ms < 0:
         raise CorruptionError(_describe(key), _LEASE.size, "its fields do not fit the record")
@@ -110,9 +110,9 @@ def decode_lease(key: bytes, data: bytes) -> LayoutLease:
 
 
 def check_garbage(key: bytes, data: bytes) -> None:
-    """Raise `CorruptionError` unless what lies under `key`, which begins with a zero byte, is one of these records.
+    """Raise `CorruptionError` unless the entry under `key`, which begins with a zero byte, is one of these records.
 
-    Or the mark of an adoption, which lies among them.
+    Also accepts the mark of an adoption, which is stored among them.
     """
     if key.startswith((TASK_PREFIX, GIVEN_UP_PREFIX)):
         decode_task(key, data)

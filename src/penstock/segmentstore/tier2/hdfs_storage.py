@@ -1,25 +1,25 @@
-"""`HdfsChunkStorage`: chunks as files of a remote file system, as HDFS is one. Concatenates by moving blocks.
+"""`HdfsChunkStorage`: chunks as files of a remote file system such as HDFS. Concatenates by moving blocks.
 
-A chunk's name is its path below `root`. A file has one writer, who holds its lease; the storage holds one for no longer
-than a call. Nobody is shut out by leases: that is done by names, of which each epoch makes its own, so nobody ever
-appends to a chunk but the one instance whose epoch created it. A lease that it finds on such a chunk is of a call of
-its own that was given up, and it recovers it.
+A chunk's name is its path below `root`. A file has one writer, which holds its lease; the storage holds a lease only
+during a call. Leases are not used for fencing. Names are: each epoch creates its own, so only the instance whose epoch
+created a chunk ever appends to it. A lease found on such a chunk is left by an earlier call of the same instance that
+was given up, and is recovered.
 
-**When an answer is lost.**
+**Lost responses.**
 
 1. *Creation.* It is sent again. If there is a file by then, and it is open with the lease of this client, an earlier
-   sending has made it: it is deleted and created anew. Any other file proves nothing, as files have no tags: the
-   outcome stays unknown, and is told as an error. Nobody else knows of the name, so nothing is ever read from it; it
-   is deleted as an orphan.
-2. *Append.* What was synced is durable, be the file closed after that or not. Before that the outcome is unknown. The
-   lease is recovered, which shuts out what may still be on its way, and the append is made again; with bytes behind its
-   offset it does nothing and says so, and the caller begins another chunk. Nobody reads those bytes: what they are can
-   be told, but not whether they are synced.
-3. *Deletion.* The file is looked at: if it is gone, it was deleted.
-4. *Concatenation* is one step. It was done if the sources are gone and the target is as long as all together.
-5. *Reads, looks and lists* are repeated, `retries_max` times.
+request has created it: it is deleted and created anew. Any other file proves nothing, as files have no tags: the
+outcome stays unknown and is raised as an error. The name is known to no other caller, so nothing is ever read from it;
+it is deleted as an orphan.
+2. *Append.* Synced bytes are durable, whether or not the file is closed afterwards. Before that the outcome is unknown.
+The lease is recovered, which fences requests still in flight, and the append is repeated. If there are bytes after its
+offset it does nothing and reports that, and the caller begins another chunk. Those bytes are never read: their content
+could be verified, but not whether they are synced.
+3. *Deletion.* The file is looked up: if it does not exist, it was deleted.
+4. *Concatenation* is one step. It was done if the sources are gone and the target has the sum of all lengths.
+5. *Reads, lookups and lists* are repeated, `retries_max` times.
 
-Of calls that did not answer in time appends alone are repeated: the recovery shuts out what may still go on.
+Of calls that timed out only appends are repeated: the recovery fences requests that are still in progress.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HdfsStorageSettings:
-    """How long-term storage in HDFS works.
+    """Settings of long-term storage in HDFS.
 
     Attributes:
-        retries_max: how often a request is sent again that met a broken connection.
+        retries_max: how often a request is repeated after a broken connection.
         retry_delay_s: pause before the first retry; it doubles.
-        lease_timeout_s: how long the recovery of a file's lease is waited for.
-        lease_poll_s: pause between two looks at one.
-        copy_buffer_bytes: how much is copied at a time where no blocks can be moved.
-        files: how the file system is reached.
+        lease_timeout_s: how long to wait for the recovery of a file's lease.
+        lease_poll_s: pause between two polls of a lease.
+        copy_buffer_bytes: how much is copied at a time if blocks cannot be moved.
+        files: connection to the file system.
     """
 
     retries_max: int = 2
@@ -95,7 +95,7 @@ class HdfsStorageSettings:
 
 @dataclass(slots=True)
 class _Turn:
-    """Orders the calls that change a chunk. `count`: those that have it or wait for it."""
+    """Serialises the calls that change a chunk. `count`: holders and waiters."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     count: int = 0
@@ -139,7 +139,7 @@ class HdfsChunkStorage:
 
     @property
     def identity_path(self) -> str:
-        """The path of the file that is the identity."""
+        """The path of the identity file."""
         return self._path(IDENTITY_NAME)
 
     async def read_identity(self) -> bytes | None:
@@ -151,14 +151,14 @@ class HdfsChunkStorage:
             return None
 
     def hold_to_identity(self, identity: bytes) -> None:
-        """See `ChunkStorage.hold_to_identity`. It costs a read for each creation."""
+        """See `ChunkStorage.hold_to_identity`. Costs one read for each creation."""
         self._known_identity = identity
 
     async def create_identity(self, identity: bytes) -> None:
-        """See `ChunkStorage.create_identity`. Raises `StorageUnavailableError` where no changes are taken for now.
+        """See `ChunkStorage.create_identity`. Raises `StorageUnavailableError` if changes are currently refused.
 
-        Written under a name of this call alone, and then renamed, which is one step. A rename without an answer has
-        been done if that name is gone.
+        Written under a name unique to this call and then renamed, which is one step. A rename whose response was lost
+        was done if that name no longer exists.
         """
         self._check_open()
         draft = self._path(f"{RESERVED_NAME_PREFIX}{self._rng.randbytes(8).hex()}.new")
@@ -173,7 +173,7 @@ class HdfsChunkStorage:
             try:
                 await self._again(lambda: self.files.rename_new(draft, self.identity_path))
             except (RemoteFileExistsError, NoSuchRemoteFileError, StorageUnreachableError, StorageNotRespondingError):
-                # A sending before may have done it: then the draft is gone.
+                # An earlier request may have done it: then the draft is gone.
                 if not await self._is_gone(draft):
                     raise
         except RemoteFileExistsError:
@@ -191,7 +191,7 @@ class HdfsChunkStorage:
         await self._create(name, b"")
 
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        """See `ChunkStorage.create_with_content`. Of an unknown outcome see the module."""
+        """See `ChunkStorage.create_with_content`. For unknown outcomes see the module."""
         self._check(name)
         content = _in_one(data)
         if not len(content):
@@ -200,7 +200,7 @@ class HdfsChunkStorage:
         return len(content)
 
     async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
-        """See `ChunkStorage.write`. Of an unknown outcome see the module."""
+        """See `ChunkStorage.write`. For unknown outcomes see the module."""
         self._check(name, offset)
         content = _in_one(data)
         async with self._turn(name):
@@ -208,7 +208,7 @@ class HdfsChunkStorage:
         return len(content)
 
     async def delete(self, name: str) -> None:
-        """See `ChunkStorage.delete`. Folders stay, empty ones too: a stream's is one."""
+        """See `ChunkStorage.delete`. Folders are kept, even if empty: a stream has one."""
         self._check(name)
         path = self._path(name)
         async with self._turn(name):
@@ -221,10 +221,10 @@ class HdfsChunkStorage:
                     raise
 
     async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
-        """See `ChunkStorage.concat`. Moves blocks; copies if the target is empty, or a source in another folder.
+        """See `ChunkStorage.concat`. Moves blocks; copies if the target is empty, or a source is in another folder.
 
-        After a failure of a move the sources are whole, but for bytes behind the given lengths; after one of a copy the
-        target has bytes behind `target_length`, too.
+        After a failed move the sources are unchanged, except for bytes after the given lengths; after a failed copy the
+        target may have bytes after `target_length`, too.
         """
         check_concat(target, target_length, sources)
         self._check(target)
@@ -258,7 +258,7 @@ class HdfsChunkStorage:
                 raise ChunkExistsError(name) from None
 
     async def _create_file(self, path: str, content: Buffer) -> None:
-        """Create a file; see the module for answers that are lost."""
+        """Create a file; see the module for lost responses."""
         settings = self._settings
         delay_s = settings.retry_delay_s
         problem: StorageUnreachableError | None = None
@@ -272,7 +272,7 @@ class HdfsChunkStorage:
             except RemoteFileExistsError:
                 if problem is None:
                     raise
-                raise problem from None  # Of an earlier attempt, or somebody else's: nobody can tell.
+                raise problem from None  # Of an earlier attempt or another caller: unknown.
             except StorageUnreachableError as error:
                 problem = error
         assert problem is not None
@@ -286,14 +286,14 @@ class HdfsChunkStorage:
         except RemoteFileExistsError as error:
             if not error.is_own:
                 raise
-            # Of nobody but an earlier sending of this call: calls on a chunk follow each other.
+            # Must be from an earlier request of this call: calls on a chunk are serialised.
             await self.files.delete(path)
             raise StorageUnreachableError(
                 f"{self.files.place}: {path} was left open by an earlier sending of its creation, and is deleted"
             ) from error
 
     async def _append(self, name: str, offset: int, content: Buffer) -> None:
-        """Append; see the module for answers that are lost."""
+        """Append; see the module for lost responses."""
         if not len(content):
             await self._compare_length(name, offset)
             return
@@ -332,14 +332,14 @@ class HdfsChunkStorage:
             raise BadChunkOffsetError(name, expected=length, given=offset)
 
     async def _close_synced(self, path: str, problem: RemoteFileNotClosedError) -> None:
-        """Have a file closed whose bytes are durable already; so it is no failure if that does not succeed."""
+        """Close a file whose bytes are already durable; a failure to do so is not an error."""
         try:
             await self._recover(path)
         except StorageError as error:
             _log.warning("%s: %s; it stays open until somebody needs it closed: %s", path, problem, error)
 
     async def _recover(self, path: str) -> None:
-        """Shut out whoever writes to a file. Raises `StorageNotRespondingError` if it takes too long."""
+        """Fence the writer of a file. Raises `StorageNotRespondingError` if it takes too long."""
         settings, loop = self._settings, asyncio.get_running_loop()
         deadline_s = loop.time() + settings.lease_timeout_s
         while not await self._again(lambda: self.files.recover_lease(path)):
@@ -351,17 +351,18 @@ class HdfsChunkStorage:
             await asyncio.sleep(settings.lease_poll_s)
 
     async def _cut(self, name: str, length: int) -> None:
-        """Take off what lies behind `length`."""
+        """Truncate a chunk to `length`."""
         path = self._path(name)
-        # It may be open, and longer than it says, because a writer died.
+        # It may be open, and longer than reported, because a writer died.
         await self._recover(path)
         if (await self.info(name)).length > length and not await self.files.truncate(path, length):
             await self._truncated(path, length)
 
     async def _truncated(self, path: str, length: int) -> None:
-        """Wait until a truncation inside a block is done, and the file closed; asked for again it says so.
+        """Wait until a truncation within a block is complete and the file closed, by repeating the request.
 
-        To recover the lease meanwhile would begin another recovery of the block, which may meet the next append.
+        Recovering the lease meanwhile would start another recovery of the block, which may conflict with the next
+        append.
         """
         settings, loop = self._settings, asyncio.get_running_loop()
         deadline_s = loop.time() + settings.lease_timeout_s
@@ -371,11 +372,11 @@ class HdfsChunkStorage:
                 if await self._again(lambda: self.files.truncate(path, length)):
                     return
             except RemoteFileLeasedError:
-                pass  # It goes on.
+                pass  # Still in progress.
         await self._recover(path)
 
     def _can_move(self, target: str, sources: Sequence[str]) -> bool:
-        """Say whether HDFS moves blocks of these. It takes paths with commas between them."""
+        """Return whether HDFS can move blocks of these. It takes paths separated by commas."""
         folder = target.rpartition("/")[0]
         return all(name.rpartition("/")[0] == folder and "," not in self._path(name) for name in sources)
 
@@ -397,7 +398,7 @@ class HdfsChunkStorage:
                 await self._append(target, offset, piece)
                 offset += count
 
-    # -- looks --------------------------------------------------------------------------------------------------
+    # -- reads and lookups --------------------------------------------------------------------------------------
 
     async def read(self, name: str, offset: int, length: int) -> bytes:
         """See `ChunkStorage.read`."""
@@ -413,7 +414,7 @@ class HdfsChunkStorage:
         return b""
 
     async def info(self, name: str) -> ChunkInfo:
-        """See `ChunkStorage.info`. Of a chunk whose writer died: what was synced, or more."""
+        """See `ChunkStorage.info`. For a chunk whose writer died: at least what was synced."""
         self._check(name)
         try:
             found = await self._again(lambda: self.files.stat(self._path(name)))
@@ -454,7 +455,7 @@ class HdfsChunkStorage:
         self._check_open()
         behind = after.split("/") if after else []
         found: list[str] = []
-        #: Folders under way, and what is left of each, last first.
+        #: Stack of open folders, each with its remaining entries, last first.
         pending = [("", await self._entries_behind("", behind))]
         while pending and len(found) < limit:
             relative, entries = pending[-1]
@@ -470,7 +471,7 @@ class HdfsChunkStorage:
         return found
 
     async def space(self) -> DiskSpace | None:
-        """See `ChunkStorage.space`. Nobody can say."""
+        """See `ChunkStorage.space`. Always None."""
         return None
 
     async def close(self) -> None:
@@ -487,7 +488,7 @@ class HdfsChunkStorage:
         return found
 
     async def _entries_behind(self, relative: str, behind: Sequence[str]) -> deque[FileInfo]:
-        """Return what may come behind `behind` in a folder, last first."""
+        """Return entries of a folder that may sort after `behind`, last first."""
         entries = await self._entries(relative)
         parts = relative.split("/") if relative else []
         if len(parts) < len(behind) and parts == list(behind[: len(parts)]):
@@ -495,7 +496,7 @@ class HdfsChunkStorage:
         return deque(sorted(entries, key=lambda entry: entry.name, reverse=True))
 
     async def _is_gone(self, path: str) -> bool:
-        """Say whether it is certain that there is no such file."""
+        """Return whether it is certain that the file does not exist."""
         try:
             await self._again(lambda: self.files.stat(path))
         except NoSuchRemoteFileError:
@@ -510,10 +511,10 @@ class HdfsChunkStorage:
         except StorageError as error:
             _log.info("%s is of no more use, and could not be deleted: %s", path, error)
 
-    # -- what all share -----------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------
 
     async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call that may be made twice; again when its connection breaks."""
+        """Make an idempotent call; repeat it if the connection breaks."""
         delay_s = self._settings.retry_delay_s
         for _ in range(self._settings.retries_max):
             try:
@@ -557,5 +558,5 @@ class HdfsChunkStorage:
 
 
 def _in_one(data: Sequence[Buffer]) -> Buffer:
-    """Return all bytes in one piece: copied once, unless they are. A thread reads it while the loop turns."""
+    """Return all bytes in one piece, copied only if necessary. A thread reads it while the loop runs."""
     return bytes(data[0]) if len(data) == 1 else b"".join(data)

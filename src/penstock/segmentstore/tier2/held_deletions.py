@@ -1,8 +1,8 @@
-"""`HeldDeletions`: chunks whose deletion waits until nothing durable leads to them any more but what is superseded.
+"""`HeldDeletions`: delays the deletion of chunks until only superseded images refer to them.
 
-A container with images (`container/storage/images.py`) deletes no chunk that its last image may lead to. What would be
-deleted is remembered here until an image is durable that was taken later. What is forgotten, because there is too much
-or the process ends, has no record, and is found by the sweep of a later start (`orphans`).
+A container with images (`container/storage/images.py`) deletes no chunk to which its last image may refer. Deletions
+are remembered here until an image taken later is durable. Deletions that are forgotten, because there are too many or
+the process ends, have no record, and are found by the sweep of a later start (`orphans`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Chunks that are deleted at the same time, ...
+#: Chunks deleted concurrently, ...
 _DELETIONS_AT_ONCE = 8
-#: ... and in one request where the storage can.
+#: ... and in one request if the storage supports it.
 _BATCH = 1000
 
 
 class HeldDeletions(WrappedChunkStorage):
-    """`ChunkStorage` of one container, whose `delete` takes note. It concatenates nothing: sources go.
+    """`ChunkStorage` of one container, whose `delete` is deferred. It does not concatenate: that removes sources.
 
     Attributes:
-        has_forgotten: whether some of what should be deleted is left to a later start.
+        has_forgotten: whether some deletions are left to a later start.
     """
 
     def __init__(self, inner: ChunkStorage, *, held_max: int) -> None:
@@ -57,15 +57,15 @@ class HeldDeletions(WrappedChunkStorage):
         raise UnsupportedOperationError(f"chunk {target}: nothing is concatenated where images are written")
 
     async def delete(self, name: str) -> None:
-        """Have a chunk deleted later. Raises `NoSuchChunkError` when there is none."""
+        """Delete a chunk later. Raises `NoSuchChunkError` if it does not exist."""
         if not await self.inner.exists(check_chunk_name(name)):
             raise NoSuchChunkError(name)
         self._hold(name)
 
     async def delete_many(self, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
-        """See `delete_chunks`: have those deleted later that exist then.
+        """See `delete_chunks`: deletes later those that exist then.
 
-        Raises `StorageUnavailableError` while too many wait: the caller knows of them in a better way.
+        Raises `StorageUnavailableError` while too many wait: the caller has a durable record of them.
         """
         if self._held and len(self._held) + len(names) > self._held_max:
             raise StorageUnavailableError(f"{len(self._held)} chunks wait for an image of their container already")
@@ -82,11 +82,11 @@ class HeldDeletions(WrappedChunkStorage):
             logger.warning("chunk %s waits to be deleted, and is left to a later start: there are too many", forgotten)
 
     def waiting(self) -> list[str]:
-        """Return the chunks that wait now."""
+        """Return the chunks waiting now."""
         return list(self._held)
 
     async def release(self, names: Sequence[str]) -> None:
-        """Delete some that waited. One that cannot be deleted goes on waiting."""
+        """Delete some waiting chunks. One that cannot be deleted continues to wait."""
         for at in range(0, len(names), _BATCH):
             batch = names[at : at + _BATCH]
             try:

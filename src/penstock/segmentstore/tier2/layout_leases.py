@@ -1,8 +1,8 @@
-"""`LayoutLeases`: who reads chunks by a layout of before, and may go on for a while although they are unlinked.
+"""`LayoutLeases`: readers that use an earlier layout and may continue for a while although its chunks are unlinked.
 
-A lease is a record, so that the next owner of the container knows of it. It is placed in the order in which tasks of
-garbage are made: what was unlinked behind it waits until it ends. It ends when its holder gives it back, or its time is
-over; a new owner gives it its whole time anew, since no clock is shared. Nobody can prolong one.
+A lease is a record, so that the next owner of the container finds it. It has a place in the order in which garbage
+tasks are created: chunks unlinked after it are kept until it ends. It ends when its holder releases it, or its time is
+over; a new owner restarts its full time, since no clock is shared. Leases cannot be prolonged.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class LayoutLeases:
         self._load_lock = asyncio.Lock()
 
     def __len__(self) -> int:
-        """Return how many there are, as far as is known."""
+        """Return how many leases are known."""
         return len(self._ends_s)
 
     @property
     def oldest(self) -> Place | None:
-        """The place from which on everything is held back; None for nothing. `load` comes first."""
+        """The place from which on everything is held back; None for nothing. Call `load` first."""
         return min(self._ends_s, default=None)
 
     async def load(self) -> None:
-        """Take the leases that earlier owners have given into memory, once. Raises `CorruptionError`."""
+        """Load the leases granted by earlier owners, once. Raises `CorruptionError`."""
         async with self._load_lock:
             if self._is_loaded:
                 return
@@ -72,10 +72,10 @@ class LayoutLeases:
             self._is_loaded = True
 
     async def grant(self, duration_s: float, holder: str) -> Place:
-        """Give a lease; it lasts from when this returns, if not a little shorter. Take the layout after that.
+        """Grant a lease; it lasts from the return of this call, if not a little shorter. Read the layout after that.
 
-        Raises `TooManyLeasesError`, `InvalidArgumentError` for more than `lease_s_max`. When anything else is raised
-        there may be one all the same, until its time is over.
+        Raises `TooManyLeasesError`, `InvalidArgumentError` for more than `lease_s_max`. After any other error the lease
+        may exist until its time is over.
         """
         if not 0 < duration_s <= self._settings.lease_s_max:
             raise InvalidArgumentError(f"a lease of {duration_s} s: up to {self._settings.lease_s_max} are given")
@@ -90,13 +90,13 @@ class LayoutLeases:
         return place
 
     async def release(self, place: Place) -> None:
-        """Take a lease back. It is no error if it has ended."""
+        """Release a lease. No error if it has ended."""
         await self.load()
         self._ends_s.pop(place, None)
         await self._table.commit([], [TableRemoval(place.key(LEASE_PREFIX))])
 
     async def end_due(self) -> None:
-        """End those whose time is over."""
+        """End expired leases."""
         await self.load()
         now_s = asyncio.get_running_loop().time()
         ended = [place for place, end_s in self._ends_s.items() if end_s <= now_s]

@@ -1,4 +1,4 @@
-"""`MemoryChunkStorage`: chunks in memory, for tests and servers that keep nothing."""
+"""`MemoryChunkStorage`: chunks in memory, for tests and servers without persistence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MemoryChunkStorage:
     """`ChunkStorage` that lives as long as the object.
 
     Attributes:
-        capacity_bytes: bytes that all chunks together may hold, None for no limit. It may be changed at any time.
+        capacity_bytes: total bytes of all chunks; None for no limit. It may be changed at any time.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class MemoryChunkStorage:
         self.capacity_bytes = capacity_bytes
         self._supports_append = supports_append
         self._supports_concat = supports_concat
-        #: What `read_identity` returns. Replacing it lets tests take the storage away, or put another in its place.
+        #: Result of `read_identity`. Tests replace it to remove the storage, or to exchange it for another.
         self.identity: bytes | None = None
         self._known_identity: bytes | None = None
         self._chunks: dict[str, bytearray] = {}
@@ -59,7 +59,7 @@ class MemoryChunkStorage:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that all chunks hold together."""
+        """Total bytes of all chunks."""
         return self._used_bytes
 
     @property
@@ -173,7 +173,7 @@ class MemoryChunkStorage:
         return heapq.nsmallest(limit, (name for name in self._chunks if name > after))
 
     async def space(self) -> DiskSpace | None:
-        """See `ChunkStorage.space`. Nobody can say."""
+        """See `ChunkStorage.space`. Always None."""
         return None
 
     async def close(self) -> None:

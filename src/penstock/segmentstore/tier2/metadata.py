@@ -1,14 +1,14 @@
-"""The table that records of long-term storage live in, and transactions over it.
+"""The table that stores the records of long-term storage, and transactions over it.
 
-`MetadataTable` is the seam: a table segment of the container for user segments, `MemoryMetadataTable` for the
-container's own segments (whose records cannot lie in themselves) and for tests.
+`MetadataTable` is the interface. It is implemented by a table segment of the container, for user segments, and by
+`MemoryMetadataTable`, for the container's own segments (whose records cannot be stored in themselves) and for tests.
 
-Rules that every user keeps:
+Rules for all users:
 
 - A transaction writes the segment record of every segment whose chunk records it reads or writes. Chunk records change
   only together with their segment's record, so its version guards them all.
-- Records to be removed are first written as inactive in the same put, then removed. If the removal fails or is never
-  done, the record is dead all the same.
+- Records to be removed are first written as inactive in the same put, then removed. If the removal fails or never
+  happens, the record is dead all the same.
 
 Source: PDP-34; segment store specification, section 8.4, rules R8.1 to R8.4.
 """
@@ -53,17 +53,17 @@ class MetadataTable(Protocol):
     """Versioned records by key. Fenced: `commit` of an incarnation that lost its container never takes effect."""
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
-        """Return the entry of each key, in order, None where the key is absent."""
+        """Return the entry of each key, in order; None where the key is absent."""
 
     async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
         """Apply `updates` as one conditional batch, all or none, durably; then remove keys. Return the new versions.
 
-        The removals are of keys that are dead already: once the updates are applied a removal that fails may be
-        ignored, and must not be raised as a failed condition.
+        The removed keys are already dead: once the updates are applied a failed removal may be ignored, and must not be
+        raised as a failed condition.
 
         Raises:
             TableKeyVersionError, TableKeyMissingError: a condition of `updates` did not hold; nothing was applied.
-            PenstockError: any other one leaves the outcome unknown.
+            PenstockError: after any other error the outcome is unknown.
         """
 
     async def page(
@@ -71,7 +71,7 @@ class MetadataTable(Protocol):
     ) -> TablePage:
         """Return up to `limit` live entries after `token` and in [`first`, `last`], in ascending order of keys.
 
-        Fewer do not mean that there are no more; none at all do. Entries that stay are seen exactly once.
+        Only an empty page means that there are no more. Entries that exist throughout are returned exactly once.
         """
 
 
@@ -81,9 +81,9 @@ Persist = Callable[[Sequence[TableUpdate], Sequence[TableRemoval]], Awaitable[No
 class MemoryMetadataTable:
     """`MetadataTable` in memory, optionally made durable by its owner.
 
-    `persist` is awaited after the conditions were checked and before anything is visible; commits follow each other.
-    If it raises, nothing changes here, and it may have made the commit durable all the same: so the next one is given
-    what these keys have here, and overwrites them.
+    `persist` is awaited after the conditions were checked and before anything is visible; commits are serialised. If it
+    raises, nothing changes here, although the commit may be durable. So the next `persist` also gets the present values
+    of these keys, and overwrites them.
     """
 
     def __init__(self, entries: Iterable[TableEntry] = (), *, persist: Persist | None = None) -> None:
@@ -91,12 +91,12 @@ class MemoryMetadataTable:
         self._keys = SortedKeys(self._entries)
         self._version = max((entry.version for entry in self._entries.values()), default=-1)
         self._persist = persist
-        # Keys of commits that failed: what is durable of them may differ from what is in here.
+        # Keys of failed commits: their durable values may differ from those in memory.
         self._doubtful_keys: dict[bytes, None] = {}
         self._lock = asyncio.Lock()
 
     def entries(self) -> Sequence[TableEntry]:
-        """Return all entries, sorted by key: a snapshot to be given to a new table."""
+        """Return all entries, sorted by key: a snapshot to create a new table from."""
         return [self._entries[key] for key in self._keys.from_key(b"")]
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
@@ -165,20 +165,20 @@ class MemoryMetadataTable:
 
 @dataclass(frozen=True, slots=True)
 class VersionedRecord:
-    """A record as read: None and `VERSION_ABSENT` when there is none."""
+    """A record as read: None and `VERSION_ABSENT` if it does not exist."""
 
     record: Record | None
     version: int
 
 
 class RecordCache:
-    """Records of segments owned by one epoch, the latest of each, least recently used ones dropped.
+    """The latest records of segments owned by one epoch; least recently used ones are dropped.
 
-    Only the owner changes a segment's records, and it does so through this cache, so what is in here is current until
-    a later epoch takes over; from then on no commit succeeds. Records of segments that another epoch owns stay out.
+    Only the owner changes a segment's records, and it does so through this cache, so its contents are current until a
+    later epoch takes over; from then on no commit succeeds. Records of segments that another epoch owns are not cached.
 
-    A commit whose outcome is unknown may still take effect later. Its segments are in doubt: the table alone is asked
-    about them until another commit on them succeeds, which the late one cannot survive.
+    A commit whose outcome is unknown may still take effect later. Its segments are in doubt: they are read only from
+    the table until another commit on them succeeds, after which the late one can no longer apply.
     """
 
     def __init__(self, records_max: int) -> None:
@@ -187,20 +187,20 @@ class RecordCache:
         self._is_all_doubtful = False
         self._records: OrderedDict[bytes, VersionedRecord] = OrderedDict()
         self._keys = SortedKeys()
-        #: Grows with every commit, so that a read begun before it does not bring an older record back.
+        #: Incremented by every commit, so that an earlier read does not restore an older record.
         self.change_count: int = 0
         #: Commits so far whose outcome was unknown.
         self.doubt_count: int = 0
 
     def get(self, key: bytes) -> VersionedRecord | None:
-        """Return what is known about `key`, None if nothing."""
+        """Return the cached record of `key`; None if not cached."""
         found = self._records.get(key)
         if found is not None:
             self._records.move_to_end(key)
         return found
 
     def holding(self, run: ChunkRun, position: int) -> VersionedRecord | None:
-        """Return what of `run` holds `position`, None if that is not known."""
+        """Return the cached record of `run` that holds `position`; None if not cached."""
         key = next(self._keys.from_key(run.key(position)), b"")
         found = self._records.get(key)
         if found is None or not isinstance(found.record, Extent) or not _holds(found.record, run, position):
@@ -209,7 +209,7 @@ class RecordCache:
         return found
 
     def put(self, key: bytes, versioned: VersionedRecord) -> None:
-        """Remember the latest record of `key`."""
+        """Cache the latest record of `key`."""
         if key not in self._records:
             self._keys.add(key)
         self._records[key] = versioned
@@ -218,7 +218,7 @@ class RecordCache:
             self._keys.discard(self._records.popitem(last=False)[0])
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Know nothing about `keys` any more."""
+        """Remove `keys` from the cache."""
         self.change_count += 1
         for key in keys:
             if self._records.pop(key, None) is not None:
@@ -237,7 +237,7 @@ class RecordCache:
         self._doubtful.pop(segment, None)
 
     def is_doubtful(self, segment: str) -> bool:
-        """Say whether the records of `segment` may change at any time."""
+        """Return whether the records of `segment` may change at any time."""
         return self._is_all_doubtful or segment in self._doubtful
 
     def __len__(self) -> int:
@@ -245,17 +245,18 @@ class RecordCache:
 
 
 class MetadataTransaction:
-    """Reads with their versions remembered, writes staged, one conditional put.
+    """Remembers the versions of records read, stages writes, and commits them by one conditional put.
 
-    One transaction is used by one task, once. Records handed out are immutable values, so nothing that a transaction
-    stages is visible to anybody before `commit`. A segment's record is read before those of its chunks.
+    A transaction is used by one task, once. Records returned are immutable values, so staged changes are not visible to
+    others before `commit`. A segment's record is read before those of its chunks.
     """
 
     def __init__(self, table: MetadataTable, *, epoch: int, cache: RecordCache | None = None) -> None:
         self._table = table
         self._epoch = epoch
         self._cache = cache
-        # False once the transaction met a segment of another epoch or in doubt: records then come from the table alone.
+        # False once the transaction met a segment of another epoch or in doubt: records are then read only from the
+        # table.
         self._is_owner = True
         self._read: dict[bytes, VersionedRecord] = {}
         self._staged: dict[bytes, Record] = {}
@@ -263,7 +264,7 @@ class MetadataTransaction:
         self._added: list[TableUpdate] = []
 
     async def segment(self, name: str) -> SegmentRecord | None:
-        """Return a segment's record, with what this transaction staged. Raises `CorruptionError`."""
+        """Return a segment's record, including staged changes. Raises `CorruptionError`."""
         if self._cache is not None and self._cache.is_doubtful(name):
             self._is_owner = False
         record = await self._record(name.encode())
@@ -274,7 +275,7 @@ class MetadataTransaction:
         return record
 
     async def extent(self, run: ChunkRun, start: int) -> Extent | None:
-        """Return what of `run` begins at `start`, with what this transaction staged; None for nothing that is live.
+        """Return the extent of `run` that begins at `start`, including staged changes; None if there is no live one.
 
         Raises `CorruptionError`.
         """
@@ -283,11 +284,11 @@ class MetadataTransaction:
     async def extents_down(
         self, run: ChunkRun, position: int, *, limit: int, is_remembered: bool = True
     ) -> list[Extent]:
-        """Return up to `limit` of what `run` consists of, the one that holds `position` first, then those before it.
+        """Return up to `limit` extents of `run`, from the one that holds `position` downwards.
 
-        As of one moment, and without what this transaction staged. Empty when nothing live holds `position`; fewer than
-        `limit` when dead records lie between them, or before the first. `is_remembered`: what is found is kept in
-        memory; not for what goes along very many. Raises `CorruptionError`.
+        As of one moment, and without staged changes. Empty if no live extent holds `position`; fewer than `limit` if
+        there are dead records between them, or before the first. `is_remembered`: the results are cached; not for scans
+        of very many. Raises `CorruptionError`.
         """
         change_count = self._cache.change_count if self._cache is not None else 0
         found: list[Extent] = []
@@ -300,7 +301,7 @@ class MetadataTransaction:
                 first = entry.key + b"\0"
                 extent = _live_extent(decode_record(entry.key, entry.value))
                 if extent is None:
-                    continue  # Its removal was never done. Joins leave such between others.
+                    continue  # A removal that never happened. Joins leave such records between others.
                 if not _holds(extent, run, position):
                     return found
                 position = extent.start - 1
@@ -312,14 +313,14 @@ class MetadataTransaction:
         return found
 
     async def extent_holding(self, run: ChunkRun, position: int) -> Extent | None:
-        """Return what of `run` holds `position`; as `extents_down`, but from memory if it is there."""
+        """Return the extent of `run` that holds `position`; as `extents_down`, but from the cache if possible."""
         known = self.known_extent(run, position)
         if known is not None:
             return known
         return next(iter(await self.extents_down(run, position, limit=1)), None)
 
     def known_extent(self, run: ChunkRun, position: int) -> Extent | None:
-        """Return what of `run` holds `position`, if that is in memory. Nothing may be staged of the run."""
+        """Return the cached extent of `run` that holds `position`, if any. Nothing of the run may be staged."""
         known = self._read.get(run.key(position))
         if (known is None or known.record is None) and self._cache is not None and self._is_owner:
             known = self._cache.holding(run, position)
@@ -328,7 +329,7 @@ class MetadataTransaction:
         return _live_extent(self._read.setdefault(known.record.key, known).record)
 
     async def load_first_extents(self, runs: Sequence[ChunkRun], *, is_remembered: bool = True) -> None:
-        """Take the first records of several runs into memory, by one look into the table. Raises `CorruptionError`."""
+        """Cache the first records of several runs, by one table lookup. Raises `CorruptionError`."""
         keys = [run.key(0) for run in runs if self.known_extent(run, 0) is None]
         if not keys:
             return
@@ -342,7 +343,7 @@ class MetadataTransaction:
                 self._remember(entry.key, loaded, change_count)
 
     def put(self, record: Record) -> None:
-        """Stage a record. It must have been read in this transaction, unless it is of a chunk that is new."""
+        """Stage a record. It must have been read in this transaction, unless it is of a new chunk."""
         key = record.key
         if key not in self._read:
             if isinstance(record, SegmentRecord):
@@ -351,23 +352,23 @@ class MetadataTransaction:
         self._staged[key] = record
 
     def remove(self, record: Record) -> None:
-        """Stage a record's end: it is put as inactive, then removed."""
+        """Stage the removal of a record: it is written as inactive, then removed."""
         dead = replace(record, is_active=False)
         self.put(replace(dead, block_checksums=()) if isinstance(dead, ChunkRecord) else dead)
         self._removed[record.key] = None
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Stage an entry of another kind than records, which is new and which no cache keeps."""
+        """Stage a new entry of another kind, which is not cached."""
         self._added.append(TableUpdate(key, value, VERSION_ABSENT))
 
     async def commit(self) -> None:
-        """Write what was staged, all or nothing. Afterwards the cache has it.
+        """Write the staged changes, all or nothing. Afterwards they are in the cache.
 
         Raises:
             StorageConflictError: a record is newer than the one read; nothing was applied.
-            PenstockError: any other one, as well as a cancellation, leaves the outcome unknown.
+            PenstockError: after any other error, or a cancellation, the outcome is unknown.
 
-        Whatever is raised, the cache then knows nothing about the records read and staged.
+        After any error the records read and staged are removed from the cache.
         """
         updates = [
             TableUpdate(key, encode_record(record), self._read[key].version) for key, record in self._staged.items()
@@ -395,7 +396,7 @@ class MetadataTransaction:
                     self._cache.put(key, VersionedRecord(record, version))
 
     def forget(self) -> None:
-        """Drop everything this transaction touched from the cache."""
+        """Remove everything this transaction touched from the cache."""
         if self._cache is not None:
             self._cache.forget([*self._read, *self._staged])
 
@@ -417,7 +418,7 @@ class MetadataTransaction:
         change_count = self._cache.change_count if self._cache is not None else 0
         (entry,) = await self._table.get([key])
         if entry is None:
-            # Not remembered: the cache would grow with every name that somebody asks for.
+            # Not cached: the cache would grow with every name that is requested.
             return VersionedRecord(None, VERSION_ABSENT)
         record = decode_record(key, entry.value)
         loaded = VersionedRecord(record, entry.version)
@@ -426,7 +427,7 @@ class MetadataTransaction:
         return loaded
 
     def _remember(self, key: bytes, loaded: VersionedRecord, change_count: int) -> None:
-        """Cache what was read, unless somebody else may change it, or has since."""
+        """Cache a record that was read, unless it may change, or has changed since."""
         if self._cache is not None and self._is_owner and self._cache.change_count == change_count:
             self._cache.put(key, loaded)
 
@@ -436,7 +437,7 @@ def _holds(extent: Extent, run: ChunkRun, position: int) -> bool:
 
 
 def _live_extent(record: Record | None) -> Extent | None:
-    """Return the checked record of a chunk or a merged run; None without one, or for a dead one."""
+    """Return the checked record of a chunk or a merged run; None if it does not exist or is dead."""
     if record is None:
         return None
     if isinstance(record, SegmentRecord):

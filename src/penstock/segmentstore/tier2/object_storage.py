@@ -1,22 +1,22 @@
-"""`ObjectChunkStorage`: chunks as objects of a bucket, one object for each write; nothing is ever appended to.
+"""`ObjectChunkStorage`: chunks as objects of a bucket, one object for each write; nothing is ever appended.
 
-A chunk's name, behind the prefix, is its object's key. So no key is a folder of another, as some stores want it: all
-names of one depth have the same make, and each ends with a UUID. Nothing is concatenated either: copies on the server's
-side are not among what the library below offers.
+The key of an object is the prefix and the chunk's name. No key is a folder of another, which some stores require: all
+names of one depth have the same form, and each ends with a UUID. Concatenation is not supported either: the library
+used does not offer server-side copies.
 
-**A creation whose reply is lost.** Creations are conditional (only if there is no such object), and sent again when the
-answer does not come. What may happen then, and why the tag is there:
+**A creation whose response is lost.** Creations are conditional (only if the object does not exist), and repeated if
+the response is lost. Possible outcomes, and the reason for the tag:
 
-1. This call sends the object with a tag of its own; it lands; the answer is lost.
-2. It, or the library below, sends the object again; the store says that there is one.
-3. The object is looked at. Its length and its tag are those of this call: it is ours, and the creation has succeeded.
-4. With another tag it is somebody else's, whatever its bytes are: `ChunkExistsError`. Where a store keeps no tags,
-   nobody can say: the outcome is unknown.
-5. With no object at all, what was sent may still come. It is sent again, with the same tag, so that it does not matter
-   which of them comes, until `put_attempts_max` or `put_deadline_s`; then the outcome is unknown, and told as an error.
-   Nobody else knows of the name, so nothing is ever read from it; it is deleted as an orphan.
+1. This call sends the object with a unique tag; it is stored; the response is lost.
+2. This call, or the library used, sends the object again; the store responds that it exists.
+3. The object is looked up. If its length and its tag are those of this call, the creation has succeeded.
+4. With another tag it was created by another caller, whatever its bytes are: `ChunkExistsError`. If a store keeps no
+tags, this cannot be determined: the outcome is unknown.
+5. If there is no object, the request may still arrive. It is repeated with the same tag, so that it does not matter
+which of them is applied, until `put_attempts_max` or `put_deadline_s`; then the outcome is unknown and raised as an
+error. The name is known to no other caller, so nothing is ever read from it; it is deleted as an orphan.
 
-An entity tag will not do: it is a checksum of the content, and the same for equal content of two callers.
+An entity tag is not sufficient: it is a checksum of the content, and the same for equal content of two callers.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ _log = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
 
-#: What S3, GCS and Azure take, in bytes of UTF-8.
+#: The limit of S3, GCS and Azure, in bytes of UTF-8.
 KEY_LENGTH_MAX = 1024
 _TAG_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStorageSettings:
-    """How long-term storage in an object store works. Each write is an object, so writes are long and seldom.
+    """Settings of long-term storage in an object store. Each write is an object, so writes are long and rare.
 
     Attributes:
-        flush_bytes: as `ContainerSettings.flush_bytes`, in place of it: about the length of an object.
-        flush_age_s: as `ContainerSettings.flush_age_s`, in place of it.
-        read_ahead_range_bytes: as `ContainerSettings.read_ahead_range_bytes`, in place of it: a request has its price.
-        content_bytes_max: bytes of objects under creation at a time, each of which is a copy of its own; more wait.
-        put_attempts_max: how often a creation is begun whose outcome is unknown.
-        put_deadline_s: no further attempt is begun so long after the first one.
+        flush_bytes: replaces `ContainerSettings.flush_bytes`: the approximate length of an object.
+        flush_age_s: replaces `ContainerSettings.flush_age_s`.
+        read_ahead_range_bytes: replaces `ContainerSettings.read_ahead_range_bytes`: requests are billed.
+        content_bytes_max: bytes of objects being created at a time, each of which is copied; more wait.
+        put_attempts_max: how often a creation whose outcome is unknown is attempted.
+        put_deadline_s: no further attempt is started this long after the first one.
         put_retry_delay_s: pause before the second attempt; it doubles.
-        store: how the store is reached.
+        store: connection to the store.
     """
 
     flush_bytes: int = 16 * _MIB
@@ -93,7 +93,7 @@ class ObjectStorageSettings:
     store: ObjectStoreSettings = field(default_factory=ObjectStoreSettings)
 
     def __post_init__(self) -> None:
-        """Check what no type says. Raises `InvalidArgumentError`."""
+        """Check the values. Raises `InvalidArgumentError`."""
         if min(self.put_attempts_max, self.flush_bytes, self.read_ahead_range_bytes) < 1:
             raise InvalidArgumentError(
                 "put_attempts_max, flush_bytes and read_ahead_range_bytes of object storage are at least 1"
@@ -114,7 +114,7 @@ class ObjectChunkStorage:
         self.objects: ObjectStore = objects
         self._rng = rng
         self._settings = settings or ObjectStorageSettings()
-        #: Copies of what is being created.
+        #: Limits the copies of objects being created.
         self.content: ByteGate = ByteGate(self._settings.content_bytes_max)
         self._prefix = prefix
         self._folder = f"{prefix}/" if prefix else ""
@@ -143,11 +143,11 @@ class ObjectChunkStorage:
 
     @property
     def identity_key(self) -> str:
-        """The key of the object that is the identity."""
+        """The key of the identity object."""
         return self._folder + IDENTITY_NAME
 
     async def read_identity(self) -> bytes | None:
-        """See `ChunkStorage.read_identity`. Raises `StorageBucketMissingError` when there is no place for it."""
+        """See `ChunkStorage.read_identity`. Raises `StorageBucketMissingError` if the bucket does not exist."""
         self._check_open()
         try:
             return await self.objects.get(self.identity_key)
@@ -155,7 +155,7 @@ class ObjectChunkStorage:
             return None
 
     def hold_to_identity(self, identity: bytes) -> None:
-        """See `ChunkStorage.hold_to_identity`. It costs a request for each creation."""
+        """See `ChunkStorage.hold_to_identity`. Costs one request for each creation."""
         self._known_identity = identity
 
     async def create_identity(self, identity: bytes) -> None:
@@ -170,14 +170,14 @@ class ObjectChunkStorage:
         raise UnsupportedOperationError(f"chunk {name}: object storage cannot append, use create_with_content")
 
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        """See `ChunkStorage.create_with_content`. Of an unknown outcome see the module."""
+        """See `ChunkStorage.create_with_content`. For unknown outcomes see the module."""
         self._check(name)
         self._check_key(name)
         length = sum(map(len, data))
         if not length:
             raise InvalidArgumentError(f"chunk {name}: there is no content to create it with")
         async with self.content.hold(length):
-            # Copied once, unless it is in one piece: the library below reads it while this loop turns.
+            # Copied once, unless it is in one piece: the library reads it while the loop runs.
             content = bytes(data[0]) if len(data) == 1 else b"".join(data)
             await demand_identity(self, self._known_identity, name)
             if not await self._put_new(name, content):
@@ -198,7 +198,7 @@ class ObjectChunkStorage:
         except NoSuchObjectError:
             raise NoSuchChunkError(name) from None
         except ObjectRangeError:
-            pass  # Nothing is left there, or it is behind the end: that depends on the length.
+            pass  # Nothing is left there, or it is beyond the end: that depends on the length.
         info = await self.info(name)
         if offset > info.length:
             raise InvalidArgumentError(f"chunk {name}: offset {offset} is beyond its length {info.length}")
@@ -224,12 +224,12 @@ class ObjectChunkStorage:
         return True
 
     async def delete(self, name: str) -> None:
-        """See `ChunkStorage.delete`. Object stores do not tell whether there was one, so it is looked for first."""
+        """See `ChunkStorage.delete`. Deletions do not report whether the object existed, so look it up first."""
         await self.info(name)
         await self.objects.delete(self._folder + name)
 
     async def delete_many(self, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
-        """See `DeletesMany`. Up to 1000 in one request, where the service has such requests, and without a look."""
+        """See `DeletesMany`. Up to 1000 in one request, if the service supports that, and without a lookup."""
         for name in names:
             self._check(name)
         try:
@@ -237,7 +237,7 @@ class ObjectChunkStorage:
         except AWAY:
             raise
         except StorageError:
-            # Nobody says which of them was refused.
+            # The response does not say which of them was refused.
             return await delete_each(self, names, limit=limit)
         return {}
 
@@ -270,7 +270,7 @@ class ObjectChunkStorage:
         return found[:limit]
 
     async def space(self) -> DiskSpace | None:
-        """See `ChunkStorage.space`. Nobody can say."""
+        """See `ChunkStorage.space`. Always None."""
         return None
 
     async def close(self) -> None:
@@ -307,7 +307,7 @@ class ObjectChunkStorage:
             ]
 
     async def _put_new(self, name: str, content: bytes) -> bool:
-        """Create an object, or see that it was created: see the module. False: somebody else's is there."""
+        """Create an object, or verify that it was created: see the module. False: another caller's object exists."""
         settings, loop = self._settings, asyncio.get_running_loop()
         key, tag = self._folder + name, self._rng.randbytes(_TAG_BYTES).hex()
         deadline_s = loop.time() + settings.put_deadline_s
@@ -317,7 +317,7 @@ class ObjectChunkStorage:
                 await self.objects.put_new(key, content, tag)
             except StorageRefusedError as error:
                 if attempt == 1:
-                    raise  # Nothing happened, and nothing will.
+                    raise  # The request was not applied, and will not be.
                 problem: StorageError = error
             except StorageError as error:
                 problem = error
@@ -339,7 +339,7 @@ class ObjectChunkStorage:
         raise problem
 
     async def _look(self, key: str, problem: StorageError) -> ObjectInfo | None:
-        """Return what is there after a creation that failed; None if there is nothing, or nobody can say."""
+        """Return the object found after a failed creation; None if there is none, or this cannot be determined."""
         try:
             return await self.objects.head(key)
         except NoSuchObjectError:

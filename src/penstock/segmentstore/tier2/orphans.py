@@ -1,11 +1,11 @@
-"""`OrphanChunks`: chunks of one container that no record leads to, and never will; until they are gone.
+"""`OrphanChunks`: chunks of one container to which no record refers, or ever will, until they are deleted.
 
 They come from creations that failed, were given up, or whose process died before the commit, and from deletions that
-failed after it. What this incarnation left behind it remembers; what earlier ones left behind it finds by going along
-all names in long-term storage, unless the one before has noted that there is nothing (`clean_end`). Only chunks with
-the container's own mark in their names are looked at: the mark is drawn once in the life of a log and kept in it, so no
-container ever judges what another one made, nor does one whose log was lost judge what its records used to lead to. See
-docs/orphan-chunks.md for the failure cases.
+failed after it. Those of this incarnation are remembered; those of earlier ones are found by a sweep of all names in
+long-term storage, unless the previous incarnation noted that there are none (`clean_end`). Only chunks with the
+container's own mark in their names are considered. The mark is drawn once in the life of a log and stored in it, so no
+container ever judges chunks of another one, and one whose log was lost does not judge the chunks of its former records.
+See docs/orphan-chunks.md for the failure cases.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from penstock.segmentstore.container_settings import OrphanSettings
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 
-#: Returns those of some chunks of earlier epochs that no durable record leads to.
+#: Returns those of some chunks of earlier epochs to which no durable record refers.
 Unrecorded = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
 
-#: Raises what it means that a chunk of the container is of a later epoch than this incarnation.
+#: Raises the error for a chunk of the container that is of a later epoch than this incarnation.
 Refuse = Callable[[str, int], Awaitable[None]]
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Orphan:
-    """When it was left behind, whether it may be created after that, and when its deletion is tried next."""
+    """When it was left behind, whether it may still be created, and when its deletion is tried next."""
 
     since_s: float
     may_come_late: bool
@@ -51,12 +51,12 @@ class _Orphan:
 
 
 class OrphanChunks:
-    """Remembers orphans, and deletes them for as long as `run` runs. All methods run on the event loop.
+    """Remembers orphans, and deletes them while `run` runs. All methods run on the event loop.
 
     Attributes:
-        mark: of the container, in the names of its chunks; empty: no sweep ever looks at what is made now.
-        swept_ms: wall clock when the last sweep began that found what earlier epochs had left; None: more may be there.
-        unrecorded_count: names drawn by this incarnation that no commit is known to have recorded.
+        mark: the container's mark, in the names of its chunks; empty: new chunks are never swept.
+        swept_ms: wall clock of the start of the last complete sweep of earlier epochs; None: more orphans may exist.
+        unrecorded_count: names created by this incarnation and not known to be recorded by a commit.
         deleted_count: orphans deleted so far.
     """
 
@@ -69,7 +69,7 @@ class OrphanChunks:
         swept_ms: int | None = None,
         refuse: Refuse | None = None,
     ) -> None:
-        """`refuse`: raises what it means that a chunk is of a later epoch: the log is an old copy, or was claimed."""
+        """`refuse`: raises the error for a chunk of a later epoch: the log is an old copy, or was claimed."""
         self._refuse = refuse
         self.mark = mark
         self.swept_ms = swept_ms
@@ -82,28 +82,29 @@ class OrphanChunks:
         self._orphans: OrderedDict[str, _Orphan] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many are remembered."""
+        """Return the number of remembered orphans."""
         return len(self._orphans)
 
     def begin(self, name: str) -> None:
-        """Take note that a chunk is to be created. Raises `StorageError` once this is closed."""
+        """Note that a chunk is about to be created. Raises `StorageError` once this is closed."""
         if self._is_closed:
             raise StorageError(f"chunk {name} is not created: its container has stopped")
         self.unrecorded_count += 1
 
     def note_recorded(self, count: int) -> None:
-        """Take note that a commit has recorded `count` chunks that were begun. Of each only once."""
+        """Note that a commit has recorded `count` chunks passed to `begin`. Count each chunk only once."""
         self.unrecorded_count -= count
 
     def close(self) -> bool:
-        """Have no chunk created from now on; say whether nothing is left behind, by this incarnation or before."""
+        """Prevent further creations; return whether nothing is left behind, by this incarnation or earlier ones."""
         self._is_closed = True
         return self.swept_ms is not None and not (self.unrecorded_count or self._orphans or self._has_forgotten)
 
     def add(self, name: str, *, may_come_late: bool = False) -> None:
-        """Have a chunk deleted that no record leads to, or ever will. Returns at once.
+        """Delete a chunk to which no record refers, or ever will. Returns at once.
 
-        `may_come_late`: its creation was given up and may still happen, so that it is missing now says nothing.
+        `may_come_late`: its creation was given up and may still take effect, so it cannot be considered gone if it is
+        missing.
         """
         settings = self._settings
         now_s = asyncio.get_running_loop().time()
@@ -115,13 +116,13 @@ class OrphanChunks:
                            forgotten)  # fmt: skip
 
     async def run(self) -> None:
-        """Delete what is remembered, again and again, for as long as the container runs."""
+        """Delete remembered orphans until cancelled."""
         while True:
             await asyncio.sleep(self._settings.retry_s_min)
             await self.collect()
 
     async def collect(self) -> None:
-        """Try once to delete those whose turn it is. Storage that does not answer is not asked for the rest."""
+        """Try once to delete those that are due. If storage does not respond the rest is skipped."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         for name in [name for name, orphan in self._orphans.items() if orphan.due_s <= loop.time()]:
@@ -132,7 +133,7 @@ class OrphanChunks:
                 await self._chunks.delete(name)
                 self.deleted_count += 1
                 logger.info("deleted chunk %s: no record led to it", name)
-                # What was created has been created: it does not come twice.
+                # A chunk that was created is not created again.
                 self._forget(name, orphan)
                 continue
             except NoSuchChunkError:
@@ -155,7 +156,7 @@ class OrphanChunks:
             del self._orphans[name]
 
     async def run_sweeps(self, epoch: int, unrecorded: Unrecorded, wall_clock_ms: Callable[[], int]) -> None:
-        """Sweep soon, or when it is due if all is swept, and every so often, for as long as the container runs."""
+        """Sweep soon, or when due if everything is swept, and then periodically until cancelled."""
         settings = self._settings
         pause_s = settings.sweep_delay_s
         if self.swept_ms is not None and (age_ms := wall_clock_ms() - self.swept_ms) >= 0:
@@ -177,11 +178,11 @@ class OrphanChunks:
                 pause_s = settings.sweep_interval_s
 
     async def sweep(self, epoch: int, unrecorded: Unrecorded) -> int:
-        """Inspect all chunks and delete those that epochs before `epoch` left behind; return how many.
+        """Inspect all chunks and delete those left behind by epochs before `epoch`; return how many.
 
-        `unrecorded` answers from records that are durable: what it names is deleted, whatever happens then. Nothing is
-        deleted before all names were inspected for a later epoch: the records of an old copy lead to none of the newest
-        chunks. Raises as `refuse`.
+        `unrecorded` must answer from durable records: the chunks it returns are deleted in any case. Nothing is deleted
+        before all names were checked for a later epoch: the records of an old copy do not refer to the newest chunks.
+        Raises as `refuse`.
         """
         settings = self._settings
         await self._find_later(epoch)

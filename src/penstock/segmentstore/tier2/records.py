@@ -1,14 +1,14 @@
-"""`SegmentRecord`, `ChunkRecord` and `MergedRun`: what long-term storage knows about a segment and its chunks.
+"""`SegmentRecord`, `ChunkRecord` and `MergedRun`: the records of a segment and its chunks in long-term storage.
 
-The chunks that were written to one stored segment are its *run*. Their records lie under ordered keys: the run, then
-the offset at which the chunk begins, as its distance from the greatest offset. So the chunk that holds an offset is
-the first record at or behind that offset's own key, and those before it in the segment follow. A merge leaves all
-records of the source where they are: one `MergedRun` among the target's stands for them. Records are values; the table
-they lie in gives them versions. Why it is so: ``docs/chunk-records.md``; their bytes: ``docs/formats.md``.
+The chunks that were written to one stored segment are its *run*. Their records have ordered keys: the run, then the
+offset at which the chunk begins, as its distance from the greatest offset. So the chunk that holds an offset is the
+first record at or after that offset's own key, and the preceding chunks of the segment follow it. A merge leaves all
+records of the source unchanged: one `MergedRun` among the target's represents them. Records are values; their table
+adds versions. Rationale: ``docs/chunk-records.md``; bytes: ``docs/formats.md``.
 
-Beyond the specification a chunk record keeps the epoch that created the chunk, so that nobody appends to the chunk of
-another incarnation, and a CRC32C for each block of the chunk's bytes, so that every read of user data is verified
-although chunks hold user bytes alone.
+Beyond the specification a chunk record contains the epoch that created the chunk, so that no other incarnation appends
+to it, and a CRC32C for each block of the chunk's bytes, so that every read of user data is verified although chunks
+contain only user bytes.
 
 Source: segment store specification, section 8.4.
 """
@@ -55,8 +55,8 @@ class SegmentRecord:
 
     Attributes:
         name: the segment, and the record's key.
-        run: its chunks' records; of the segment's own name.
-        start_offset: first byte that may be read.
+        run: the run of its chunks' records; it has the segment's own name.
+        start_offset: first readable byte.
         length: end of the stored bytes.
         first_chunk_start: segment offset of the first chunk's first byte; at most `start_offset`.
         last_start: segment offset of the first byte of the last record in the run, a chunk or a merged run.
@@ -64,8 +64,8 @@ class SegmentRecord:
         chunk_length_max: a chunk of this length is not appended to.
         owner_epoch: the container epoch that may change the segment.
         last_modified_ms: wall clock of the last change, milliseconds.
-        is_active: False while the segment is being deleted; such a segment does not exist for anybody else.
-        is_sealed: no more bytes.
+        is_active: False while the segment is being deleted; to other operations it does not exist.
+        is_sealed: no more bytes can be written.
         is_ownership_changed: claimed from an earlier epoch and not written since.
         is_system: the segment holds the container's own metadata.
     """
@@ -87,22 +87,22 @@ class SegmentRecord:
 
     @property
     def key(self) -> bytes:
-        """Where the record lies."""
+        """The key of the record."""
         return self.name.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRecord:
-    """A chunk: how many of its bytes count, and what they must be.
+    """A chunk: its valid length and the checksums of its bytes.
 
     Attributes:
-        run: what the chunk was written to; with `start` the record's key.
+        run: the run it was written to; with `start` the record's key.
         start: offset in the run of the chunk's first byte.
-        name: of the chunk.
-        length: bytes that belong to the segment; the file may have more behind them, left by failed writes.
+        name: name of the chunk.
+        length: bytes that belong to the segment; the file may have more after them, left by failed writes.
         epoch: the container epoch that created the chunk, the only one that may append to it.
         block_length: length of a checksummed block; the last block may be shorter.
-        block_checksums: one CRC32C per begun block, in order.
+        block_checksums: one CRC32C per started block, in order.
         is_active: False once the chunk is to be deleted.
     """
 
@@ -117,19 +117,19 @@ class ChunkRecord:
 
     @property
     def key(self) -> bytes:
-        """Where the record lies."""
+        """The key of the record."""
         return self.run.key(self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedRun:
-    """A run that was merged into another one, whole: offset 0 of `source` is offset `start` of `run`.
+    """A run that was merged whole into another one: offset 0 of `source` is offset `start` of `run`.
 
     Attributes:
-        run: what it was merged into; with `start` the record's key.
-        start: offset there.
+        run: the run it was merged into; with `start` the record's key.
+        start: offset in `run`.
         length: bytes of `source`.
-        source: the run that was merged.
+        source: the merged run.
         is_active: False once its last chunk was truncated.
     """
 
@@ -141,11 +141,11 @@ class MergedRun:
 
     @property
     def key(self) -> bytes:
-        """Where the record lies."""
+        """The key of the record."""
         return self.run.key(self.start)
 
 
-#: What a run consists of, from its first offset to its last without a gap.
+#: A run consists of extents, from its first offset to its last without a gap.
 Extent = ChunkRecord | MergedRun
 Record = SegmentRecord | Extent
 
@@ -230,10 +230,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(key: bytes, data: bytes) -> Record:
-    """Read a record stored under `key`.
+    """Decode a record stored under `key`.
 
     Raises `CorruptionError` unless every byte is as `encode_record` wrote it, `LaterVersionError` for an intact record
-    of a version or kind that only a later version reads.
+    of a version or kind that only a later version can read.
     """
     where = describe_key(key)
     if len(data) < _HEAD.size + _CHECKSUM.size:
@@ -266,13 +266,13 @@ def decode_record(key: bytes, data: bytes) -> Record:
 
 
 def leads_to(key: bytes, data: bytes, chunk: str) -> bool:
-    """Say whether the record stored under `key` is live and of a chunk of this name. Raises `CorruptionError`."""
+    """Return whether the record under `key` is live and of a chunk with this name. Raises `CorruptionError`."""
     record = decode_record(key, data)
     return isinstance(record, ChunkRecord) and record.is_active and record.name == chunk
 
 
 def check(segment: SegmentRecord, last: Extent | None = None) -> None:
-    """Raise `CorruptionError` when a segment's record, or with `last` its run's last one too, breaks an invariant."""
+    """Raise `CorruptionError` if a segment's record, or with `last` also its run's last one, breaks an invariant."""
 
     def demand(holds: bool, what: str) -> None:
         if not holds:
@@ -313,7 +313,7 @@ def check(segment: SegmentRecord, last: Extent | None = None) -> None:
 
 
 def check_extent(extent: Extent) -> None:
-    """Raise `CorruptionError` when the record of a chunk or a merged run contradicts itself."""
+    """Raise `CorruptionError` if the record of a chunk or a merged run is inconsistent."""
     if isinstance(extent, MergedRun):
         if extent.length > 0:
             return

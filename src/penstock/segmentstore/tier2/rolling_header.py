@@ -1,13 +1,13 @@
 """`RollingHeader`: the bytes of a header of RollingStorage, the layout of long-term storage in older Pravega (PDP-19).
 
-A segment lies in chunks, and in a text that says which: entries ``key=value&``, one behind the other, only ever
-appended to. The first entry is the greatest length of a chunk, then comes an entry for every chunk: where it begins in
-the segment, and its name. A merge appends ``concat=<chunks>@<offset>&`` and then the source's header as it is: so many
-of the entries that follow count from that offset. If the first of these is not at 0, the source's header was never
-appended, and the announcement is void.
+A segment consists of chunks, and of a text that lists them: consecutive entries ``key=value&``, only ever appended. The
+first entry is the greatest length of a chunk; an entry for each chunk follows: where it begins in the segment, and its
+name. A merge appends ``concat=<chunks>@<offset>&`` and then the source's header unchanged: that number of the following
+entries counts from that offset. If the first of these is not at 0, the source's header was never appended, and the
+announcement is void.
 
-Of lengths a header says nothing: a chunk ends where the next begins, and the last where its file ends. What the older
-store may do, and what it may leave behind, is told apart from damage here; a text that can be read in two ways is
+A header contains no lengths: a chunk ends where the next begins, and the last one where its file ends. Whatever the
+older store may legitimately write or leave behind is accepted here, and everything else is damage; an ambiguous text is
 damage. Pure: bytes in, values out. Source: PDP-19, PDP-34, segment store specification, section 8.14; bytes and
 examples: docs/formats.md.
 """
@@ -40,7 +40,7 @@ class RollingChunk:
 
 @dataclass(frozen=True, slots=True)
 class RollingHeader:
-    """What a header says. `chunks` are in order; of those that begin at one offset all but the last are empty.
+    """A decoded header. `chunks` are in order; of those that begin at the same offset all but the last are empty.
 
     `chunk_length_max`: a chunk of this length is not appended to.
     """
@@ -55,33 +55,33 @@ def header_name(segment: str) -> str:
 
 
 def segment_of_header(name: str) -> str | None:
-    """Return whose header has this name; None if no header has."""
+    """Return the segment of the header with this name; None if it is not the name of a header."""
     segment = name.removesuffix(_HEADER_SUFFIX)
     return None if segment == name or not segment else segment
 
 
 def rolling_chunk_name(segment: str, offset: int) -> str:
-    """Return how the older store names the chunk that it begins at `offset` of a segment."""
+    """Return the name that the older store gives the chunk that it begins at `offset` of a segment."""
     return f"{segment}{_CHUNK_INFIX}{offset}"
 
 
 def is_rolling_chunk(name: str) -> bool:
-    """Say whether this is a name that the older store gives a chunk."""
+    """Return whether the older store gives chunks such a name."""
     segment, infix, offset = name.rpartition(_CHUNK_INFIX)
     return bool(segment and infix) and _NUMBER.fullmatch(offset) is not None
 
 
 def encode_header(header: RollingHeader) -> bytes:
-    """Return the bytes that the older store reads as `header`.
+    """Return the bytes of `header` in the format of the older store.
 
-    Raises `InvalidArgumentError` for what it could not read: names with ``&``, offsets that do not ascend.
+    Raises `InvalidArgumentError` for values it could not read: names with ``&``, offsets that do not ascend.
     """
     parts = [f"{_MAX_LENGTH_KEY}={header.chunk_length_max}&"]
     before = -1
     for chunk in header.chunks:
         if not chunk.name or "&" in chunk.name:
             raise InvalidArgumentError(f"a header cannot name the chunk {chunk.name!r}")
-        # It refuses two chunks at one offset, although it may write them.
+        # The older store refuses two chunks at one offset, although it may write them.
         if not before < chunk.start <= OFFSET_MAX:
             raise InvalidArgumentError(f"chunk {chunk.name} begins at {chunk.start}, the one before it at {before}")
         before = chunk.start
@@ -92,9 +92,9 @@ def encode_header(header: RollingHeader) -> bytes:
 
 
 def decode_header(name: str, data: bytes) -> RollingHeader | None:
-    """Read the header in chunk `name`; None when it is empty: a creation that did not get further.
+    """Decode the header in chunk `name`; None if it is empty: a creation that was interrupted.
 
-    Raises `CorruptionError` for all that the older store does not leave behind, with the byte where it begins.
+    Raises `CorruptionError` for anything that the older store does not leave behind, with the byte where it begins.
     """
     if not data:
         return None
@@ -109,7 +109,7 @@ def decode_header(name: str, data: bytes) -> RollingHeader | None:
 
 
 class _Reader:
-    """Takes entries in order. `_left`: entries that the announcement in force still is about, of `_announced`."""
+    """Reads entries in order. `_left`: remaining entries of the current announcement, out of `_announced`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -129,7 +129,7 @@ class _Reader:
             length_max = self._number(value)
             if not length_max:
                 self._damaged("chunks of at most 0 bytes cannot be")
-            # Those that follow came with what was merged.
+            # The following entries belong to the merged segment.
             if self._chunk_length_max is None:
                 self._chunk_length_max = length_max
         elif self._chunk_length_max is None:

@@ -1,7 +1,8 @@
-"""`RollingLayout`: a segment of RollingStorage as it lies in long-term storage, its header compared with its chunks.
+"""`RollingLayout`: a segment of RollingStorage in long-term storage, its header compared with its chunks.
 
-Nothing is changed, and no byte of a chunk is read. What the older store leaves behind is understood, else it is damage:
-docs/formats.md has the table. The older store must not run: a chunk that it still appends to has no length.
+Nothing is changed, and no byte of a chunk is read. Leftovers of the older store are recognised, anything else is
+damage: see the table in docs/formats.md. The older store must not be running: a chunk that it still appends to has no
+fixed length.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from penstock.segmentstore.tier2.rolling_header import (
 )
 from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
 
-#: Longer texts are not a header: some 300 000 chunks.
+#: Longer texts are not a header: this is some 300 000 chunks.
 HEADER_LENGTH_MAX = 32 * 1024 * 1024
 
 _LOOKS_MAX = 16
@@ -42,12 +43,12 @@ class RollingLayout:
 
     Attributes:
         segment: its name.
-        start_offset: where the first chunk begins that is there. The older store knew better where the segment began,
-            but not in long-term storage.
+        start_offset: start of the first existing chunk. The older store knew the segment's exact start, but did not
+            keep it in long-term storage.
         length: end of the last chunk.
         chunks: in order; empty ones are left out.
-        gone_count: chunks at the front that were truncated.
-        surplus_bytes: bytes of chunks that lie behind what the header says of them, and never counted.
+        gone_count: truncated chunks at the front.
+        surplus_bytes: bytes in chunks beyond their range in the header; they were never valid.
     """
 
     segment: str
@@ -59,7 +60,7 @@ class RollingLayout:
 
 
 async def rolling_segments(chunks: ChunkStorage) -> AsyncIterator[str]:
-    """Yield the names of all segments that have a header, in no order."""
+    """Yield the names of all segments that have a header, unordered."""
     after = ""
     while names := await chunks.names(limit=_NAMES_PAGE_LENGTH, after=after):
         after = names[-1]
@@ -71,12 +72,12 @@ async def rolling_segments(chunks: ChunkStorage) -> AsyncIterator[str]:
 
 
 async def read_layout(chunks: ChunkStorage, segment: str) -> RollingLayout | None:
-    """Look at a segment's header and its chunks; None when it has no header, or one of nothing that is there any more.
+    """Read a segment's header and the lengths of its chunks; None without a header, or if nothing it lists is left.
 
     Raises:
-        CorruptionError: the header is damaged, or a chunk is shorter than it says.
-        MissingChunkError: a chunk is gone that was not truncated.
-        StorageError: nothing can be said.
+        CorruptionError: the header is damaged, or a chunk is shorter than the header says.
+        MissingChunkError: a chunk is missing that was not truncated.
+        StorageError: the state could not be determined.
     """
     name = check_chunk_name(header_name(segment))
     try:
@@ -95,7 +96,7 @@ async def read_layout(chunks: ChunkStorage, segment: str) -> RollingLayout | Non
 
 
 async def _lengths(chunks: ChunkStorage, header: RollingHeader) -> Sequence[int | None]:
-    """Return the chunks' true lengths; None for those that are not there."""
+    """Return the chunks' true lengths; None for missing chunks."""
 
     async def look(name: str) -> int | None:
         try:

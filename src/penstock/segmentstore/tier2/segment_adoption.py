@@ -1,9 +1,9 @@
-"""Adopt a segment of RollingStorage: its chunks stay where they are, and get records.
+"""Adopt a segment of RollingStorage: its chunks stay in place, and records are created for them.
 
-All bytes are read, once, for the checksums that every later read is compared with. Records go in commits of a bounded
-size; each leaves a valid segment, a head of the whole, which nobody sees before its container knows of it, and the
-first has a mark of it, too. A call that was cut off is continued by the next one. Adopted chunks count as made by epoch
-0: nothing is ever appended to them.
+All bytes are read once, to compute the checksums for later reads. Records are written in commits of bounded size. Each
+commit leaves a valid segment, a prefix of the whole, which is not visible before its container registers it; the first
+one also contains the adoption mark. An interrupted call is continued by the next one. Adopted chunks count as created
+by epoch 0: nothing is ever appended to them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from penstock.segmentstore.tier2.segment_removal import finish_deletion
 from penstock.segmentstore.tier2.segment_write import load_or_new
 from penstock.segmentstore.tier2.storage_context import StorageContext
 
-#: The chunk's creator: before all epochs of containers.
+#: The epoch of the chunk's creator: before all epochs of containers.
 ADOPTED_EPOCH = 0
 
-#: Checksums of one chunk, at most: of a longer one a checksum covers more bytes. 16 GiB in blocks of 256 KiB.
+#: Maximum number of checksums of one chunk: in a longer one a checksum covers more bytes. 16 GiB in blocks of 256 KiB.
 _CHECKSUMS_MAX = 65_536
-#: Checksums in one commit, but for one chunk that has more: 1 MiB.
+#: Maximum number of checksums in one commit, unless a single chunk has more: 1 MiB.
 _COMMIT_CHECKSUMS_MAX = 262_144
 _READ_BYTES = 8 * 1024 * 1024
 
@@ -83,7 +83,7 @@ async def adopt_segment(
 
 
 async def adopted_as(context: StorageContext, segment: str) -> str | None:
-    """Return the segment that a header's chunks were given to, or were to be, ever; None: none. `CorruptionError`."""
+    """Return the segment that got a header's chunks, or for which they were reserved; or None. `CorruptionError`."""
     key = adoption_key(segment)
     (entry,) = await context.table.get([key])
     return None if entry is None else AdoptionMark.decode(key, entry.value).became
@@ -102,7 +102,7 @@ async def reserve_segment(context: StorageContext, segment: str, became: str) ->
 
 
 async def _compare(context: StorageContext, layout: RollingLayout, record: SegmentRecord) -> None:
-    """Raise `AdoptionError` unless what is stored already is a head of `layout`."""
+    """Raise `AdoptionError` unless the part already stored is a prefix of `layout`."""
     known = await placed_chunks(context, record.name, None, None) if record.chunk_count else []
     stored = [PlacedFile(chunk.chunk.name, chunk.start_offset, chunk.chunk.length) for chunk in known]
     if record.start_offset != layout.start_offset or stored != list(layout.chunks[: len(stored)]):

@@ -1,7 +1,7 @@
-"""Append one stored segment to another. No byte moves, and no chunk's record: one `MergedRun` leads to all of them.
+"""Append one stored segment to another. Neither bytes nor chunk records move: one `MergedRun` refers to all of them.
 
-Nothing is appended to the chunks that came with the source: a later write to the target begins a chunk of its own.
-Source: segment store specification, section 8.7; ``docs/chunk-records.md``.
+Nothing is appended to the source's chunks: a later write to the target begins a new chunk. Source: segment store
+specification, section 8.7; ``docs/chunk-records.md``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def concat_segment(context: StorageContext, target: str, offset: int, sour
         )
         check(head, merged)
     transaction.put(replace(head, last_modified_ms=context.runtime.wall_clock_ms()))
-    # The chunks are the target's now: the source ends as an empty segment.
+    # The chunks now belong to the target: the source ends as an empty segment.
     transaction.remove(
         replace(
             tail,

@@ -1,11 +1,11 @@
-"""Join small chunks of a stored segment: find them, copy them into a new chunk, put its record in the place of theirs.
+"""Join small chunks of a stored segment: find them, copy them into a new chunk, replace their records by its record.
 
-1. `find_join` goes along the records from the end of a range down, and takes nothing but what lies side by side in one
-   run: chunks, and small merged runs with all that is in them. What is appended to next is left alone, and what was
-   adopted of an older store.
-2. `copy_chunks` reads the chunks, verified, writes the new one, and reads that again. Nobody waits for it.
-3. `commit_join`, with the segment's lock, looks whether all those records are still what they were, and by one commit
-   replaces them, and puts the old chunks among the garbage. Nothing is deleted before.
+1. `find_join` scans the records from the end of a range downwards, and selects only what is adjacent in one run:
+chunks, and small merged runs with all their contents. The chunk to which the next write is appended, and chunks adopted
+from an older store, are left alone.
+2. `copy_chunks` reads the chunks, verified, writes the new one, and reads that back. It blocks no other operation.
+3. `commit_join`, with the segment's lock, checks that all those records are unchanged, replaces them by one commit, and
+moves the old chunks to the garbage in the same commit. Nothing is deleted before.
 
 See docs/defragmentation.md for the failure cases.
 """
@@ -39,25 +39,25 @@ from penstock.segmentstore.tier2.storage_context import StorageContext, missing_
 from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
 from penstock.segmentstore.tier2.written_checksums import Growth, sum_written
 
-#: One search looks at so many times as many records as one join may have: so it always gets on.
+#: One search scans this many times as many records as one join may have, so it always makes progress.
 _SEARCH_FACTOR = 4
-#: Blocks of the new chunk that are read again together.
+#: Blocks of the new chunk that are read back together.
 _BLOCKS_READ = 4
 
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
-    """What is to become one chunk.
+    """Chunks to be joined into one.
 
     Attributes:
         segment: the segment.
         root: its run.
-        run: where the records lie side by side: the root, or a run that was merged.
+        run: the run of the adjacent records: the root, or a run that was merged.
         base: segment offset of that run's offset 0.
         start: offset in the run of the first byte.
-        length: bytes in all.
-        records: all that have to go, those in merged runs included; the one that lies at `start` first.
-        chunks: those of them that are of chunks, in order.
+        length: total bytes.
+        records: all records to remove, those in merged runs included; the one that begins at `start` first.
+        chunks: the chunk records among them, in order.
     """
 
     segment: str
@@ -71,13 +71,13 @@ class JoinPlan:
 
     @property
     def end_offset(self) -> int:
-        """Segment offset behind the last byte."""
+        """Segment offset after the last byte."""
         return self.base + self.start + self.length
 
 
 @dataclass(frozen=True, slots=True)
 class JoinSearch:
-    """A plan or none; where the next search begins to go down; how many records were looked at."""
+    """An optional plan; the offset from which the next search goes down; the number of records scanned."""
 
     plan: JoinPlan | None
     upper: int
@@ -86,13 +86,13 @@ class JoinSearch:
 
 @dataclass(frozen=True, slots=True)
 class JoinStep:
-    """What `ChunkedStorage.join_chunks` did: `chunk_count` chunks became one.
+    """The result of `ChunkedStorage.join_chunks`: `chunk_count` chunks became one.
 
     Attributes:
-        upper: the next step goes down from here; there is none when this is not above its `low`.
-        looked_count: records looked at.
-        chunk_count: 0 when there was nothing to join, or it changed meanwhile.
-        copied_bytes: bytes copied, for nothing or not.
+        upper: the next step goes down from here; the search is complete if this is not above its `low`.
+        looked_count: records scanned.
+        chunk_count: 0 if there was nothing to join, or it changed meanwhile.
+        copied_bytes: bytes copied, including discarded copies.
     """
 
     upper: int
@@ -113,7 +113,7 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A chunk, or a merged run with all that is in it, as candidate."""
+    """A candidate: a chunk, or a merged run with all its contents."""
 
     extent: Extent
     records: tuple[Extent, ...]
@@ -121,9 +121,9 @@ class _Piece:
 
 
 async def find_join(context: StorageContext, segment: str, low: int, upper: int, settings: JoinSettings) -> JoinSearch:
-    """Look for chunks to join in [`low`, `upper`) of a segment, from the end down. Takes no lock.
+    """Search for chunks to join in [`low`, `upper`) of a segment, from the end down. Takes no lock.
 
-    Without a plan the search goes on from `upper`, until that is not above `low`. Raises `CorruptionError`.
+    Without a plan the search continues from `upper`, until that is not above `low`. Raises `CorruptionError`.
     """
     transaction = context.transaction(is_cached=False)
     record = await transaction.segment(segment)
@@ -143,7 +143,7 @@ async def find_join(context: StorageContext, segment: str, low: int, upper: int,
 
 
 class _Search:
-    """One search. What it goes along is not kept in memory."""
+    """One search. The records it scans are not cached."""
 
     def __init__(
         self, transaction: MetadataTransaction, record: SegmentRecord, settings: JoinSettings, page_length: int
@@ -154,13 +154,13 @@ class _Search:
         self._settings = settings
         self._page_length = page_length
         self._length_max = min(settings.target_bytes, record.chunk_length_max)
-        #: Longer ones stay as they are.
+        #: Longer chunks are not joined.
         self._small_max = self._length_max // 2
-        #: Candidates side by side in one run, in order.
+        #: Adjacent candidates in one run, in order.
         self._window: deque[_Piece] = deque()
 
     async def find(self, begin: int, end: int) -> JoinSearch | None:
-        """Return what was found; None when there is nothing."""
+        """Return what was found; None if nothing."""
         looks_max = self._settings.chunks_max * _SEARCH_FACTOR
         spans = [_Span(self._record.run, 0, begin, end)]
         while spans:
@@ -184,7 +184,7 @@ class _Search:
                         continue
                     self._window.clear()
                     if isinstance(extent, MergedRun):
-                        # What is in it comes next, then what lies before it.
+                        # Its contents come next, then the extents before it.
                         spans.append(_Span(span.run, span.base, span.begin, extent.start))
                         spans.append(
                             _Span(
@@ -204,7 +204,7 @@ class _Search:
         return None
 
     async def _page(self, span: _Span, position: int) -> Sequence[Extent]:
-        """Return some of what a span consists of, from `position` down."""
+        """Return some extents of a span, from `position` down."""
         limit = min(self._page_length, self._settings.chunks_max)
         extents = await self._transaction.extents_down(span.run, position - 1, limit=limit, is_remembered=False)
         if not extents:
@@ -214,7 +214,7 @@ class _Search:
         return extents
 
     async def _piece(self, span: _Span, extent: Extent, upper: int) -> _Piece | None:
-        """Return a candidate; None for what is long, cut by the range, adopted, or may be appended to."""
+        """Return a candidate; None if it is long, cut by the range, adopted, or may be appended to."""
         self.looked_count += 1
         await let_others_go_on(self.looked_count)
         record = self._record
@@ -252,13 +252,13 @@ class _Search:
         return length <= self._length_max and count <= self._settings.chunks_max
 
     def _add(self, piece: _Piece) -> None:
-        """Add what lies before all others; the last ones go until it fits."""
+        """Add a piece before all others; the last ones are dropped until it fits."""
         while not self._fits(piece):
             self._window.pop()
         self._window.appendleft(piece)
 
     def _plan(self, span: _Span) -> JoinPlan | None:
-        """Return what of the window is worth it."""
+        """Return a plan for the part of the window that is worth joining."""
         pieces = list(self._window)
         chosen = choose_pieces(
             [[chunk.length for chunk in piece.chunks] for piece in pieces],
@@ -281,10 +281,10 @@ class _Search:
 
 
 async def copy_chunks(context: StorageContext, plan: JoinPlan, settings: JoinSettings) -> ChunkRecord:
-    """Make the new chunk, and return its record. Takes no lock.
+    """Create the new chunk, and return its record. Takes no lock.
 
-    Raises `ExtentGoneError` when an old one is gone, `CorruptionError` when one is damaged, what creations raise,
-    `ChunkError` when the new one has not become what it should be. Nothing is left behind then.
+    Raises `ExtentGoneError` if an old chunk is missing, `CorruptionError` if one is damaged, the errors of creations,
+    `ChunkError` if the new one does not read back correctly. Nothing is left behind then.
     """
 
     async def read(chunk: ChunkRecord) -> memoryview:
@@ -297,7 +297,7 @@ async def copy_chunks(context: StorageContext, plan: JoinPlan, settings: JoinSet
         for at, checksum in zip(range(0, chunk.length, chunk.block_length), chunk.block_checksums, strict=True)
     ]
     growth = Growth((), 0, context.settings.block_length, pieces)
-    # First the new checksums, then once more the old ones: see `written_checksums`.
+    # First compute the new checksums, then verify the old ones again: see `written_checksums`.
     (checksums,) = await sum_written(
         context.runtime.work, plan.segment, plan.base + plan.start, [growth], blocks
     )
@@ -324,7 +324,7 @@ async def copy_chunks(context: StorageContext, plan: JoinPlan, settings: JoinSet
 
 
 async def _read_again(context: StorageContext, joined: ChunkRecord) -> None:
-    """Raise `ChunkError` unless storage has what was written: soon there is no other copy of it."""
+    """Raise `ChunkError` unless storage returns the bytes written: soon there is no other copy of them."""
     step = _BLOCKS_READ * joined.block_length
     for at in range(0, joined.length, step):
         wanted = min(step, joined.length - at)
@@ -339,9 +339,9 @@ async def _read_again(context: StorageContext, joined: ChunkRecord) -> None:
 
 
 async def commit_join(context: StorageContext, plan: JoinPlan, joined: ChunkRecord) -> bool:
-    """Put the new chunk in the place of the old ones; False, with the new one deleted, when they have changed.
+    """Replace the old chunks by the new one; False, with the new one deleted, if they have changed.
 
-    The caller holds the segment's lock. When anything is raised but refusals, the outcome is unknown.
+    The caller holds the segment's lock. After any error except refusals the outcome is unknown.
     """
     try:
         transaction = await _stage(context, plan, joined)
@@ -362,14 +362,14 @@ async def commit_join(context: StorageContext, plan: JoinPlan, joined: ChunkReco
 
 
 async def is_still_there(context: StorageContext, plan: JoinPlan) -> bool:
-    """Say whether the records of the old chunks are what they were. The caller holds the segment's lock."""
+    """Return whether the records of the old chunks are unchanged. The caller holds the segment's lock."""
     return await _unchanged(context.transaction(is_cached=False), context, plan) is not None
 
 
 async def _unchanged(
     transaction: MetadataTransaction, context: StorageContext, plan: JoinPlan
 ) -> SegmentRecord | None:
-    """Return the segment's record; None when it is another segment, or one of the old records has changed."""
+    """Return the segment's record; None if it is another segment, or one of the old records has changed."""
     record = await context.load_owned(transaction, plan.segment)
     if record is None or not record.is_active or record.run != plan.root:
         return None
@@ -382,7 +382,7 @@ async def _unchanged(
 
 
 async def _stage(context: StorageContext, plan: JoinPlan, joined: ChunkRecord) -> MetadataTransaction | None:
-    """Return the transaction that replaces the old records; None when they have changed."""
+    """Return the transaction that replaces the old records; None if they have changed."""
     transaction = context.transaction()
     record = await _unchanged(transaction, context, plan)
     if record is None:

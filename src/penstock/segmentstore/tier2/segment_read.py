@@ -1,8 +1,8 @@
-"""Read a stored segment: find the chunks, read whole blocks in parallel, verify, cut to size.
+"""Read a stored segment: find the chunks, read whole blocks in parallel, verify, trim to the requested range.
 
-Reads run beside changes and take no lock. They work on the segment record as it was when they began; when a chunk
-has vanished since, they look again and either succeed with what is there now or say that the bytes are gone.
-Source: segment store specification, section 8.7.
+Reads run concurrently with changes and take no lock. They use the segment record as of their start. If a chunk has
+disappeared since, they retry with the current record and either succeed or report that the bytes are gone. Source:
+segment store specification, section 8.7.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def placed_chunks(
     context: StorageContext, segment: str, offset: int | None, limit: int | None, end: int | None = None
 ) -> list[PlacedChunk]:
     """See `ChunkedStorage.chunks_of`. The caller holds the segment's lock."""
-    # From the table: very many records would drive all others out of memory.
+    # From the table: very many records would evict all others from the cache.
     transaction = context.transaction(is_cached=False)
     record = await load_existing(transaction, segment)
     begin = record.first_chunk_start if offset is None else max(offset, record.start_offset)
@@ -108,7 +108,7 @@ async def _read(
 
 
 async def _read_with_retries(context: StorageContext, chunk: str, offset: int, length: int) -> bytes:
-    """Read from a chunk, again if that fails: a container that starts needs very many reads to succeed."""
+    """Read from a chunk, with retries: the start of a container needs very many reads to succeed."""
     settings = context.settings
     for attempt in range(1, settings.chunk_read_attempts):
         try:
@@ -121,7 +121,7 @@ async def _read_with_retries(context: StorageContext, chunk: str, offset: int, l
 
 
 async def read_chunk(context: StorageContext, chunk: ChunkRecord, start: int, end: int) -> memoryview:
-    """Return verified bytes [`start`, `end`) of a chunk. Raises `ExtentGoneError` without it, `CorruptionError`."""
+    """Return verified bytes [`start`, `end`) of a chunk. Raises `ExtentGoneError` (no chunk), `CorruptionError`."""
     first, last = block_range(start, end, length=chunk.length, block_length=chunk.block_length)
     try:
         data = await _read_with_retries(context, chunk.name, first, last - first)
@@ -130,7 +130,7 @@ async def read_chunk(context: StorageContext, chunk: ChunkRecord, start: int, en
             MissingChunkError(chunk.name, f"the chunk is gone, its record says {chunk.length} bytes")
         ) from error
     except InvalidArgumentError as error:
-        # Never beyond the recorded length: so the chunk is shorter than that.
+        # Reads never exceed the recorded length, so the chunk is shorter than recorded.
         raise CorruptionError(chunk.name, first, f"the chunk ends before, its record says {chunk.length}") from error
     if len(data) != last - first:
         raise CorruptionError(

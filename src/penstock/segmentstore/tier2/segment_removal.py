@@ -1,8 +1,8 @@
-"""Truncate and delete a stored segment: records of chunks go, and in the same commit the chunks become garbage.
+"""Truncate and delete a stored segment: chunk records are removed, and the chunks become garbage in the same commit.
 
-Both go from the head on, a bounded number of chunks per commit; each commit leaves a valid shorter segment, so that a
-crash in between is continued by the next call. Chunks are deleted later (`garbage`). Source: segment store
-specification, sections 8.7 and 8.8.
+Both proceed from the start, with a bounded number of chunks per commit. Each commit leaves a valid shorter segment, so
+the next call continues after a crash. Chunks are deleted later (`garbage`). Source: segment store specification,
+sections 8.7 and 8.8.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def delete_segment(context: StorageContext, segment: str) -> None:
 
 
 async def finish_deletion(context: StorageContext, segment: str) -> None:
-    """Go on with a deletion that was interrupted, so that the name is free. The caller holds the segment's lock."""
+    """Continue an interrupted deletion, so that the name is free. The caller holds the segment's lock."""
     record = await context.load_owned(context.transaction(), segment)
     if record is not None and not record.is_active and record.chunk_count:
         await delete_segment(context, segment)
@@ -68,9 +68,9 @@ async def finish_deletion(context: StorageContext, segment: str) -> None:
 async def drop_head(
     context: StorageContext, transaction: MetadataTransaction, record: SegmentRecord, offset: int
 ) -> tuple[SegmentRecord, list[str]]:
-    """Stage the end of the chunks that end at or before `offset`, up to the bound.
+    """Stage the removal of the chunks that end at or before `offset`, up to the bound.
 
-    Returns the record as it is then, and the names of the chunks.
+    Returns the resulting record, and the names of the chunks.
     """
     dropped: list[str] = []
     start = record.first_chunk_start

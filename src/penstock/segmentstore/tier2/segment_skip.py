@@ -1,7 +1,7 @@
 """Skip bytes that a stored segment will never get: they were truncated before they were written.
 
-The segment's chunks go, and it begins anew, empty, further on. A crash in between leaves a valid shorter list, and the
-next call goes on.
+The segment's chunks are removed, and it begins anew, empty, at the later offset. A crash in between leaves a valid
+shorter list, and the next call continues.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Write to a stored segment: which bytes go to which chunk, and what is committed.
+"""Write to a stored segment: assign the bytes to chunks, and commit the new lengths.
 
-A write lands in two steps: the bytes in chunks, then one commit that moves the lengths. Until the commit nobody reads
-the new bytes, so a failure in between leaves nothing but bytes behind a chunk's recorded length, or whole chunks that
-no record leads to. The checksums that go into the chunks' records are taken in between, and what was to be written is
-compared with what arrived (`written_checksums`).
+A write has two steps: the bytes are written to chunks, then one commit updates the lengths. New bytes are not read
+before the commit, so a failure in between leaves only bytes after a chunk's recorded length, or whole chunks without a
+record. In between, the checksums for the chunks' records are computed, and the bytes written are compared with those
+that arrived (`written_checksums`).
 
 A chunk is appended to only if all of this holds, else a new one is begun: the storage can append; this epoch created
-the chunk, for this segment; nobody claimed the segment since its last write; the chunk is not full; nothing lies behind
-its recorded length; the storage does not refuse it. Source: segment store specification, sections 8.5 and 8.6 (R8.13,
-G10).
+the chunk, for this segment; the segment was not claimed since its last write; the chunk is not full; there are no bytes
+after its recorded length; the storage does not refuse it. Source: segment store specification, sections 8.5 and 8.6
+(R8.13, G10).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def write_segment(
 async def load_writable(
     context: StorageContext, transaction: MetadataTransaction, segment: str, offset: int, chunk_length_max: int | None
 ) -> SegmentRecord:
-    """Return the record of a segment, or of a new one, to which bytes from `offset` on are to be added.
+    """Return the record of a segment, existing or new, to which bytes from `offset` on will be added.
 
     Raises `SegmentSealedError`, `BadOffsetError`.
     """
@@ -100,14 +100,14 @@ async def load_or_new(
 
 
 class SegmentWrite:
-    """One write under way: first `store` (or `plan` and `create_planned`), then `commit`.
+    """One write in progress: first `store` (or `plan` and `create_planned`), then `commit`.
 
-    What fails in the former leaves nothing that a record leads to, and has it deleted.
+    If the first part fails, it leaves no recorded chunk, and deletes what it created.
 
     Attributes:
         before: the last chunk or merged run before this write, as far as it was known.
-        record: the segment's record as it is to be, once this is committed ...
-        last: ... and that of its last chunk, but for checksums.
+        record: the segment's record after the commit ...
+        last: ... and that of its last chunk, without checksums.
         created: the chunks created by this write, as they were then.
     """
 
@@ -118,13 +118,13 @@ class SegmentWrite:
         self.created: list[ChunkRecord] = []
         self._offset = record.length
         self._context = context
-        #: Chunks that have grown, and by what.
+        #: Chunks that have grown, and their growth.
         self._grown: list[tuple[ChunkRecord, Growth]] = []
-        #: Chunks yet to be created: where each begins, and what it is to hold.
+        #: Chunks to be created: where each begins, and its content.
         self._planned: list[tuple[int, Sequence[Buffer]]] = []
 
     async def store(self, rest: Rest) -> None:
-        """Write `rest`, or as much of it as one commit is for, into chunks."""
+        """Write `rest`, or as much of it as fits in one commit, to chunks."""
         try:
             while rest.length and len(self.created) < self._context.settings.written_chunks_per_commit_max:
                 last = self.last
@@ -141,12 +141,12 @@ class SegmentWrite:
             raise
 
     def plan(self, rest: Rest) -> None:
-        """Take what `store` would, for chunks of its own alone; `record` is known then, before anything is written."""
+        """Plan what `store` would write, using only new chunks; `record` is known then, before anything is written."""
         while rest.length and len(self._planned) < self._context.settings.written_chunks_per_commit_max:
             self._plan(rest.take(self.record.chunk_length_max))
 
     async def create_planned(self) -> None:
-        """Write what `plan` has taken."""
+        """Write the chunks planned by `plan`."""
         try:
             await self._create_planned()
         except BaseException as error:
@@ -156,9 +156,9 @@ class SegmentWrite:
     async def commit(
         self, transaction: MetadataTransaction, before: Extent | None, arrived: Sequence[tuple[Buffer, int]]
     ) -> SegmentRecord:
-        """Take the checksums of what was written, compare it with what `arrived`, and record it; return the record.
+        """Compute the checksums of the written bytes, compare with `arrived`, and commit; return the record.
 
-        `before`: the last chunk or merged run, as `transaction` has read it. Raises as `sum_written`.
+        `before`: the last chunk or merged run, as read by `transaction`. Raises as `sum_written`.
         """
         context, name = self._context, self.record.name
         try:
@@ -182,12 +182,12 @@ class SegmentWrite:
         return record
 
     def leave_behind(self) -> None:
-        """Have what was created deleted by and by: it is not going to be recorded."""
+        """Schedule the deletion of the created chunks: they will not be recorded."""
         for chunk in self.created:
             self._context.orphans.add(chunk.name)
 
     async def _discard(self, error: BaseException) -> None:
-        # Nothing was committed, so nothing leads to what was created.
+        # Nothing was committed, so no record refers to the created chunks.
         if isinstance(error, StorageError):
             await self._context.delete_chunks([chunk.name for chunk in self.created])
         else:
@@ -195,7 +195,7 @@ class SegmentWrite:
 
     @staticmethod
     def _grown_from(before: Extent | None, chunk: ChunkRecord, growth: Growth) -> Growth:
-        """Return `growth` with the checksums that the chunk before has by now, if it is that which has grown."""
+        """Return `growth` with the present checksums of `before`, if that is the chunk that has grown."""
         if before is None or before.key != chunk.key:
             return growth
         if not isinstance(before, ChunkRecord) or (before.name, before.length) != (chunk.name, growth.length):
@@ -211,8 +211,9 @@ class SegmentWrite:
         )
 
     async def _append(self, last: ChunkRecord, piece: Sequence[Buffer]) -> bool:
-        """Append to the last chunk; False, with nothing done, if it cannot be: bytes lie behind its recorded length, or
-        the storage says so.
+        """Append to the last chunk; False, with nothing done, if that is not possible.
+
+        It is not if there are bytes after its recorded length, or the storage refuses.
         """
         try:
             count = await self._context.chunks.write(last.name, last.length, piece)
@@ -230,7 +231,7 @@ class SegmentWrite:
         demand_all(last.name, count, piece)
         grown = self.last = replace(last, length=last.length + count)
         if self._grown and self._grown[-1][0] is last:
-            # Created by this write: nothing was known of the chunk that it follows but that it could not be used.
+            # The last chunk was created by this write, because the previous one could not be used.
             before = self._grown.pop()[1]
             growth = replace(before, pieces=[*before.pieces, *piece])
         else:
@@ -272,9 +273,9 @@ class SegmentWrite:
 
 
 class Rest:
-    """The bytes not yet written, `length` in all.
+    """The bytes not yet written, `length` in total.
 
-    Whole buffers are passed on as they are, parts as views: nothing is copied.
+    Whole buffers are passed on unchanged, parts as views: nothing is copied.
     """
 
     def __init__(self, data: Sequence[Buffer]) -> None:
@@ -284,7 +285,7 @@ class Rest:
         self.length: int = sum(map(len, self._buffers))
 
     def take(self, length_max: int) -> list[Buffer]:
-        """Take up to `length_max` bytes off the front."""
+        """Remove and return up to `length_max` bytes from the front."""
         wanted = min(length_max, self.length)
         self.length -= wanted
         taken: list[Buffer] = []

@@ -1,4 +1,4 @@
-"""`SortedKeys`: very many keys in ascending order, in memory. A change costs the same however many they are."""
+"""`SortedKeys`: very many keys in ascending order, in memory. The cost of a change is independent of their number."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-#: A block that is longer becomes two.
+#: A longer block is split in two.
 _BLOCK_LENGTH_MAX: Final = 512
 
 
 class SortedKeys:
-    """Different keys in blocks, each of some hundreds. `add` and `discard` move the keys of one block."""
+    """Distinct keys in blocks, each of some hundreds. `add` and `discard` move the keys of one block."""
 
     __slots__ = ("_blocks", "_lasts")
 
@@ -19,11 +19,11 @@ class SortedKeys:
         ordered = sorted(keys)
         step = _BLOCK_LENGTH_MAX // 2
         self._blocks = [ordered[at : at + step] for at in range(0, len(ordered), step)]
-        # The last key of each block, or a greater one that has left.
+        # The last key of each block, or a greater one that was removed.
         self._lasts = [block[-1] for block in self._blocks]
 
     def add(self, key: bytes) -> None:
-        """Add a key that is not in here."""
+        """Add a key that is not present."""
         if not self._blocks:
             self._blocks.append([key])
             self._lasts.append(key)
@@ -39,7 +39,7 @@ class SortedKeys:
             del block[middle:]
 
     def discard(self, key: bytes) -> None:
-        """Remove a key, if it is in here."""
+        """Remove a key, if present."""
         at = bisect_left(self._lasts, key)
         if at == len(self._blocks):
             return

@@ -1,14 +1,14 @@
-"""`StorageCheck`: compares what records say of long-term storage with what is there. Changes nothing.
+"""`StorageCheck`: compares the records of long-term storage with the chunks. Changes nothing.
 
-Three walks, each in pages, so that memory does not grow with the number of chunks:
+Three passes, each in pages, so that memory does not grow with the number of chunks:
 
-1. every record by itself: can it be read, does it contradict itself (`survey`);
-2. every segment: do the records of its chunks follow each other without a gap from its first chunk to its end, is each
-   chunk there, as long as its record says, and does every block have its checksum (`verify`);
-3. every name in storage: does a record lead to it (`find_orphans`).
+1. every record individually: whether it is readable and consistent (`survey`);
+2. every segment: whether the records of its chunks cover it without a gap from its first chunk to its end, and whether
+each chunk exists, is as long as recorded, and has the recorded checksums (`verify`);
+3. every name in storage: whether a record refers to it (`find_orphans`).
 
-Nobody may run the containers meanwhile. Orphans, and records that no segment leads to, are no damage: the next starts
-remove them.
+The containers must not be running meanwhile. Orphans, and records to which no segment refers, are not damage: later
+starts remove them.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ from penstock.segmentstore.tier2.records import (
 from penstock.segmentstore.tier2.segment_adoption import ADOPTED_EPOCH
 from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
 
-#: Storage as a whole is not there: then nothing can be said of any chunk.
+#: Storage as a whole is unavailable: no chunk can be judged.
 _AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)
-#: Each may have the names of very many chunks.
+#: Small, since each task may have the names of very many chunks.
 _GARBAGE_PAGE_LENGTH = 16
 
 
 class ProblemKind(StrEnum):
-    """What is not as it should be.
+    """The kind of a problem found.
 
     Attributes:
-        LOG_DAMAGED: a container's log, or its table of records, cannot be read: nothing is known of its segments.
-        INDEX_DAMAGED: the index of that table cannot be; the table was read whole instead.
-        RECORD_DAMAGED: a record is not what was written.
-        RECORDS_CONTRADICT: records contradict themselves or each other.
-        GAP: no record says where bytes of a segment are.
-        OVERLAP: two records say where the same bytes are.
-        CHUNK_MISSING: a chunk is not there.
+        LOG_DAMAGED: a container's log, or its table of records, cannot be read: its segments are unknown.
+        INDEX_DAMAGED: the index of that table cannot be read; the whole table was read instead.
+        RECORD_DAMAGED: a record is not as it was written.
+        RECORDS_CONTRADICT: records are inconsistent, individually or with each other.
+        GAP: no record covers bytes of a segment.
+        OVERLAP: two records cover the same bytes.
+        CHUNK_MISSING: a chunk does not exist.
         CHUNK_SHORT: it has fewer bytes than belong to its segment.
         CHUNK_UNREADABLE: storage fails to read it.
-        BLOCK_DAMAGED: bytes of it are not what was written.
-        LATER_VERSION: a container's log, or a record, can only be read by a later version. It is no damage.
+        BLOCK_DAMAGED: bytes of it are not as they were written.
+        LATER_VERSION: a container's log, or a record, can only be read by a later version. This is not damage.
     """
 
     LOG_DAMAGED = "log_damaged"
@@ -92,7 +92,7 @@ class ProblemKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StorageProblem:
-    """One thing that is wrong. `offset`: in the chunk if one is named, else in the segment, bytes."""
+    """A single problem. `offset`: in the chunk if one is named, else in the segment, bytes."""
 
     kind: ProblemKind
     container: int
@@ -107,12 +107,12 @@ class StorageCheckSettings:
     """Bounds of a check.
 
     Attributes:
-        chunk_checks_max: chunks that are looked at at the same time.
-        read_bytes: what is read of a chunk at a time, in whole blocks; one block at least.
-        page_length: records, and a few times as many names, taken at a time.
-        problems_max: problems that are told one by one; the others are only counted.
-        orphans_max: orphans that are told by name.
-        merge_depth_max: merged runs within merged runs that are followed; more are taken for a circle.
+        chunk_checks_max: chunks checked concurrently.
+        read_bytes: bytes of a chunk read at a time, in whole blocks; at least one block.
+        page_length: records read at a time; names are read in pages a few times as long.
+        problems_max: problems reported individually; further ones are only counted.
+        orphans_max: orphans reported by name.
+        merge_depth_max: nesting of merged runs that is followed; a deeper one is taken for a cycle.
     """
 
     chunk_checks_max: int = 8
@@ -125,7 +125,7 @@ class StorageCheckSettings:
 
 @dataclass(frozen=True, slots=True)
 class CheckedContainer:
-    """A container whose records are checked: tables of records, those of its own segments first."""
+    """A container to check, with its tables of records, that of its own segments first."""
 
     id: int
     epoch: int
@@ -135,18 +135,18 @@ class CheckedContainer:
 
 @dataclass(slots=True)
 class StorageReport:
-    """What a check found. Bytes are those that belong to segments.
+    """The result of a check. Bytes are those that belong to segments.
 
     Attributes:
-        container_count, segment_count, chunk_count, chunk_bytes: what live records there are.
-        checked_chunk_count, checked_bytes: chunks that segments lead to and that were looked at, and bytes of them
-            that were read and compared.
-        surplus_bytes: what chunks have behind their recorded length: left by writes that failed, never read.
-        unused_record_count: live records of chunks that no segment leads to: of a deletion or truncation that was cut
-            off, which the next start finishes, or of a segment whose record is damaged.
+        container_count, segment_count, chunk_count, chunk_bytes: live records found.
+        checked_chunk_count, checked_bytes: chunks of segments that were checked, and their bytes that were read and
+            compared.
+        surplus_bytes: bytes of chunks after their recorded length: left by failed writes, never read.
+        unused_record_count: live records of chunks to which no segment refers: of an interrupted deletion or
+            truncation, which the next start finishes, or of a segment whose record is damaged.
         problem_count: all of them; `problems` has the first.
         orphan_count: chunks of these containers without a record; `orphans` has the names of the first.
-        stranger_count: chunks of other make, or of containers that are not known here; nothing is said of them.
+        stranger_count: chunks not named by Penstock, or of unknown containers; they are not judged.
     """
 
     container_count: int = 0
@@ -165,9 +165,10 @@ class StorageReport:
 
 
 class StorageCheck:
-    """A check of the chunks of some containers. Its methods in order; `report` grows with them.
+    """A check of the chunks of some containers. Call its methods in order; `report` grows with them.
 
-    Every method raises `StorageUnavailableError` and its kin when storage goes away; nothing more is known then.
+    Every method raises `StorageUnavailableError` and related errors if storage becomes unavailable; the result is then
+    incomplete.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class StorageCheck:
         self._containers = containers
         self._runtime = runtime
         self._settings = settings or StorageCheckSettings()
-        #: Chunks of an older store that segments lead to.
+        #: Number of chunks of an older store that belong to segments.
         self._adopted_count = 0
 
     def note(
@@ -195,7 +196,7 @@ class StorageCheck:
         if len(report.problems) < self._settings.problems_max:
             report.problems.append(StorageProblem(kind, container, segment, chunk, offset, message))
 
-    # Every record by itself.
+    # Every record individually.
 
     async def survey(self) -> None:
         """Read all records once."""
@@ -212,7 +213,7 @@ class StorageCheck:
                         report.chunk_bytes += record.length
 
     async def _survey_garbage(self, container: CheckedContainer, table: MetadataTable) -> None:
-        """Read what waits to be deleted, and the leases: they are no records of segments, and lie before those."""
+        """Read the garbage tasks and the leases. They are not records of segments, and are stored before those."""
         token = b""
         try:
             while (page := await table.page(limit=_GARBAGE_PAGE_LENGTH, token=token, last=SEGMENTS_FIRST)).entries:
@@ -225,7 +226,7 @@ class StorageCheck:
     async def _entries(
         self, container: CheckedContainer, table: MetadataTable, *, is_told: bool
     ) -> AsyncIterator[TableEntry]:
-        """Yield all entries of a table. One that cannot be read ends it."""
+        """Yield all entries of a table. An unreadable one ends the iteration."""
         token = b""
         while True:
             try:
@@ -258,9 +259,9 @@ class StorageCheck:
     async def verify(
         self, progress: Callable[[int, int], None] = lambda count, byte_count: None, *, is_read: bool = True
     ) -> None:
-        """Go along the chunks of every segment; call `progress` with chunks and bytes done in all.
+        """Check the chunks of every segment; call `progress` with the total chunks and bytes done.
 
-        Without `is_read` no bytes are read: chunks are there and long enough, or not.
+        Without `is_read` no bytes are read: only existence and length of chunks are checked.
         """
         for container in self._containers:
             for table in container.tables:
@@ -272,13 +273,13 @@ class StorageCheck:
         report.unused_record_count = max(0, report.chunk_count - report.checked_chunk_count)
 
     async def _segments(self, table: MetadataTable) -> AsyncIterator[TableEntry]:
-        """Yield the entries of segments' own records; those of their chunks, side by side behind them, are passed."""
+        """Yield the entries of segments' own records; those of their chunks, adjacent to them, are skipped."""
         token = b""
         while True:
             try:
                 page = await table.page(limit=self._settings.page_length, token=token, first=SEGMENTS_FIRST)
             except UnreadableDataError:
-                return  # The survey has told.
+                return  # The survey has reported it.
             if not page.entries:
                 return
             token = page.token
@@ -334,7 +335,7 @@ class StorageCheck:
     async def extents_down(
         self, container: CheckedContainer, table: MetadataTable, run: ChunkRun, position: int
     ) -> AsyncIterator[Record]:
-        """Yield what a run consists of, from what holds `position` on downwards; passes what cannot be read."""
+        """Yield the extents of a run, from the one that holds `position` downwards; skips unreadable ones."""
         token, first = b"", run.key(position)
         while True:
             try:
@@ -392,7 +393,7 @@ class StorageCheck:
                 note(ProblemKind.CHUNK_SHORT, f"it ends after {start + len(data)} bytes", start + len(data))
                 return
             if end < chunk.length and start + wanted == end:
-                # The last block is cut, which was told.
+                # The last block is truncated, which was reported.
                 data = data[: wanted - wanted % block_length]
             try:
                 verify_blocks(chunk.name, start, data, chunk.block_checksums, block_length=block_length)
@@ -403,10 +404,10 @@ class StorageCheck:
     # Every name.
 
     async def find_orphans(self, *, is_complete: bool) -> None:
-        """Go along all names in storage and count those that no record leads to.
+        """Scan all names in storage and count those to which no record refers.
 
-        Without `is_complete` there are containers whose records are not known: no chunk is taken for an orphan then but
-        those with the mark of one that is.
+        Without `is_complete` the records of some containers are unknown: then only chunks with the mark of a known
+        container are taken for orphans.
         """
         report = self.report
         after = ""
@@ -417,7 +418,7 @@ class StorageCheck:
             for number, name in enumerate(names):
                 await let_others_go_on(number)
                 if name.startswith(IMAGES_PREFIX):
-                    continue  # No record leads to an image of a container.
+                    continue  # Images of a container have no record.
                 origin = chunk_origin(name)
                 owner = next((at for at, one in enumerate(self._containers) if origin and one.mark == origin.mark), -1)
                 if owner < 0:
@@ -431,7 +432,7 @@ class StorageCheck:
                 report.orphan_count += len(left)
                 report.orphans += left[: max(0, self._settings.orphans_max - len(report.orphans))]
             report.stranger_count += len(await self._unrecorded(self._containers, strange))
-        # Their names do not say where their records are, so none was found.
+        # Their names do not give the keys of their records, so they were counted as strangers.
         report.stranger_count = max(0, report.stranger_count - self._adopted_count)
 
     async def _unrecorded(self, containers: Sequence[CheckedContainer], names: Sequence[str]) -> list[str]:
@@ -447,7 +448,7 @@ class StorageCheck:
         try:
             return await storage.unrecorded(names)
         except UnreadableDataError:
-            # A record that may be about one of them cannot be read, which was told: that one is not judged.
+            # A record that may refer to one of them cannot be read, which was reported: that chunk is not judged.
             if len(names) == 1:
                 return []
             half = len(names) // 2
@@ -458,7 +459,7 @@ class StorageCheck:
 
 
 class _RunWalk:
-    """Goes along the chunks of one segment from its end down, through merged runs, past gaps and overlaps."""
+    """Walks the chunks of one segment from its end down, through merged runs, past gaps and overlaps."""
 
     def __init__(
         self, storage_check: StorageCheck, container: CheckedContainer, table: MetadataTable, segment: str

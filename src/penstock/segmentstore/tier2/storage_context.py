@@ -1,4 +1,4 @@
-"""What the operations on stored segments share: the two stores below, the epoch, caches, settings."""
+"""State shared by the operations on stored segments: chunks and records, the epoch, caches, settings."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class ChunkedStorageSettings:
     """Bounds of `ChunkedStorage`. Defaults are those of the specification, section 8.13, where it has one.
 
     Attributes:
-        chunk_length_max: a chunk of this length is not appended to; a segment may ask for less.
-        block_length: length of a checksummed block. Reads are extended to whole blocks; a chunk's record grows by
-            four bytes for each.
+        chunk_length_max: a chunk of this length is not appended to; a segment may request less.
+        block_length: length of a checksummed block. Reads are extended to whole blocks; a chunk's record grows by four
+            bytes for each.
         records_cached_max: segment and chunk records kept in memory.
-        chunk_reads_max: chunks that one read reads at the same time.
-        chunk_deletions_max: chunks that one operation deletes at the same time.
-        chunks_per_commit_max: chunk records that one commit removes; longer lists go in several commits, so that none
-            holds the event loop for long.
-        written_chunks_per_commit_max: chunks that one commit adds; a longer write goes in several commits.
-        operations_max: changes under way or waiting for their segment; more wait outside, in order.
-        read_attempts_max: how often a read looks again when chunks vanish under it.
-        chunk_read_attempts: how often a read of a chunk is tried when the storage fails it, with a pause of ...
-        chunk_read_retry_s: ... this, and longer after each.
-        page_length: records read at a time when very many are.
+        chunk_reads_max: chunks that one read reads concurrently.
+        chunk_deletions_max: chunks that one operation deletes concurrently.
+        chunks_per_commit_max: chunk records that one commit removes; longer lists need several commits, so that none
+            blocks the event loop for long.
+        written_chunks_per_commit_max: chunks that one commit adds; a longer write needs several commits.
+        operations_max: changes in progress or waiting for their segment; further ones are queued, in order.
+        read_attempts_max: how often a read is attempted when chunks disappear during it.
+        chunk_read_attempts: how often a read of a chunk is attempted if the storage fails, with a pause of ...
+        chunk_read_retry_s: ... this, which grows after each attempt.
+        page_length: records read at a time in long scans.
     """
 
     chunk_length_max: int = 128 * 1024 * 1024
@@ -90,19 +90,19 @@ class StorageContext:
         self._run_count = 0
 
     def transaction(self, *, is_cached: bool = True) -> MetadataTransaction:
-        """Begin a transaction. Without the cache it sees what is in the table at this moment."""
+        """Begin a transaction. Without the cache it reads the current contents of the table."""
         return MetadataTransaction(self.table, epoch=self.epoch, cache=self.cache if is_cached else None)
 
     def next_run_number(self) -> int:
-        """Return a number that no other segment gets which is stored first in this epoch."""
+        """Return a number that is unique among the segments first stored in this epoch."""
         self._run_count += 1
         return self._run_count
 
     async def load_owned(self, transaction: MetadataTransaction, segment: str) -> SegmentRecord | None:
-        """Return the record of a segment, even of an inactive one, with this epoch as its owner; None without one.
+        """Return the record of a segment, even an inactive one, with this epoch as its owner; None if there is none.
 
-        The new owner is not staged: the caller puts the record if it changes anything. Raises
-        `StorageNotPrimaryError` when a later epoch owns the segment, `CorruptionError`.
+        The new owner is not staged: the caller puts the record if it changes anything. Raises `StorageNotPrimaryError`
+        if a later epoch owns the segment, `CorruptionError`.
         """
         record = await transaction.segment(segment)
         if record is None:
@@ -125,7 +125,7 @@ class StorageContext:
         return last
 
     async def commit(self, transaction: MetadataTransaction, segment: str) -> None:
-        """Commit; a conflict with a later epoch's change raises `StorageNotPrimaryError`. See its `commit`."""
+        """Commit `transaction`; a conflict with a later epoch's change raises `StorageNotPrimaryError`."""
         try:
             await transaction.commit()
         except StorageConflictError as conflict:
@@ -135,7 +135,7 @@ class StorageContext:
             raise
 
     async def delete_chunks(self, names: Sequence[str]) -> None:
-        """Delete chunks that no record ever led to. One that cannot be deleted is tried again later."""
+        """Delete chunks that never had a record. Failed deletions are retried later."""
 
         async def delete(name: str) -> None:
             try:
@@ -149,14 +149,14 @@ class StorageContext:
         try:
             await run_bounded(delete, names, self.settings.chunk_deletions_max)
         except BaseException:
-            # Nobody has begun with some of them. Those that are gone cost a look each.
+            # Some deletions were not started. For chunks already deleted this costs one lookup each.
             for name in names:
                 self.orphans.add(name)
             raise
 
 
 def missing_extent(record: SegmentRecord, run: ChunkRun, position: int) -> CorruptionError:
-    """Return the error for an offset of a run that a segment's record leads to, and that no record holds."""
+    """Return the error for an offset of a run to which a segment's record refers, and which no record covers."""
     return CorruptionError(
         describe_key(run.key(position)), 0, f"segment {record.name!r} has bytes here, and the record of them is gone"
     )

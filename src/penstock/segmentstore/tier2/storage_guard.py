@@ -1,12 +1,12 @@
-"""`GuardedChunkStorage`: long-term storage that is only used while it is the place that it should be.
+"""`GuardedChunkStorage`: long-term storage that is used only while its identity is confirmed.
 
-Its identity is checked before a log is claimed, every so often, and whenever a chunk is not found. While it is missing,
-somebody else's, does not answer, or lacks many chunks at once, every call fails at once with
-`StorageUnavailableError` and nothing is touched: no flush, no read, no deletion; the log keeps what it has. It is
-looked at again and again, and when it is back all goes on by itself.
+The identity is checked before a log is claimed, periodically, and whenever a chunk is not found. While storage is
+missing, belongs to another cluster, does not respond, or lacks many chunks at once, every call fails at once with
+`StorageUnavailableError` and nothing is touched: no flush, no read, no deletion; the log keeps its contents. Checks
+continue, and operation resumes automatically when storage is back.
 
-What tells a missing place from a new one: the identity is written before the first log of the cluster is opened. Once
-there is any log, a place without identity is not the long-term storage.
+To distinguish a missing place from a new one, the identity is written before the first log of the cluster is opened.
+Once there is any log, a place without identity is not the long-term storage.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Chunks that are believed to be lost and do not count again; more are forgotten, oldest first.
+#: Chunks considered lost, which are not counted again; if there are more, the oldest are forgotten.
 _LOST_CHUNKS_MAX = 100_000
 
 
 class GuardedChunkStorage(WrappedChunkStorage):
-    """See the module. `claim` it before anything else; `start` looks at it from then on, until `close`.
+    """See the module. Call `claim` first; `start` checks periodically from then on, until `close`.
 
-    `may_be_older`: a new cluster may begin over what an older Pravega left; see docs/rolling-storage.md.
+    `may_be_older`: a new cluster may begin on top of data of an older Pravega; see docs/rolling-storage.md.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
         super().__init__(inner)
         self._may_be_older = may_be_older
         self._identity = StorageIdentity(cluster_id)
-        #: What the place said of itself at the last look that found it right.
+        #: The identity as of the last successful check.
         self.identity: bytes | None = None
         self._settings = settings
         self._problem: StorageUnavailableError | None = StorageUnavailableError(
@@ -62,53 +62,53 @@ class GuardedChunkStorage(WrappedChunkStorage):
         )
         self._problem_since_s: float | None = None
         self._is_claimed = False
-        #: Whether the last look was not answered at all: that says nothing of which place it is.
+        #: Whether the last check got no response, so that the place is unknown.
         self._is_silent = False
         self._watch: asyncio.Task[None] | None = None
-        #: The look under way, the one after it, and a read of the identity that did not come back in time.
+        #: The check in progress, the next one, and a read of the identity that timed out.
         self._look: asyncio.Task[None] | None = None
         self._next_look: asyncio.Task[None] | None = None
         self._read: asyncio.Task[bytes | None] | None = None
-        #: Chunks that were found missing lately, by the time of that; and those that are believed to be lost.
+        #: Chunks recently found missing, with the time; and those considered lost.
         self._missing: OrderedDict[str, float] = OrderedDict()
         self._lost: OrderedDict[str, None] = OrderedDict()
         self._missing_since_s: float | None = None
 
     @property
     def is_available(self) -> bool:
-        """Whether it can be used, as far as is known."""
+        """Whether storage can be used, as far as is known."""
         return self._problem is None
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot be used, for people and probes; None when it can."""
+        """Why storage cannot be used, for messages and probes; None if it can."""
         return None if self._problem is None else str(self._problem)
 
     @property
     def problem_since_s(self) -> float | None:
-        """Since when, by the loop's clock, it cannot be used; None while it can, or was not looked at."""
+        """Since when, by the loop's clock, storage cannot be used; None while it can, or before the first check."""
         return self._problem_since_s
 
     # -- claiming -----------------------------------------------------------------------------------------------
 
     async def claim(self, has_logs: Callable[[], Awaitable[bool]]) -> None:
-        """Make sure that this is the cluster's long-term storage; make it so if the cluster and the place are new.
+        """Verify that this is the cluster's long-term storage; make it so if the cluster and the place are new.
 
-        `has_logs` says whether any log of the cluster was ever opened.
+        `has_logs` returns whether any log of the cluster was ever opened.
 
         Raises:
-            StorageIdentityError: it is another cluster's, holds chunks of nobody knows whom, or is damaged.
+            StorageIdentityError: it belongs to another cluster, holds chunks of unknown origin, or is damaged.
             LaterVersionError: a later version has written it.
-            StorageUnavailableError: it is not there, or does not answer; nothing was created.
+            StorageUnavailableError: it is missing, or does not respond; nothing was created.
             StorageError: it is new, and its identity cannot be written.
         """
-        # In this order: whoever opened a log meanwhile has written the identity before.
+        # In this order: a process that opens a log meanwhile has written the identity before.
         had_logs = await has_logs()
         found = await self._read_identity()
         if found is None and not had_logs:
             chunks = await self.inner.list()
             if self._may_be_older and any(segment_of_header(chunk.name) for chunk in chunks):
-                # Those of another cluster of this make, or of a later Pravega, are no more welcome than before.
+                # Chunks of another cluster of this software, or of a later Pravega, are still refused.
                 chunks = [chunk for chunk in chunks if chunk_origin(chunk.name) is not None]
             if chunks:
                 raise StorageIdentityError(
@@ -119,7 +119,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
             try:
                 await self.inner.create_identity(self._identity.encode())
             except StorageIdentityError:
-                pass  # Another store of the cluster was faster; or it is somebody else's, which shows now.
+                pass  # Created by another store, perhaps of another cluster: checked next.
             found = await self._read_identity()
         if found is not None:
             StorageIdentity.decode(found, self.place)
@@ -128,12 +128,12 @@ class GuardedChunkStorage(WrappedChunkStorage):
         self._set_available()
 
     async def claim_when_there(self, has_logs: Callable[[], Awaitable[bool]]) -> None:
-        """Claim it; wait for as long as it is not there. Raises what else `claim` raises.
+        """Claim storage; wait while it is missing. Raises the other errors of `claim`.
 
-        A cluster that has logs does not wait for storage that does not answer: it is looked at on and on, and nothing
-        is done there until it has answered, and is the right one.
+        A cluster that has logs does not wait for storage that does not respond: it is checked repeatedly, and not used
+        until it has responded and its identity is correct.
 
-        Storage that refuses all requests of a cluster that has stored nothing yet is a mistake in its settings, and not
+        Storage that refuses all requests of a cluster that has stored nothing yet is a configuration error, and not
         waited for: `StorageRefusedError`.
         """
         told: str | None = None
@@ -160,7 +160,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
                 return
 
     def start(self) -> None:
-        """Look at it every so often from now on."""
+        """Check periodically from now on."""
         self._watch = asyncio.get_running_loop().create_task(self._keep_looking())
 
     async def _keep_looking(self) -> None:
@@ -170,14 +170,14 @@ class GuardedChunkStorage(WrappedChunkStorage):
             try:
                 await self.check()
             except StorageUnavailableError:
-                pass  # It was noted, and is told to all who call.
+                pass  # The error was recorded, and is raised to all callers.
 
-    # -- looking ------------------------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Look at it now. Raises `StorageUnavailableError` unless it is there and the one it should be.
+        """Check storage now. Raises `StorageUnavailableError` unless it is present and has the expected identity.
 
-        Calls at the same time share a look, but none that had begun before the call.
+        Concurrent calls share a check, but only one that began after the call.
         """
         if self._next_look is None:
             self._next_look = asyncio.get_running_loop().create_task(self._look_after(self._look))
@@ -186,9 +186,9 @@ class GuardedChunkStorage(WrappedChunkStorage):
             raise self._error()
 
     async def check_place(self) -> None:
-        """Look at it now. Raises `StorageUnavailableError` if what answers is not what it should be, or refuses.
+        """Check storage now. Raises `StorageUnavailableError` if it responds with a wrong identity, or refuses.
 
-        When nothing answers it may well be: nothing can be done there, and what needs it not goes on.
+        Without a response it may be the right one. It cannot be used then, and operations that need it do not proceed.
         """
         try:
             await self.check()
@@ -210,7 +210,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
                 self._set_available()
 
     async def _read_identity(self) -> bytes | None:
-        """Return the identity. Raises `StorageUnavailableError` when it cannot be read, several times or in time."""
+        """Return the identity. Raises `StorageUnavailableError` if several attempts fail, or it takes too long."""
         attempt = 1
         self._is_silent = False
         while True:
@@ -232,9 +232,9 @@ class GuardedChunkStorage(WrappedChunkStorage):
             await asyncio.sleep(self._settings.check_retry_delay_s)
 
     async def _read_identity_once(self) -> bytes | None:
-        """Return the identity. Raises `StorageUnavailableError` when it does not come in time, else what goes wrong."""
+        """Return the identity. Raises `StorageUnavailableError` if it does not arrive in time, else the error."""
         timeout_s = self._settings.check_timeout_s
-        # One that hangs is waited for again, or there would be more of them with each look.
+        # A hung read is reused, otherwise each check would add one.
         is_old = self._read is not None
         read = self._read or asyncio.ensure_future(self.inner.read_identity())
         self._read = read
@@ -261,7 +261,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
             raise StorageIdentityError(
                 self.place, f"it belongs to cluster {identity.cluster_id}, this one is {self._identity.cluster_id}"
             )
-        # Only now: a creation under way is not to take another one's place for its own because of this look.
+        # Not earlier: a creation in progress must not accept a different place because of this check.
         self.inner.hold_to_identity(found)
         self.identity = found
 
@@ -289,10 +289,10 @@ class GuardedChunkStorage(WrappedChunkStorage):
     # -- many missing chunks ------------------------------------------------------------------------------------
 
     def note_missing(self, chunk: str) -> None:
-        """Note that a chunk is gone that a record leads to, as the owner of the record says.
+        """Note that a chunk is missing to which a record refers, as reported by the owner of the record.
 
-        One is the damage of its segment. Many at once are a storage that is not all there, until they are back or
-        `missing_wait_s_max` is over.
+        A single one is damage to its segment. Many at once mean that storage is incomplete, until they are back or
+        `missing_wait_s_max` has passed.
         """
         if chunk in self._lost:
             return
@@ -315,7 +315,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
         )
 
     async def _look_for_missing(self) -> None:
-        """Raise `StorageUnavailableError` for as long as many chunks are missing and are waited for."""
+        """Raise `StorageUnavailableError` while many chunks are missing and are waited for."""
         if self._missing_since_s is None:
             return
         for chunk in list(self._missing):
@@ -379,7 +379,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
         if not isinstance(inner, DeletesMany):
             return await delete_each(self, names, limit=limit)
         failed = await self._guarded(lambda: inner.delete_many(names, limit=limit))
-        await self.check()  # It says nothing of what was not there, so all of it may not have been.
+        await self.check()  # It does not report missing chunks, so storage as a whole may have been missing.
         return failed
 
     async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
@@ -389,7 +389,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
     async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
         """See `ChunkStorage.list`."""
         found = await self._found(lambda: self.inner.list(prefix))
-        await self.check()  # Somebody else's storage has other chunks.
+        await self.check()  # Another cluster's storage has other chunks.
         return found
 
     async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
@@ -397,7 +397,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
         return await self._found(lambda: self.inner.names(limit=limit, after=after))
 
     async def _found(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call that may find nothing; that is believed as a missing chunk is, see `_guarded`."""
+        """Make a call that may find nothing; the result is verified as for a missing chunk, see `_guarded`."""
         found = await self._guarded(call)
         if not found:
             await self.check()
@@ -412,12 +412,13 @@ class GuardedChunkStorage(WrappedChunkStorage):
         try:
             return await call()
         except NoSuchChunkError:
-            await self.check()  # Not the chunk is missing, but all of it.
+            await self.check()  # Checks whether storage as a whole is missing, not the chunk.
         except StorageUnavailableError as error:
             self._set_unavailable(error)
             raise
-        # Or all of it was missing then, and was back for the look. Believed is what is said twice, with all there
-        # behind either: one answer from the wrong moment would be the loss of a chunk.
+        # Or storage as a whole was missing then, and was back for the check. The result is accepted if it is the same
+        # twice, each time with a successful check after it: a single response at the wrong time would mean the loss of
+        # a chunk.
         try:
             return await call()
         except NoSuchChunkError:
@@ -428,7 +429,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
             raise
 
     async def close(self) -> None:
-        """Look at it no more, and release everything."""
+        """Stop the checks, and release all resources."""
         tasks = [task for task in (self._watch, self._look, self._next_look, self._read) if task is not None]
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""`StorageHealth`: what a container asks, and tells, about long-term storage as a whole."""
+"""`StorageHealth`: a container's view of long-term storage as a whole."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Protocol
 
 
 class StorageHealth(Protocol):
-    """Whether long-term storage is there. See `GuardedChunkStorage`."""
+    """Whether long-term storage is available. See `GuardedChunkStorage`."""
 
     @property
     def is_available(self) -> bool:
-        """Whether it can be used, as far as is known. While it cannot, the log is not cut."""
+        """Whether storage can be used, as far as is known. While it cannot, the log is not truncated."""
 
     def note_missing(self, chunk: str) -> None:
-        """Note that a chunk is gone that a record of a container leads to, as its owner says."""
+        """Note that a chunk is missing to which a record of a container refers, as reported by its owner."""
 
 
 class UnwatchedStorage:
-    """`StorageHealth` of a storage that nobody watches: always available."""
+    """`StorageHealth` of an unmonitored storage: always available."""
 
     @property
     def is_available(self) -> bool:

@@ -1,4 +1,4 @@
-"""`StorageIdentity`: what a place says of itself that holds a cluster's long-term storage.
+"""`StorageIdentity`: the content of the identity object of a cluster's long-term storage.
 
 It is written once, before the first log of the cluster is opened. So a place without it is either new, and then there
 is no log, or it is not the long-term storage: not mounted, emptied, or the wrong one. The bytes are in docs/formats.md.
@@ -14,13 +14,13 @@ from penstock.model.errors import StorageIdentityError, StorageUnavailableError
 from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 
-#: How chunks are named and laid out. A place of another version is left alone.
+#: Version of the naming and layout of chunks. A place of another version is not used.
 LAYOUT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class StorageIdentity:
-    """Whose long-term storage it is."""
+    """The cluster that owns a long-term storage."""
 
     cluster_id: str
 
@@ -35,7 +35,7 @@ class StorageIdentity:
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> StorageIdentity:
-        """Read what `encode` made. Raises `StorageIdentityError` for anything else, `LaterVersionError`."""
+        """Decode the output of `encode`. Raises `StorageIdentityError` for anything else, `LaterVersionError`."""
         body, mark, checksum = data.rpartition(b"crc32c = ")
         if not mark or checksum.strip() != b'"%08x"' % crc32c(body, 0):
             raise StorageIdentityError(
@@ -50,7 +50,7 @@ class StorageIdentity:
 async def demand_identity(storage: ChunkStorage, known: bytes | None, chunk: str) -> None:
     """Raise `StorageUnavailableError` unless `storage` has the identity `known` before `chunk` is created there.
 
-    None: it is held to none yet. It costs a request, and the place may change right after it.
+    None: any identity is accepted. Costs a request, and the place may change right after it.
     """
     if known is not None and (found := await storage.read_identity()) != known:
         what = "is gone" if found is None else "is another one"

@@ -1,4 +1,4 @@
-"""Long work in turns: others go on in between, and so many calls are under way at once."""
+"""Long work in slices: other tasks run in between, and the number of concurrent calls is bounded."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Chunks that something goes along before other tasks get a turn.
+#: Chunks that a loop processes before it yields to other tasks.
 _SLICE_STEPS = 64
 
 
 async def let_others_go_on(number: int) -> None:
-    """Give other tasks a turn after so many steps of long work. `number`: of the step, from 0.
+    """Yield to other tasks after a number of steps of long work. `number`: of the step, from 0.
 
-    A step costs up to some 60 us, and without it nothing in a walk need ever wait.
+    A step takes up to some 60 us, and a loop over them might otherwise never suspend.
     """
     if number % _SLICE_STEPS == _SLICE_STEPS - 1:
         await asyncio.sleep(0)
@@ -35,7 +35,7 @@ async def run_bounded(function: Callable[[T], Awaitable[R]], items: Sequence[T],
     async def work() -> None:
         for index, item in pending:
             results[index] = await function(item)
-            await let_others_go_on(index)  # Not each of them need wait for something.
+            await let_others_go_on(index)  # Not every call suspends.
 
     workers = [asyncio.ensure_future(work()) for _ in range(min(limit, len(items)))]
     try:

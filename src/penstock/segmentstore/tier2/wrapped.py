@@ -1,7 +1,7 @@
 """`WrappedChunkStorage`: passes every call on to another `ChunkStorage`.
 
-A base for wrappers that add one thing each (faults, latency, metrics) and can be stacked: override what is of
-interest and leave the rest.
+A base for wrappers that add one feature each (faults, latency, metrics) and can be stacked: override the relevant
+methods only.
 """
 
 from __future__ import annotations

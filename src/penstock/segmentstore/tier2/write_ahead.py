@@ -1,15 +1,15 @@
-"""Several writes to one stored segment, the next under way while the one before is summed and recorded.
+"""Several writes to one stored segment, each started while the previous one is checksummed and recorded.
 
-A write's bytes need nothing of the record of the write before but its length, which is known before that is recorded.
-So while the checksums of one are taken and its record is committed, up to `writes_max` are written, or have been. They
-are recorded one after the other, in order, each by a commit of its own, and until then they are what any write without
-a record is: bytes behind a chunk's recorded length, or chunks that no record leads to. If one fails, those behind it
-are never recorded, whatever became of them: the next write begins where the records end.
+A write needs only the length of the previous write's record, which is known before that is committed. So while the
+checksums of one write are computed and its record is committed, up to `writes_max` writes are in progress or complete.
+They are recorded in order, each by a separate commit; until then they are like any write without a record: bytes after
+a chunk's recorded length, or chunks without a record. If one fails, later ones are never recorded, whatever their
+outcome: the next write begins at the end of the recorded bytes.
 
-Storage that can append gets them one at a time, since each needs the outcome of the one before: whether it was appended
-to a chunk or has one of its own. Elsewhere each has chunks of its own, and they are created together.
+Storage that can append gets one write at a time, since each needs the outcome of the previous one: whether it was
+appended to a chunk or has a new one. Otherwise each write has its own chunks, and they are created concurrently.
 
-The segment's lock is held all the time. Who waits for it gets it once what was begun is recorded.
+The segment's lock is held throughout. A waiting operation gets it once the started writes are recorded.
 
 See docs/write-ahead.md for the failure cases.
 """
@@ -32,7 +32,7 @@ from penstock.segmentstore.tier2.storage_context import StorageContext
 
 
 class NextWrite(Protocol):
-    """What one write is to hold."""
+    """The content of one write."""
 
     @property
     def data(self) -> Sequence[Buffer]:
@@ -40,10 +40,10 @@ class NextWrite(Protocol):
 
     @property
     def wholes(self) -> Sequence[tuple[Buffer, int]]:
-        """What they are (parts of), with the checksum that each arrived with: see `ChunkedStorage.write`."""
+        """The buffers that contain the bytes, with their checksums on arrival: see `ChunkedStorage.write`."""
 
 
-#: Returns what is to be written from an offset on; None: no more. Called in order, as late as may be.
+#: Returns what to write from an offset on; None: no more. Called in order, as late as possible.
 TakeNext = Callable[[int], NextWrite | None]
 
 
@@ -76,7 +76,7 @@ async def write_segment_ahead(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Begun:
-    """A write that was begun; `task` ends when its bytes are in chunks."""
+    """A started write; `task` ends when its bytes are in chunks."""
 
     write: SegmentWrite
     task: asyncio.Task[None]
@@ -84,7 +84,7 @@ class _Begun:
 
 
 class _WritesAhead:
-    """Writes of one segment from `record` on. One task begins them, its owner records them."""
+    """Writes of one segment from `record` on. One task starts them, its owner records them."""
 
     def __init__(
         self, context: StorageContext, record: SegmentRecord, last: Extent | None, take: TakeNext, writes_max: int
@@ -92,9 +92,9 @@ class _WritesAhead:
         self.recorded_length: int = record.length
         self._context = context
         self._take = take
-        #: What is recorded; None before the first commit.
+        #: The recorded state; None before the first commit.
         self._recorded: SegmentRecord | None = None
-        #: Those begun and not yet recorded, in order: at most `writes_max`.
+        #: Writes started and not yet recorded, in order: at most `writes_max`.
         self._begun: deque[_Begun] = deque()
         self._slots = asyncio.Semaphore(writes_max)
         self._has_more = asyncio.Event()
@@ -102,7 +102,7 @@ class _WritesAhead:
         self._feeder.add_done_callback(lambda _: self._has_more.set())
 
     async def _begin_all(self, record: SegmentRecord, last: Extent | None) -> None:
-        """Begin one write after the other, for as long as there is something to write and none has failed."""
+        """Start one write after the other, while there is something to write and none has failed."""
         rest = Rest(())
         wholes: Sequence[tuple[Buffer, int]] = ()
         while True:
@@ -110,7 +110,7 @@ class _WritesAhead:
             if any(_has_failed(begun.task) for begun in self._begun):
                 return
             if not rest.length:
-                # Only now: until it can be begun more may come, and nothing is held.
+                # Not earlier: until the write can begin more data may arrive, and none is held.
                 taken = self._take(record.length)
                 if taken is None:
                     return
@@ -136,7 +136,7 @@ class _WritesAhead:
         return task
 
     async def next(self) -> _Begun | None:
-        """Return the first write that is not recorded, once its bytes are in chunks; None after the last."""
+        """Return the first unrecorded write, once its bytes are in chunks; None after the last."""
         while not self._begun and not self._feeder.done():
             self._has_more.clear()
             await self._has_more.wait()
@@ -149,7 +149,7 @@ class _WritesAhead:
         return begun
 
     async def commit(self, begun: _Begun, transaction: MetadataTransaction | None) -> int:
-        """Record the first write, and return what is stored now. `transaction`: that of the beginning."""
+        """Record the first write, and return the stored length. `transaction`: that of the beginning."""
         context, write = self._context, begun.write
         before = write.before
         if transaction is None:
@@ -167,7 +167,7 @@ class _WritesAhead:
         return self.recorded_length
 
     async def give_up(self) -> None:
-        """Begin no more, end what is under way, and have deleted what was created: none of it is recorded any more."""
+        """Stop starting writes, end those in progress, and delete created chunks: they will not be recorded."""
         tasks = [self._feeder, *(begun.task for begun in self._begun)]
         for task in tasks:
             task.cancel()
@@ -182,7 +182,7 @@ def _has_failed(task: asyncio.Task[None]) -> bool:
 
 
 async def _end_of(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait until all have ended, even if cancelled meanwhile: nothing is written behind the back of who comes next."""
+    """Wait until all have ended, even if cancelled meanwhile: no write continues after the lock is released."""
     cancelled: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
         try:
@@ -191,6 +191,6 @@ async def _end_of(tasks: Sequence[asyncio.Task[None]]) -> None:
             cancelled = error
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # The first one is raised, and this is why the others are of no interest.
+            task.exception()  # The first error is raised; the others are its consequences.
     if cancelled is not None:
         raise cancelled

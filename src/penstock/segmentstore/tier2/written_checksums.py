@@ -1,11 +1,12 @@
-"""Checksums of what one write adds to chunks, and the comparison with those that the bytes arrived with.
+"""Checksums of the bytes that a write adds to chunks, compared with those that the bytes arrived with.
 
-The order counts: first the checksums of what is written are taken, then the bytes are compared with what arrived. So
-whatever changes a byte in memory, and whenever: either the comparison fails, or the checksums are those of the bytes
-that arrived. Nothing is joined or copied for it.
+The order matters: first the checksums of the written bytes are computed, then the bytes are compared with those that
+arrived. So whenever a byte changes in memory, either the comparison fails, or the checksums are those of the bytes that
+arrived. Nothing is joined or copied.
 
-Short pieces are summed on the loop, a bounded number of bytes in each turn; long ones by a thread, which lets the loop
-go on meanwhile. For short ones a thread would cost more than it takes over: it would wait for its turn behind each.
+Short pieces are summed on the loop, a bounded number of bytes per turn; long ones by a thread, so that the loop
+continues meanwhile. For short ones a thread would cost more than it saves: it would have to be scheduled for each
+piece.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from penstock.segmentstore.tier2.block_checksums import STEP_BYTES, extend_in_st
 
 T = TypeVar("T")
 
-#: Bytes summed in one turn of the loop, give or take a piece: some 100 us.
+#: Approximate number of bytes summed in one turn of the loop: some 100 us.
 _SLICE_BYTES = 1024 * 1024
-#: Pieces that are longer than this on average go to a thread.
+#: Pieces longer than this on average are summed by a thread.
 _LONG_PIECE_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a write adds to one chunk: `pieces` behind `length` bytes that have the `checksums`."""
+    """The bytes that a write adds to one chunk: `pieces` after `length` bytes with the given `checksums`."""
 
     checksums: tuple[int, ...]
     length: int
@@ -41,7 +42,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class _Summed:
-    """The new checksums of each chunk; which of the wholes is damaged, and what its checksum is now."""
+    """The new checksums of each chunk; and the damaged buffer, if any, with its present checksum."""
 
     checksums: list[tuple[int, ...]]
     damaged: int | None
@@ -57,9 +58,10 @@ async def sum_written(
 ) -> list[tuple[int, ...]]:
     """Return the checksums of chunks that have grown by bytes of `segment` from `offset` on.
 
-    `wholes`: in order, what those bytes are (parts of), with the checksum that each arrived with; empty: not known.
+    `wholes`: in order, the buffers of which those bytes are (parts), with the checksums they arrived with; empty:
+    unknown.
 
-    Raises `InconsistentStateError` when any of them is not what arrived.
+    Raises `InconsistentStateError` if any of them differs from what arrived.
     """
     lengths = [len(piece) for growth in growths for piece in growth.pieces]
     if sum(lengths) > _LONG_PIECE_BYTES * len(lengths):
@@ -80,7 +82,7 @@ async def sum_written(
 def _sum(
     growths: Sequence[Growth], wholes: Sequence[tuple[Buffer, int]], checksum: Callable[[Buffer, int], int]
 ) -> Generator[int, None, _Summed]:
-    """Do it, and yield the bytes summed since after each step."""
+    """Compute the checksums, and yield the bytes summed since after each step."""
     grown: list[tuple[int, ...]] = []
     for growth in growths:
         grown.append(
