@@ -1,1 +1,1 @@
-"""A server whose segment stores are processes of their own."""
+"""A server whose segment stores run in separate processes."""

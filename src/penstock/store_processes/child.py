@@ -1,8 +1,8 @@
-"""`StoreChild`: one of several segment stores of a server, in a process of its own that the server has started.
+"""`StoreChild`: one of several segment stores of a server, in a child process of that server.
 
-What the two say to each other: `store_messages`. The child works in the name of its parent, who holds the data
-directory's lock: it inherits that lock, refuses to run without, and ends at once when the parent ends. A lock that the
-parent had to take again comes over a socket; until then the child claims no log.
+Messages: `store_messages`. The child acts on behalf of its parent, which holds the data directory's lock: it inherits
+the lock, refuses to run without it, and exits at once when the parent exits. A lock that the parent had to take again
+arrives over a socket; until then the child claims no log.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 #: Linux: the signal that a process gets when its parent dies, however that happens and even while it is stopped.
 _PR_SET_PDEATHSIG = 1
-#: Exit code of a child whose parent is gone.
+#: Exit code of a child whose parent has exited.
 EXIT_PARENT_GONE = 3
 
 
 class StoreChild:
-    """Runs one segment store. `output` takes its answers; `runtime`: the real one by default, closed by `stop`."""
+    """Runs one segment store. `output` receives its answers; `runtime`: the real one by default, closed by `stop`."""
 
     def __init__(self, order: Order, output: BinaryIO, runtime: Runtime | None = None) -> None:
         self.settings: StandaloneSettings = settings_from(
@@ -66,7 +66,7 @@ class StoreChild:
         self._stops = AsyncExitStack()
 
     async def start(self) -> None:
-        """Recover the first containers, listen, say so. Whatever goes wrong is said, too, and nothing is left running.
+        """Recover the first containers, listen, and report it. Errors are reported, too, and leave nothing running.
 
         Raises `DataDirectoryError` without the lock, and what a segment store's start raises.
         """
@@ -109,7 +109,7 @@ class StoreChild:
         server = SegmentStoreServer(self._store, settings=settings.segment_store.connection.within(budget))
         await server.start(settings.host, self._order.port)
         self._stops.push_async_callback(server.stop)
-        # Administrators find store n at the n-th port after the one that is set.
+        # The administrator's port of store n is the configured one plus n.
         administrators = settings.segment_store.admin
         port = administrators.port + self._order.store if administrators.port else 0
         admin = AdminServer(self._store, settings=replace(administrators, port=port))
@@ -118,7 +118,7 @@ class StoreChild:
         self._say(Ready(server.port, failures_of(self._store.failures)))
 
     def _receive_locks(self, directory: DataDirectory, descriptor: int) -> None:
-        """Take over each lock that the parent sends."""
+        """Adopt each lock that the parent sends."""
         loop = asyncio.get_running_loop()
         connection = socket.socket(fileno=descriptor)
         connection.setblocking(False)
@@ -127,12 +127,12 @@ class StoreChild:
         def receive() -> None:
             data, found, _, _ = socket.recv_fds(connection, 1, 1)
             if not data:
-                loop.remove_reader(connection)  # The parent is gone, which ends this process, too.
+                loop.remove_reader(connection)  # The parent has exited, which ends this process, too.
             for lock in found:
                 try:
                     directory.check_lock(lock)
                 except DataDirectoryError as error:
-                    # The file is gone again; the parent, which finds that out, takes it again or ends.
+                    # The file was removed again. The parent detects that, and takes the lock again or exits.
                     logger.warning("a lock that the parent sent is not taken over: %s", error)
                     os.close(lock)
                 else:
@@ -143,7 +143,7 @@ class StoreChild:
         self._stops.callback(loop.remove_reader, connection)
 
     def answer(self, line: bytes) -> None:
-        """Do what a question says and answer it. Raises `ProtocolError`."""
+        """Apply a question and answer it. Raises `ProtocolError`."""
         question = decode_question(line)
         self._living = frozenset(question.living)
         self._store.set_assignment(question.containers)
@@ -157,7 +157,7 @@ class StoreChild:
         )
 
     async def stop(self) -> None:
-        """Accept nothing more, finish what was accepted, stop."""
+        """Accept no more requests, finish the accepted ones, stop."""
         await self._stops.aclose()
 
     def _say(self, message: Message) -> None:
@@ -166,10 +166,10 @@ class StoreChild:
 
 
 async def run_child(order: Order, source: BinaryIO, output: BinaryIO) -> bool:
-    """Be the segment store of `order` until SIGTERM; return whether the stop was in order.
+    """Run the segment store of `order` until SIGTERM; return whether it stopped cleanly.
 
-    `source`: where questions come from; at its end the process ends at once, with `EXIT_PARENT_GONE`. SIGINT is
-    ignored: Ctrl-C in a terminal goes to all processes, and the parent stops its children in order.
+    `source`: the stream of questions; at its end the process exits at once, with `EXIT_PARENT_GONE`. SIGINT is
+    ignored: Ctrl-C in a terminal goes to all processes, and the parent stops its children cleanly.
     """
     loop = asyncio.get_running_loop()
     asked_to_stop = asyncio.Event()
@@ -190,7 +190,7 @@ async def run_child(order: Order, source: BinaryIO, output: BinaryIO) -> bool:
             line = await reader.readline()
             if not line.endswith(b"\n"):
                 logger.warning("the parent process is gone: ending at once")
-                # Like kill -9, of which the parent may have died: what is acknowledged is synced.
+                # As after kill -9, which may have ended the parent: acknowledged writes are synced.
                 os._exit(EXIT_PARENT_GONE)
             await is_started.wait()
             child.answer(line)
@@ -221,9 +221,9 @@ async def run_child(order: Order, source: BinaryIO, output: BinaryIO) -> bool:
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Let this process be killed when its parent ends, where the system knows how; `run_child` notices it anyway.
+    """Have the kernel kill this process when its parent exits, where supported; `run_child` detects it in any case.
 
-    Raises `StoreProcessError` if the parent is gone already.
+    Raises `StoreProcessError` if the parent has exited already.
     """
     if sys.platform == "linux":
         prctl = getattr(ctypes.CDLL(None), "prctl", None)

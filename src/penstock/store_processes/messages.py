@@ -1,7 +1,7 @@
-"""What a server and the segment stores in its child processes say to each other: one JSON object a line, over pipes.
+"""Messages between a server and the segment stores in its child processes: one JSON object per line, over pipes.
 
-The parent writes an `Order` to the child's standard input, then a `Question` now and again; the child answers on its
-standard output with `Ready` or `Refusal`, then a `State` for each question. The end of its input is the parent's end.
+The parent writes an `Order` to the child's standard input, then a `Question` at intervals; the child answers on its
+standard output with `Ready` or `Refusal`, then a `State` for each question. End of input means that the parent exited.
 Fields that are unknown or of the wrong type are errors: both sides come from one installation.
 """
 
@@ -13,29 +13,29 @@ import msgspec
 
 from penstock.model.errors import PenstockError, ProtocolError
 
-#: The longest line either side takes; settings and a few thousand container ids are far below.
+#: The longest line either side accepts; settings and a few thousand container ids need far less.
 LINE_BYTES_MAX = 1024 * 1024
-#: Of an error's text, what is told: a line has room for that of two thousand containers, which may fail together.
+#: Error texts are cut to this length, so that a line has room for two thousand containers that fail together.
 _FAILURE_CHARACTERS_MAX = 400
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="event"):
-    """A line."""
+    """One line."""
 
 
 class Order(Message, frozen=True, tag="order"):
-    """What to be.
+    """What the child runs.
 
     Attributes:
         store: number of the segment store.
-        parent_pid: who asks; the child ends with it.
+        parent_pid: the parent's process id; the child exits with it.
         lock_descriptor: inherited; the lock of the data directory.
         port: where to listen; 0 takes any free port.
         containers: ids of the containers to begin with.
         settings: see `settings_values`.
-        owner: in whose name it opens logs, 32 hex digits, new for each process.
-        living: the names of all such processes that may be alive, itself included.
-        lock_socket: inherited; brings the descriptor of a new lock, with one byte, when the parent had to take it
+        owner: the owner name under which it opens logs, 32 hex digits, new for each process.
+        living: the owner names of all such processes that may be alive, itself included.
+        lock_socket: inherited; receives the descriptor of a new lock, with one byte, when the parent had to take it
             again. Negative: there is none.
     """
 
@@ -51,9 +51,9 @@ class Order(Message, frozen=True, tag="order"):
 
 
 class Question(Message, frozen=True, tag="question"):
-    """How are you? And these are the containers to run from now on. Questions have ascending numbers.
+    """A health check with the containers to run from now on. Questions have ascending numbers.
 
-    `living`: as in `Order`, now. Who is not among them answers nothing any more.
+    `living`: as in `Order`, now. A process that is not listed has ended.
     """
 
     number: int
@@ -62,19 +62,19 @@ class Question(Message, frozen=True, tag="question"):
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why a container that is assigned does not run. `kind` is the error's name."""
+    """Why an assigned container does not run. `kind` is the error's class name."""
 
     kind: str
     message: str
 
 
 class State(Message, frozen=True, tag="state"):
-    """The answer to a question: the assignment in it is in force.
+    """The answer to a question, sent after its assignment was applied.
 
     Attributes:
         number: of the question.
         running: ids of the containers that serve.
-        held: those, and the ones being started or stopped; the process leaves all others alone.
+        held: those, and the ones being started or stopped; the process holds no other container.
         failures: see `Failure`.
     """
 
@@ -92,7 +92,7 @@ class Ready(Message, frozen=True, tag="ready"):
 
 
 class Refusal(Message, frozen=True, tag="error"):
-    """The child ends without having been ready."""
+    """The child exits without having been ready."""
 
     kind: str
     message: str
@@ -104,22 +104,22 @@ M = TypeVar("M", bound=Message)
 
 
 def encode_message(message: Message) -> bytes:
-    """Return the line of a message."""
+    """Encode a message as a line."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def decode_order(line: bytes) -> Order:
-    """Read the parent's first line. Raises `ProtocolError`."""
+    """Decode the parent's first line. Raises `ProtocolError`."""
     return _decode(line, Order)
 
 
 def decode_question(line: bytes) -> Question:
-    """Read a later line of the parent. Raises `ProtocolError`."""
+    """Decode a later line of the parent. Raises `ProtocolError`."""
     return _decode(line, Question)
 
 
 def decode_from_child(line: bytes) -> FromChild:
-    """Read a line of the child. Raises `ProtocolError`."""
+    """Decode a line of the child. Raises `ProtocolError`."""
     try:
         message: FromChild = msgspec.json.decode(line, type=FromChild)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -135,7 +135,7 @@ def _decode(line: bytes, kind: type[M]) -> M:
 
 
 def failures_of(failures: dict[int, BaseException]) -> dict[int, Failure]:
-    """Return failures in the form that they are told in."""
+    """Return failures as they are sent."""
     return {
         container_id: Failure(type(error).__name__, str(error)[:_FAILURE_CHARACTERS_MAX])
         for container_id, error in sorted(failures.items())
@@ -143,7 +143,7 @@ def failures_of(failures: dict[int, BaseException]) -> dict[int, Failure]:
 
 
 class StoreProcessError(PenstockError):
-    """A process with a segment store did not start, or did not stop in order."""
+    """A process with a segment store did not start, or did not stop cleanly."""
 
 
 class StoreRefusedError(StoreProcessError):

@@ -1,9 +1,9 @@
-"""`StoreProcesses`: the segment stores of a server in processes of their own, kept alive, each with its containers.
+"""`StoreProcesses`: runs the segment stores of a server in child processes, and distributes the containers.
 
-Container ``i`` is at home at store ``i % n``. A process that ends is started again on the same port, after a pause
-that grows. One that keeps ending, or hangs, is away: its containers move to the others, and back when it has been well
-for a while. A container is given to a store only when no other process may still hold it: because it has said so, or
-has ended. (A process that hangs and is not to be killed is the exception: the log shuts it out.)
+The home of container ``i`` is store ``i % n``. A process that exits is restarted on the same port, after a pause that
+grows. One that exits repeatedly, or hangs, is unavailable: its containers move to the other stores, and return after it
+has been healthy for a while. A container is given to a store only when no other process may still hold it: that
+process has released it, or has exited. (The exception is a hung process that must not be killed: the log fences it.)
 
 Source: segment store specification, rules R1.4 to R1.10.
 """
@@ -48,20 +48,20 @@ from penstock.store_processes.messages import (
 logger: logging.Logger = logging.getLogger(__name__)
 
 _SOURCES = str(Path(__file__).parents[1])
-#: Of the whole stop's time, how much the children may take; the rest is for what comes after.
+#: Share of the stop timeout for the children; the rest is for the later steps of the stop.
 _STOP_SHARE = 0.8
 
 
 class StoreProcess:
-    """One segment store: its process now, and what is known of it.
+    """One segment store: its current process and its last known state.
 
     Attributes:
         port: where it listens; 0 before the first start.
-        is_up: it has said that it is ready and has not ended.
-        is_available: it is to have containers; otherwise it is away.
-        granted: ids of the containers that it was last told to run.
-        held: ids of those that it may have opened.
-        failures: as last heard.
+        is_up: it has reported that it is ready and has not exited.
+        is_available: containers may be assigned to it.
+        granted: ids of the containers of the last assignment sent to it.
+        held: ids of the containers that it may have opened.
+        failures: as last reported.
     """
 
     def __init__(self, number: int, port: int) -> None:
@@ -73,9 +73,9 @@ class StoreProcess:
         self.granted: frozenset[int] = frozenset()
         self.held: frozenset[int] = frozenset()
         self.failures: dict[int, Failure] = {}
-        #: In whose name its process opens logs; empty while there is none.
+        #: The owner name under which its process opens logs; empty while there is none.
         self.owner: str = ""
-        #: Where the process gets the data directory's lock from when it had to be taken again.
+        #: The socket that passes a data directory lock taken again to the process.
         self._lock_socket: socket.socket | None = None
         self._reader: asyncio.StreamReader
         self._pipe: asyncio.BaseTransport
@@ -88,7 +88,7 @@ class StoreProcess:
         return 0 if self.process is None else self.process.pid
 
     async def spawn(self, order: Order) -> None:
-        """Start a process and give it its order; its `lock_socket` is filled in. Raises `StoreProcessError`."""
+        """Start a process and send its order, with `lock_socket` filled in. Raises `StoreProcessError`."""
         self._asked = self._answered = 0
         self.failures = {}
         self.granted = self.held = frozenset(order.containers)
@@ -100,8 +100,8 @@ class StoreProcess:
         self._lock_socket = own_socket
         order = msgspec.structs.replace(order, lock_socket=child_socket.fileno())
         try:
-            # The module itself and not a fork: nothing of this process's threads and sockets goes over. -P: nothing is
-            # imported from the directory that somebody happens to stand in.
+            # A new interpreter and not a fork, so that it inherits no threads and sockets. -P: nothing is imported from
+            # the current directory.
             self.process = subprocess.Popen(  # noqa: ASYNC220  # some ms, rarely; a loop's own forks with all threads
                 [sys.executable, "-P", "-m", "penstock", "segment-store", str(self.number)],
                 stdin=subprocess.PIPE,
@@ -109,7 +109,7 @@ class StoreProcess:
                 pass_fds=(order.lock_descriptor, order.lock_socket),
                 env=environment,
                 bufsize=0,
-                # Ctrl-C in a terminal is for this process, which then stops the others in order.
+                # Ctrl-C in a terminal reaches this process only, which then stops the children cleanly.
                 process_group=0,
             )
         except OSError as error:
@@ -125,7 +125,7 @@ class StoreProcess:
                 lambda: asyncio.StreamReaderProtocol(self._reader), self.process.stdout
             )
         except BaseException:
-            # It has no order yet, and nobody else knows of it.
+            # It has no order yet, and no other part of the server refers to it.
             self._close_lock_socket()
             self.process.kill()
             self.process.wait()
@@ -133,14 +133,14 @@ class StoreProcess:
         self._write(encode_message(order))
 
     def ask(self, containers: Sequence[int], living: Sequence[str]) -> None:
-        """Ask how it is, and say what to run. It may have opened those from now on."""
+        """Send a question with the assignment. The process may open these containers from now on."""
         self._asked += 1
         self.granted = frozenset(containers)
         self.held |= self.granted
         self._write(encode_message(Question(self._asked, tuple(containers), tuple(living))))
 
     def share_lock(self, descriptor: int) -> None:
-        """Give the process a new lock of the data directory. Fine if there is none, or it has ended."""
+        """Send a new lock of the data directory to the process. No effect if there is none, or it has exited."""
         if self._lock_socket is None:
             return
         try:
@@ -149,7 +149,7 @@ class StoreProcess:
             logger.warning("segment store %d takes no new lock of the data directory: ending it", self.number)
             self.signal(signal.SIGKILL)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # It has ended, which `listen` tells.
+            pass  # It has exited, which `listen` reports.
 
     @property
     def is_answered(self) -> bool:
@@ -157,7 +157,7 @@ class StoreProcess:
         return self._answered == self._asked
 
     async def listen(self) -> FromChild | None:
-        """Return what it says next, None at its end. Raises `ProtocolError`."""
+        """Return its next message, None at its end. Raises `ProtocolError`."""
         try:
             line = await self._reader.readline()
         except ValueError as error:
@@ -175,12 +175,12 @@ class StoreProcess:
         return message
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; fine if it has ended."""
+        """Send a signal; no effect if it has exited."""
         if self.process is not None:
             self.process.send_signal(number)
 
     def ended(self) -> None:
-        """Note that the process is gone, and with it whatever it held."""
+        """Record that the process has exited and holds no containers."""
         self.is_up = False
         self.owner = ""
         self.granted = self.held = frozenset()
@@ -201,9 +201,9 @@ class StoreProcess:
         try:
             written = self.process.stdin.write(line)
         except BrokenPipeError:
-            return  # It has ended, which `listen` tells.
+            return  # It has exited, which `listen` reports.
         if written != len(line):
-            # Many questions of some hundred bytes wait in the pipe: it hangs, and half a question must not stay.
+            # Many questions of some hundred bytes fill the pipe: the process hangs, and a partial line must not remain.
             logger.warning("segment store %d takes no more questions: ending it", self.number)
             self.signal(signal.SIGKILL)
 
@@ -213,7 +213,7 @@ class StoreProcesses:
 
     Attributes:
         stores: by number.
-        locator: where containers are to be now.
+        locator: the current assignment of containers.
     """
 
     def __init__(self, settings: StandaloneSettings, lock_descriptor: int, runtime: Runtime) -> None:
@@ -238,13 +238,13 @@ class StoreProcesses:
 
     @property
     def failures(self) -> dict[int, Failure]:
-        """Why containers do not run, as last heard."""
+        """Why containers do not run, as last reported."""
         return {
             container_id: failure for store in self.stores for container_id, failure in sorted(store.failures.items())
         }
 
     def containers_of(self, store: StoreProcess) -> Sequence[int]:
-        """Return the ids of the containers that a store is to run."""
+        """Return the ids of the containers assigned to a store."""
         return self.locator.assignment.containers_of(store.number)
 
     async def start(self) -> None:
@@ -259,7 +259,7 @@ class StoreProcesses:
         self._keepers = [loop.create_task(self._keep(store)) for store in self.stores]
 
     def share_lock(self, descriptor: int) -> None:
-        """Give all processes, present and later ones, this lock of the data directory in the place of the former."""
+        """Replace the lock of the data directory in all processes, present and later ones."""
         self._lock_descriptor = descriptor
         for store in self.stores:
             store.share_lock(descriptor)
@@ -306,11 +306,11 @@ class StoreProcesses:
         )
 
     def _living(self) -> list[str]:
-        """Return in whose names logs may be open: of all processes that have not ended, those that hang included."""
+        """Return the owner names of all processes that have not exited, hung ones included: their logs may be open."""
         return [store.owner for store in self.stores if store.owner]
 
     async def _bury(self, store: StoreProcess) -> int:
-        """Wait for the end of a process, which is near; return its exit code."""
+        """Wait for the exit of a process that is ending; return its exit code."""
         assert store.process is not None
         code = await self._runtime.work.run(store.process.wait)
         store.ended()
@@ -319,7 +319,7 @@ class StoreProcesses:
     # -- keeping them alive -------------------------------------------------------------------------------------
 
     async def _keep(self, store: StoreProcess) -> None:
-        """Watch a store's process, which runs, and its successors."""
+        """Monitor a store's running process, and restart it when it exits."""
         loop = asyncio.get_running_loop()
         deaths: deque[float] = deque(maxlen=self._watch.restart_count_max + 1)
         delay_s = self._watch.restart_delay_s
@@ -338,7 +338,7 @@ class StoreProcesses:
                 is_often = len(deaths) > self._watch.restart_count_max
                 if is_often and deaths[-1] - deaths[0] <= self._watch.restart_window_s:
                     self._send_away(store, f"it has ended {len(deaths)} times lately")
-                # What it had held is free.
+                # The containers that it held are free.
                 self.arrange()
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, self._watch.restart_delay_s_max)
@@ -353,12 +353,12 @@ class StoreProcesses:
             self.arrange()
 
     def _is_late(self, store: StoreProcess) -> None:
-        """Note that a new process takes its time: its containers, which it has not got yet, need not wait for it."""
+        """Mark a slow start as unavailable: the containers, which the process has not got yet, move to other stores."""
         self._send_away(store, f"it is not ready after {self._watch.health_timeout_s:g} s")
         self.arrange()
 
     async def _watch_over(self, store: StoreProcess) -> None:
-        """Listen to a process and ask it how it is, until it ends."""
+        """Read the messages of a process and send it questions, until it exits."""
         asking = asyncio.get_running_loop().create_task(self._ask(store))
         try:
             while await store.listen() is not None:
@@ -370,9 +370,10 @@ class StoreProcesses:
             asking.cancel()
 
     async def _ask(self, store: StoreProcess) -> None:
-        """Find out whether a process answers.
+        """Check whether a process answers.
 
-        Silence is counted in rounds and not by the clock: when this very process was held up, nobody else hangs.
+        Missing answers are counted in rounds instead of time: after a pause of this process, children do not count as
+        hung.
         """
         watch = self._watch
         silent_s = well_s = 0.0
@@ -398,7 +399,7 @@ class StoreProcesses:
                 return
             if store.is_available:
                 self._send_away(store, f"it has not answered for {silent_s:g} s")
-                # The first thing that it hears when it goes on. Until then whoever opens its logs shuts it out.
+                # The first message that it reads when it resumes. Until then the next owner of its logs fences it.
                 store.ask((), self._living())
                 store.held = frozenset()
                 self.arrange()
@@ -409,7 +410,7 @@ class StoreProcesses:
             logger.warning("segment store %d is away, its containers move to the others: %s", store.number, why)
 
     def arrange(self) -> None:
-        """Decide who is to run what, and tell those for whom something changes and may change now."""
+        """Compute the assignment, and send it to each store whose part changes and may change now."""
         if self._is_stopping:
             return
         available = [store.number for store in self.stores if store.is_available]
@@ -429,19 +430,19 @@ class StoreProcesses:
     # -- the end ------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop all processes, in order if they can within most of `stop_timeout_s`.
+        """Stop all processes, cleanly if possible within most of `stop_timeout_s`.
 
-        Raises `StoreProcessError` when one could not. Cancelled, it kills those that are left.
+        Raises `StoreProcessError` when one could not be stopped cleanly. If cancelled, it kills the remaining ones.
         """
         self._is_stopping = True
         stopped = [store for store in self.stores if store.is_up]
         for keeper, store in zip(self._keepers, self.stores, strict=False):
             if not store.is_up:
-                # It waits for a start, which is not wanted any more.
+                # Cancels a pending restart.
                 keeper.cancel()
         ends: list[asyncio.Task[int]] | list[asyncio.Task[None]] = self._keepers
         if not self._keepers:
-            # The start has failed elsewhere.
+            # The failure of the start is reported elsewhere.
             ends = [asyncio.get_running_loop().create_task(self._bury(store)) for store in stopped]
         for store in stopped:
             store.signal(signal.SIGTERM)
