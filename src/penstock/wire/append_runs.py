@@ -1,11 +1,11 @@
-"""Runs of appends: what one receive buffer holds of one writer's unconditional appends, taken as one.
+"""Runs of appends: the unconditional appends of one writer in one receive buffer, taken together.
 
 A client that does not wait sends many small appends back to back: Pravega's Java client an AppendBlock and an
-AppendBlockEnd for nearly every event, other clients lone AppendBlockEnds. Cutting each out as a frame, decoding it and
-passing it on costs ten times what its bytes cost. So the whole frames of the usual form are read where they lie, and
-gathered by writer. Appends of one writer keep their order; between writers there is none to keep.
+AppendBlockEnd for nearly every event, other clients single AppendBlockEnds. Cutting each out as a frame, decoding it
+and passing it on costs ten times as much as copying its bytes. So complete frames of the usual form are parsed in
+place and gathered by writer. Appends of one writer keep their order; appends of different writers have no order.
 
-What is not of the usual form is left where it is, for the frame by frame way, which says what is wrong with it.
+Frames of any other form stay in the buffer for the frame by frame path, which reports what is wrong with them.
 
 Source: wire protocol specification, section 3.4.
 """
@@ -21,12 +21,12 @@ from penstock.wire.codec import HEADER_LENGTH, decode
 from penstock.wire.commands import AppendBlock, AppendBlockEnd, Padding, PartialEvent
 
 _UUID_LENGTH = 16
-#: Type, length, writer, whole bytes, data length: what every AppendBlockEnd begins with. Also read over the beginning
-#: of an AppendBlock, of which only the first three are its own.
+#: Type, length, writer, whole bytes, data length: the head of every AppendBlockEnd. Also read over the head of an
+#: AppendBlock, which has only the first three.
 _START = struct.Struct(">ii16sii")
-#: Event count, last event number, request id: what every AppendBlockEnd ends with.
+#: Event count, last event number, request id: the tail of every AppendBlockEnd.
 _TAIL = struct.Struct(">iqq")
-#: An AppendBlockEnd without data, whole.
+#: A complete AppendBlockEnd without data.
 _EMPTY_END = struct.Struct(">ii16siiiqq")
 _INNER = struct.Struct(">ii")
 _END_LENGTH = _START.size + _TAIL.size
@@ -37,10 +37,10 @@ _BLOCK, _BLOCK_END = AppendBlock.TYPE, AppendBlockEnd.TYPE
 _LAST_TYPE_BYTES = (_BLOCK & 0xFF, _BLOCK_END & 0xFF)
 _PARTIAL_EVENT, _PADDING = PartialEvent.TYPE, Padding.TYPE
 
-#: What is less than this share of the memory that it lies in is copied.
+#: Data shorter than this share of the memory that holds it are copied.
 _KEPT_SHARE_PERCENT_MIN = 80
 
-#: Events of one run at most: what a record of the log can say.
+#: Maximum number of events in one run: the limit of a log record.
 EVENT_COUNT_MAX = 0x7FFFFFFF
 
 
@@ -52,7 +52,7 @@ class AppendRun:
             given others.
         length: of all pieces, in bytes.
         event_count: of all of them.
-        first_event_number, first_request_id: of the first, which is what a refusal of all of them names.
+        first_event_number, first_request_id: of the first append, which a refusal of all of them names.
         event_number, request_id: of the last. Invariant: numbers grow from one append to the next.
         kept: the only piece, if it need not be copied: it owns its memory, and not much more than it needs.
     """
@@ -81,11 +81,11 @@ class AppendRun:
         self.request_id: int = request_id
 
     def takes(self, event_count: int, event_number: int) -> bool:
-        """Say whether an append may be added: its number is higher, and the events can still be counted."""
+        """Return whether an append may be added: its number is higher, and the event count stays within the limit."""
         return event_number > self.event_number and self.event_count + event_count <= EVENT_COUNT_MAX
 
     def add(self, data: Buffer, event_count: int, event_number: int, request_id: int) -> None:
-        """Add an append that it `takes`, or the first."""
+        """Add an append for which `takes` is true, or the first."""
         if len(data):
             self.pieces.append(data)
             self.length += len(data)
@@ -94,7 +94,7 @@ class AppendRun:
         self.request_id = request_id
 
     def joined(self) -> Buffer:
-        """Return the bytes in memory of their own, copied once if they have none."""
+        """Return the bytes in memory of their own, copied once unless `kept`."""
         pieces = self.pieces
         if len(pieces) == 1:
             return pieces[0] if pieces[0] is self.kept else bytes(pieces[0])
@@ -102,7 +102,7 @@ class AppendRun:
 
 
 def may_hold_append(buffer: memoryview, position: int, end: int) -> bool:
-    """Say at once when `scan_appends` would find nothing: behind the last append, and before most other frames."""
+    """A quick check: False where `scan_appends` would find nothing, as after the last append and at other frames."""
     return end - position >= _END_LENGTH and buffer[position + 3] in _LAST_TYPE_BYTES
 
 
@@ -113,12 +113,12 @@ def scan_appends(
     runs: dict[bytes, AppendRun],
     may_begin: Callable[[bytes, int], bool],
 ) -> int:
-    """Gather the appends that stand whole in `buffer` from `position` on into `runs`, by writer.
+    """Gather the complete appends in `buffer` from `position` into `runs`, by writer.
 
     `may_begin`: whether a run of this writer may begin with an append of this number.
 
-    Returns where it stopped: at the first frame that is no unconditional append, is not of the usual form, is not
-    there to its end, or can neither begin its writer's run nor be added to it. No AppendBlock may be open before.
+    Returns the position where it stopped: at the first frame that is not an unconditional append, is not of the usual
+    form, is incomplete, or can neither begin its writer's run nor be added to it. No AppendBlock may be open before.
     """
     start, tail, empty_end = _START.unpack_from, _TAIL.unpack_from, _EMPTY_END.unpack_from
     while end - position >= _END_LENGTH:
@@ -157,7 +157,7 @@ def scan_appends(
                 elif inner_type != _PADDING or tail_length:
                     break
             elif tail_length:
-                tail_length = 0  # Not used when the block's events are all whole.
+                tail_length = 0  # Not used when all events of the block are whole.
         elif type_code == _BLOCK_END:
             if not 0 <= tail_length <= length - _END_PAYLOAD_LENGTH or following > end:
                 break
@@ -193,19 +193,19 @@ def scan_appends(
 
 
 def may_be_kept(length: int, memory_bytes: int) -> bool:
-    """Say whether `length` bytes are worth keeping the memory that they lie in, or are better copied out of it.
+    """Return whether to keep the memory that holds these `length` bytes, instead of copying them out of it.
 
-    A Java client's block may be a quarter of a megabyte long and hold one event: the rest of it would be kept alive,
-    and counted by nobody, for as long as the event is cached.
+    A Java client's block may be a quarter of a megabyte long and hold one event: the rest would stay allocated, without
+    being accounted for, for as long as the event is cached.
     """
     return memory_bytes * _KEPT_SHARE_PERCENT_MIN <= length * 100
 
 
 def assemble(block: AppendBlock, end: AppendBlockEnd) -> list[Buffer]:
-    """Put a Java client's append together: whole events in the block, the last one split or padded.
+    """Join a Java client's append: whole events in the block, the last one split or padded.
 
-    Returns its bytes as views of both commands' data, which are to be copied if the block is much longer than them.
-    Raises `ProtocolError` when the two do not fit together.
+    Returns its bytes as views of both commands' data, which should be copied if the block is much longer than they are.
+    Raises `ProtocolError` when the two are inconsistent.
     """
     if block.writer_id != end.writer_id:
         raise ProtocolError("AppendBlockEnd of another writer than its AppendBlock")

@@ -1,7 +1,6 @@
-"""What is said in `GetChunkLayout` and `ChunkLayoutTold`: JSON, described in ``docs/direct-reads.md``.
+"""The payloads of `GetChunkLayout` and `ChunkLayoutTold`: JSON, described in ``docs/direct-reads.md``.
 
-Fields that are not known are skipped, and what is added later has a default: the two sides may be of different
-releases.
+Unknown fields are ignored, and fields added later have defaults: the two sides may be of different releases.
 """
 
 from __future__ import annotations
@@ -11,23 +10,23 @@ import msgspec
 from penstock.model.errors import InvalidArgumentError, ProtocolError
 
 VERSION = 1
-#: The longest question: a name, some numbers, and who asks.
+#: The longest question: a name, some numbers, and the holder.
 QUESTION_BYTES_MAX = 16 * 1024
-#: The longest text that says who asks.
+#: The longest `holder`.
 HOLDER_LENGTH_MAX = 200
-#: Chunks in one page, whatever is asked for ...
+#: Maximum number of chunks in one page ...
 PAGE_CHUNKS_MAX = 1000
-#: ... and checksums of blocks, of some milliseconds of work; of a chunk with more the rest is in the next page.
+#: ... and of checksums of blocks, some milliseconds of work; the rest of a chunk's are in the next page.
 PAGE_CHECKSUMS_MAX = 64 * 1024
 
 
 class LayoutQuestion(msgspec.Struct, frozen=True):
-    """Which chunks hold the bytes ``[start, end)`` of a segment, as far as they are in long-term storage?
+    """A request for the chunks in long-term storage that hold the bytes ``[start, end)`` of a segment.
 
     Attributes:
-        lease_s: how long they are to be kept from now on; 0: no longer than others.
-        holder: who asks, for people.
-        chunk_count_max: chunks in the answer at most; there may be less.
+        lease_s: how long the chunks are kept from now on; 0: without a lease.
+        holder: name of the requester, for people.
+        chunk_count_max: maximum number of chunks in the answer; there may be fewer.
     """
 
     start: int
@@ -39,7 +38,7 @@ class LayoutQuestion(msgspec.Struct, frozen=True):
 
 
 class LayoutLease(msgspec.Struct, frozen=True, array_like=True):
-    """A lease, by its place in the order of its container. It ends by itself, `duration_s` after it began."""
+    """A lease, by its sequence number in its container. It expires `duration_s` after it began."""
 
     epoch: int
     number: int
@@ -51,8 +50,8 @@ class StorageTold(msgspec.Struct, frozen=True):
 
     Attributes:
         place: an absolute path, or a URL as ``--tier2`` takes it.
-        identity_name: the name of what tells this place from others, among its chunks; and ...
-        identity: ... what is in it.
+        identity_name: name of the chunk that identifies this place.
+        identity: the content of that chunk.
     """
 
     place: str
@@ -61,15 +60,15 @@ class StorageTold(msgspec.Struct, frozen=True):
 
 
 class ChunkRow(msgspec.Struct, frozen=True, array_like=True):
-    """A chunk, and what its blocks must be.
+    """A chunk, and the checksums of its blocks.
 
     Attributes:
         name: full name.
-        start_offset: offset in the segment of the chunk's first byte; it may lie before what was asked for.
-        length: its first bytes, so many, are the segment's; what is behind them counts for nothing.
+        start_offset: offset in the segment of the chunk's first byte; it may lie before the requested range.
+        length: number of the chunk's first bytes that belong to the segment; bytes after them are ignored.
         block_length: bytes of a block; the last one may be shorter.
-        first_block: number of the first block that is told about.
-        checksums: CRC32C of that block and those behind it, u32 each, big-endian.
+        first_block: number of the first block in `checksums`.
+        checksums: CRC32C of that block and the following ones, u32 each, big-endian.
     """
 
     name: str
@@ -81,12 +80,12 @@ class ChunkRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LayoutPage(msgspec.Struct, frozen=True):
-    """Chunks, in order and without a gap, from the byte asked for on.
+    """Chunks, in order and without a gap, from the requested start.
 
     Attributes:
-        stored_end: offset up to which long-term storage had the segment when this was made; at most the end asked for.
-        next_offset: where to ask on, which is `stored_end` when this was all.
-        lease: None: none was asked for, or there was nothing to be kept.
+        stored_end: offset up to which long-term storage had the segment when this was made; at most the requested end.
+        next_offset: start of the next request; equals `stored_end` when this page is the last.
+        lease: None: none was requested, or no chunk had to be kept.
     """
 
     version: int
@@ -98,12 +97,12 @@ class LayoutPage(msgspec.Struct, frozen=True):
 
 
 def encode_layout(message: LayoutQuestion | LayoutPage) -> bytes:
-    """Return a message as it travels."""
+    """Encode a message."""
     return msgspec.json.encode(message)
 
 
 def decode_layout_question(data: bytes) -> LayoutQuestion:
-    """Read a question. Raises `InvalidArgumentError`."""
+    """Decode a question. Raises `InvalidArgumentError`."""
     if len(data) > QUESTION_BYTES_MAX:
         raise InvalidArgumentError(f"a question about chunks of {len(data)} bytes; up to {QUESTION_BYTES_MAX} do")
     try:
@@ -120,7 +119,7 @@ def decode_layout_question(data: bytes) -> LayoutQuestion:
 
 
 def decode_layout_page(data: bytes) -> LayoutPage:
-    """Read an answer. Raises `ProtocolError`."""
+    """Decode an answer. Raises `ProtocolError`."""
     try:
         page = msgspec.json.decode(data, type=LayoutPage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,11 +1,11 @@
-"""Commands to frames and back.
+"""Encoding of commands as frames, and decoding.
 
 A frame is an i32 type code, an i32 payload length and the payload, all big endian. Commands are declared in
-`penstock.wire.commands`; `penstock.wire.layout` reads and writes any of them by its declaration, and
-`penstock.wire.straight` does the few that carry the load without looking at declarations.
+`penstock.wire.commands`; `penstock.wire.layout` encodes and decodes any of them by its declaration, and
+`penstock.wire.straight` has fast paths for the few frequent ones.
 
-Encoding always writes every field; decoding accepts the shorter forms of older and of Rust clients and skips what
-follows the last known field.
+Encoding always writes every field; decoding accepts the shorter forms of older and of Rust clients and skips bytes
+after the last known field.
 
 Source: wire protocol specification, sections 1.2 to 1.4.
 """
@@ -39,7 +39,7 @@ FRAME_LENGTH_MAX = 0x00FFFFFF
 #: Bytes before the payload: type code and length.
 HEADER_LENGTH = 8
 
-# Encoders take the very class they stand under, which the type system can't say of a dict: hence Any.
+# Encoders take exactly the class of their key, which the type of a dict cannot express: hence Any.
 _PARTS_ENCODERS: dict[type[WireCommand], Callable[[Any], list[Buffer]]] = {
     AppendBlock: straight.encode_append_block_parts,
     AppendBlockEnd: straight.encode_append_block_end_parts,

@@ -1,8 +1,8 @@
-"""One client connection to a segment store: frames out, replies back to whoever asked.
+"""One client connection to a segment store: sends frames and dispatches replies.
 
-Many requests share a connection. A reply finds its way by request id: `request` awaits one reply, `subscribe`
-gives all replies of an id to a handler (an appender uses one id for its whole stream of blocks). When the connection
-ends, everything that waits fails with `ConnectionLostError`: the outcome of those requests is unknown.
+Many requests share a connection. Replies are matched by request id: `request` awaits one reply, `subscribe`
+passes all replies of an id to a handler (an appender uses one id for its whole stream of blocks). When the connection
+ends, all pending requests fail with `ConnectionLostError`: their outcome is unknown.
 
 Source: wire protocol specification 1.5 (Hello), 1.6 (request ids), 3.8 (keep-alive).
 """
@@ -24,7 +24,7 @@ from penstock.wire.framing import FrameReceiver
 
 _log = logging.getLogger(__name__)
 
-#: Wire version of this client, and the oldest it can talk to.
+#: Wire version of this client, and the oldest that it supports.
 WIRE_VERSION = 17
 WIRE_VERSION_OLDEST = 5
 
@@ -36,12 +36,13 @@ class ConnectionSettings:
     Attributes:
         connect_timeout_s: TCP (and TLS) connect plus the exchange of Hello.
         request_timeout_s: one request to its reply, unless the request says otherwise.
-        keepalive_interval_s: a KeepAlive is sent when nothing was received for so long; a second interval without any
-            byte ends the connection. So a connection that a firewall drops without a word is replaced after twice the
-            interval. Time in which this process did not run does not count.
+        keepalive_interval_s: a KeepAlive is sent after this long without a received byte; a second such interval
+            ends the connection. So a connection that a firewall drops silently is replaced after twice the
+            interval. Time in which this process was suspended does not count.
         write_buffer_bytes_max: bytes waiting in the socket before `is_writable` turns False.
         request_count_max: requests waiting for replies at one time.
-        close_timeout_s: how long closing waits for the server to end its side in order; then the connection is dropped.
+        close_timeout_s: how long closing waits for the server to close its side cleanly; then the connection is
+        dropped.
     """
 
     connect_timeout_s: float = 5.0
@@ -53,20 +54,20 @@ class ConnectionSettings:
 
 
 class ReplyHandler(Protocol):
-    """Gets every reply of one request id. Both calls happen in the event loop and must not block."""
+    """Receives every reply of one request id. Both calls happen in the event loop and must not block."""
 
     def on_reply(self, reply: WireCommand) -> None:
-        """Take a reply. Buffers in it belong to the handler."""
+        """Handle a reply. Buffers in it belong to the handler."""
 
     def on_connection_lost(self, error: ConnectionLostError) -> None:
         """The connection has ended; no more replies come."""
 
     def on_writable(self) -> None:
-        """The connection takes data again after it was not writable."""
+        """The connection is writable again."""
 
 
 class WireConnection(asyncio.BufferedProtocol):
-    """A connection that has exchanged Hello. Make one with `open_connection`."""
+    """A connection that has exchanged Hello. Create it with `open_connection`."""
 
     def __init__(self, address: str, settings: ConnectionSettings) -> None:
         #: ``host:port``, for messages.
@@ -89,7 +90,7 @@ class WireConnection(asyncio.BufferedProtocol):
         #: The lower of both sides' wire versions.
         self.wire_version: int = WIRE_VERSION
 
-    # -- asking -------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -98,7 +99,7 @@ class WireConnection(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """False while the socket's buffer is full; a handler is told by `on_writable` when that ends."""
+        """False while the socket's buffer is full; `on_writable` of the handlers reports the end of that."""
         return self._is_writable
 
     @property
@@ -107,7 +108,7 @@ class WireConnection(asyncio.BufferedProtocol):
         return len(self._futures) + len(self._handlers)
 
     def next_request_id(self) -> int:
-        """Return an id that no other request of this connection has."""
+        """Return an id that no other request of this connection uses."""
         self._last_request_id += 1
         return self._last_request_id
 
@@ -159,14 +160,14 @@ class WireConnection(asyncio.BufferedProtocol):
         self._handlers[request_id] = handler
 
     def unsubscribe(self, request_id: int) -> None:
-        """End a subscription; fine if there is none."""
+        """End a subscription; no error if there is none."""
         self._handlers.pop(request_id, None)
 
     async def close(self) -> None:
-        """Close the connection and wait until it is down. What still waits fails with `ConnectionLostError`.
+        """Close the connection and wait until it is closed. Pending requests fail with `ConnectionLostError`.
 
-        What could not be sent yet is dropped, for whoever wanted it sent has just been told that it may not be done. So
-        a server that takes nothing, or does not answer the end of TLS, holds nobody for longer than `close_timeout_s`.
+        Unsent data are dropped, because their callers have just been told that the outcome is unknown. So a server that
+        reads nothing, or does not answer the end of TLS, delays the close by `close_timeout_s` at most.
         """
         if self._transport is None:
             return
@@ -190,7 +191,7 @@ class WireConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     async def exchange_hello(self) -> None:
-        """Send Hello, check the server's. Raises `ProtocolError` when the versions do not meet."""
+        """Send Hello, check the server's. Raises `ProtocolError` when the version ranges do not overlap."""
         self.send(Hello(high=WIRE_VERSION, low=WIRE_VERSION_OLDEST))
         hello = await self._hello
         if hello.low > WIRE_VERSION or hello.high < WIRE_VERSION_OLDEST:
@@ -254,7 +255,7 @@ class WireConnection(asyncio.BufferedProtocol):
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _tell_broken(self, error: ProtocolError) -> None:
-        """Log that the server does not keep to the protocol."""
+        """Log that the server violates the protocol."""
         _log.warning("%s: dropping the connection: %s", self.address, error)
 
     def _dispatch(self, reply: WireCommand) -> None:
@@ -269,10 +270,10 @@ class WireConnection(asyncio.BufferedProtocol):
                 if not future.done():
                     future.set_result(reply)
                 return
-            # The asker was cancelled or ran out of time; whether the request took effect is its business.
+            # The caller was cancelled or timed out, and treats the outcome as unknown.
             _log.debug("%s: a late %s for request %d", self.address, type(reply).__name__, request_id)
         elif isinstance(reply, KeepAlive):
-            pass  # Any byte shows that the server is there.
+            pass  # Any byte shows that the server is alive.
         elif isinstance(reply, Hello):
             if not self._hello.done():
                 self._hello.set_result(reply)
@@ -288,7 +289,7 @@ class WireConnection(asyncio.BufferedProtocol):
         interval_s = self._settings.keepalive_interval_s
         now_s = self._loop.time()
         if now_s - due_s > interval_s / 4:
-            # This process did not run when the check was due. Bytes of the server may wait in the socket.
+            # This process was suspended when the check was due. Bytes of the server may wait in the socket.
             self._check_alive_at(now_s + interval_s)
             return
         if self._received_s + interval_s > due_s:
@@ -324,7 +325,7 @@ class WireConnection(asyncio.BufferedProtocol):
                 future.set_exception(self._lost())
         if not self._hello.done():
             self._hello.set_exception(self._lost())
-            self._hello.exception()  # Marks it as seen: `exchange_hello` may not be waiting yet.
+            self._hello.exception()  # Marks it as retrieved: `exchange_hello` may not be waiting yet.
         for handler in handlers.values():
             handler.on_connection_lost(error)
 
@@ -340,9 +341,9 @@ async def open_connection(
     """Connect to a segment store and exchange Hello.
 
     Raises:
-        ConnectionLostError: no connection within `connect_timeout_s`, or it ended during Hello. Nothing was asked
-            of the server yet, so a retry is safe.
-        ProtocolError: the server's versions do not meet this client's.
+        ConnectionLostError: no connection within `connect_timeout_s`, or it ended during Hello. No request was sent
+            yet, so a retry is safe.
+        ProtocolError: the server's versions do not overlap with this client's.
     """
     loop = asyncio.get_running_loop()
     address = f"{host}:{port}"

@@ -1,13 +1,13 @@
-"""The kinds of field a wire command is made of, as annotations.
+"""The kinds of fields of wire commands, as annotations.
 
-A command is a dataclass whose fields stand in wire order; each field's annotation says how it is laid out::
+A command is a dataclass with its fields in wire order; each field's annotation defines its encoding::
 
     request_id: I64
     segment: Text
     offset: I64 = -1        # a default means: may be missing at the end of the payload
 
-All numbers are big endian. A kind writes to the end of a bytearray and reads from a payload at a position. Reading
-never believes a count: it is checked against the bytes that are there before anything is allocated.
+All numbers are big endian. A kind writes to the end of a bytearray and reads from a payload at a position. A count is
+never trusted: it is checked against the bytes available before anything is allocated.
 
 Source: wire protocol specification, section 1.3.
 """
@@ -29,7 +29,7 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _U16 = struct.Struct(">H")
 _KEY_HEAD = struct.Struct(">ii")
-#: Behind a key, before a value: the version of the key, and both lengths of the value.
+#: Between a key and a value: the version of the key, and both lengths of the value.
 _VALUE_HEAD = struct.Struct(">qii")
 _ATTRIBUTE_UPDATE = struct.Struct(">16sbqq")
 _CHUNK_HEAD = struct.Struct(">qqq")
@@ -44,7 +44,7 @@ UUID_LENGTH = 16
 MERGE_SOURCES_MAX = 1000
 #: Bytes of the names of these sources, together with their lengths.
 MERGE_SOURCES_BYTES_MAX = 1024 * 1024
-#: Bytes of those that are not ASCII, which names of Pravega never are. Modified UTF-8 costs up to 0.25 us per byte.
+#: Bytes of those names that are not ASCII; Pravega's are all ASCII. Modified UTF-8 costs up to 0.25 us per byte.
 MERGE_SOURCES_NON_ASCII_BYTES_MAX = 16 * 1024
 #: Attribute updates of one merge. A controller sends a few.
 ATTRIBUTE_UPDATES_MAX = 1000
@@ -61,11 +61,11 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class FieldKind:
-    """How one field is laid out.
+    """The encoding of one field.
 
-    `length_min` is what must remain of a payload for an optional field to count as present, in bytes. `write` appends a
-    value; `read` returns a value and the position after it, and raises `ProtocolError` or `struct.error`. Values
-    have the type that the kind is annotated to, which is why they are `Any` here.
+    `length_min` is the number of bytes that must remain of a payload for an optional field to count as present. `write`
+    appends a value; `read` returns a value and the position after it, and raises `ProtocolError` or `struct.error`.
+    Values have the type that the kind is annotated to, which is why they are `Any` here.
     """
 
     length_min: int
@@ -76,7 +76,7 @@ class FieldKind:
 
 
 class TableKey(NamedTuple):
-    """A key, never empty, with the version it must have (or `VERSION_ANY`, `VERSION_ABSENT`), or that it has.
+    """A key, never empty, with its actual version or the expected one (or `VERSION_ANY`, `VERSION_ABSENT`).
 
     A tuple because one request may have thousands of them.
     """
@@ -88,7 +88,7 @@ class TableKey(NamedTuple):
 class TableKeyValue(NamedTuple):
     """A key, never empty, its version as in `TableKey`, and its value, which may be empty.
 
-    A tuple, since pages of scans have one per entry.
+    A tuple because pages of scans have one per entry.
     """
 
     key: bytes
@@ -143,7 +143,7 @@ def data_length(data: Buffer | Sequence[Buffer]) -> int:
 
 
 def data_joined(data: Buffer | Sequence[Buffer]) -> Buffer:
-    """Return `data` as one buffer: itself if it is one, else the parts put together (a copy if there are several)."""
+    """Return `data` as one buffer: itself if it is one, else the parts joined (a copy if there are several)."""
     if isinstance(data, bytes | bytearray | memoryview):
         return data
     return data[0] if len(data) == 1 else b"".join(data)
@@ -160,7 +160,7 @@ def _fixed(layout: struct.Struct) -> FieldKind:
 
 
 def _read_bool(payload: memoryview, position: int) -> tuple[bool, int]:
-    # Any byte but zero is true, as Java reads it.
+    # Any byte but zero is true, as in Java.
     return _I8.unpack_from(payload, position)[0] != 0, position + 1
 
 
@@ -326,7 +326,7 @@ def _entry_head(key_length: int) -> struct.Struct:
 
 
 def _write_entries(out: bytearray, entries: Sequence[TableKeyValue]) -> None:
-    """Write entries, as so many calls of `_write_entry` do."""
+    """Write entries, as repeated calls of `_write_entry` do."""
     key_length = 0
     pack: Callable[..., bytes] = _KEY_HEAD.pack
     for entry in entries:
@@ -344,7 +344,7 @@ def _write_entries(out: bytearray, entries: Sequence[TableKeyValue]) -> None:
 def _read_keys(payload: memoryview, position: int, count: int) -> tuple[list[TableKey], int]:
     """Read `count` keys, as `count` calls of `_read_key` do.
 
-    `_read_key` reads a key that is not valid here, and raises its error.
+    An invalid key is passed to `_read_key`, which raises the error.
     """
     data = payload.tobytes()
     room = len(data) - _I64.size
@@ -367,7 +367,7 @@ def _read_keys(payload: memoryview, position: int, count: int) -> tuple[list[Tab
 def _read_entries(payload: memoryview, position: int, count: int) -> tuple[list[TableKeyValue], int]:
     """Read `count` entries, as `count` calls of `_read_entry` do. Table scans spend most of their time here.
 
-    `_read_entry` reads an entry that is not valid here, and raises its error.
+    An invalid entry is passed to `_read_entry`, which raises the error.
     """
     data = payload.tobytes()
     whole = len(data)
@@ -455,10 +455,10 @@ def _list_of(
     read_elements: Callable[[memoryview, int, int], tuple[list[_Value], int]] | None = None,
     write_elements: Callable[[bytearray, Sequence[_Value]], None] | None = None,
 ) -> FieldKind:
-    """Make the kind of an i32 count and as many elements, each of at least `element_length_min` bytes.
+    """Return the kind of an i32 count followed by as many elements, each of at least `element_length_min` bytes.
 
     A list of more than `count_max` elements is neither written nor read: the count is checked before any element is.
-    `read_elements`, `write_elements`: read and write many of them at once, if there is a faster way.
+    `read_elements`, `write_elements`: faster functions for many elements at once, if available.
     """
 
     def write(out: bytearray, values: Sequence[_Value]) -> None:

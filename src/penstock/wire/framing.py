@@ -1,11 +1,11 @@
-"""The receive side of a connection: bytes in, whole frames out.
+"""The receive side of a connection: splits received bytes into frames.
 
 Frames are cut out of one receive buffer without copying. The buffer starts small and grows when reads fill it, so that
-thousands of idle connections cost little and a busy one reads much at a time. A frame longer than the buffer may
-become is received into memory of its own, which grows as bytes arrive: a peer that claims 16 MiB and sends nothing
+thousands of idle connections cost little and a busy one reads much at a time. A frame longer than the maximum buffer
+length is received into separate memory, which grows as bytes arrive: a peer that announces 16 MiB and sends nothing
 costs nothing.
 
-No I/O here: `FrameReceiver` has the shape of `asyncio.BufferedProtocol`'s two calls and can be fed by hand.
+No I/O here: `FrameReceiver` has the two methods of `asyncio.BufferedProtocol` and can be driven by a test.
 
 Source: wire protocol specification, section 1.2.
 """
@@ -18,22 +18,22 @@ from penstock.model.errors import InvalidArgumentError, ProtocolError
 from penstock.wire.codec import FRAME_LENGTH_MAX, HEADER_LENGTH
 
 _HEADER = struct.Struct(">ii")
-#: What a buffer has at first, and goes back to, in bytes.
+#: The initial length of a buffer, and its length after a trim, in bytes.
 _BUFFER_LENGTH_INITIAL = 16 * 1024
 _GROWTH_FACTOR = 4
-#: So many small reads in a row make a grown buffer small again.
+#: Number of consecutive small reads after which a grown buffer shrinks.
 _SMALL_READ_COUNT = 32
 
 
 class FrameReceiver:
-    """Cuts a stream of bytes into frames.
+    """Splits a stream of bytes into frames.
 
-    Call `get_buffer`, put bytes at its start, call `buffer_updated` with how many; again and again. After a
-    `ProtocolError` the connection can't be read any further and every call raises it again.
+    Call `get_buffer`, put bytes at its start, call `buffer_updated` with their count; repeat. After a
+    `ProtocolError` the connection cannot be read any further and every call raises it again.
 
     Args:
         frame_length_max: longest whole frame accepted, header included, in bytes.
-        buffer_length: longest the shared buffer may become, in bytes; longer frames get memory of their own.
+        buffer_length: maximum length of the shared buffer, in bytes; longer frames get separate memory.
     """
 
     __slots__ = (
@@ -65,17 +65,17 @@ class FrameReceiver:
         self._frame_length_max = frame_length_max
         self._buffer_length = buffer_length
         self._buffer = memoryview(bytearray(min(_BUFFER_LENGTH_INITIAL, buffer_length)))
-        # Bytes [_start, _end) of the buffer are received and not yet part of a frame handed out.
+        # Bytes [_start, _end) of the buffer are received and not yet part of a returned frame.
         self._start = 0
         self._end = 0
-        # The long frame under way, if any: its payload so far is [0, _own_end) of _own, _own_length when complete.
+        # The long frame in progress, if any: its payload so far is [0, _own_end) of _own, _own_length when complete.
         self._own: memoryview | None = None
         self._own_end = 0
         self._own_length = 0
         self._own_type = 0
-        # What was free in the buffer, and how much of it was given out for the next read.
+        # Free bytes of the buffer, and how many of them were lent for the next read.
         self._free = self._lent = 0
-        # Of the read whose frames are being handed out.
+        # Byte count of the read whose frames are being returned.
         self._received = 0
         self._was_filled = self._is_full = False
         self._small_reads = 0
@@ -83,27 +83,27 @@ class FrameReceiver:
 
     @property
     def incomplete_length(self) -> int:
-        """Return how many bytes of an unfinished frame were received. Not 0 at end of file: the peer broke off."""
+        """Return how many bytes of an incomplete frame were received. Not 0 at end of file: the peer broke off."""
         if self._own is not None:
             return HEADER_LENGTH + self._own_end
         return self._end - self._start
 
     @property
     def long_frame_bytes(self) -> int:
-        """Return the memory of the long frame under way, if there is one."""
+        """Return the memory of the long frame in progress, in bytes; 0 if there is none."""
         return 0 if self._own is None else len(self._own)
 
     @property
     def was_filled(self) -> bool:
-        """Whether the last read filled what it was given, so that more is likely to be there."""
+        """Whether the last read filled the memory it was given, so that more data are likely to be available."""
         return self._was_filled
 
     def get_buffer(self, length_max: int = -1) -> memoryview:
         """Return where the next bytes go: at least one byte.
 
-        No more than `length_max`, if that is above 0, unless a long frame is under way.
+        No more than `length_max`, if that is above 0, unless a long frame is in progress.
 
-        Ends the life of all payloads handed out before that are not owned: their bytes may change from here on.
+        Invalidates all payloads returned before that are not owned: their bytes may change from here on.
         """
         if self._failure is not None:
             raise self._failure
@@ -116,7 +116,7 @@ class FrameReceiver:
         else:
             buffer = self._buffer
             if self._start:
-                # What remains is part of one frame. Moving it makes room for a whole frame and a long read.
+                # The remaining bytes are part of one frame. Moving them makes space for a whole frame and a long read.
                 self._end -= self._start
                 if self._end:
                     buffer[: self._end] = buffer[self._start : self._start + self._end]
@@ -129,10 +129,10 @@ class FrameReceiver:
         return free
 
     def buffer_updated(self, count: int) -> list[tuple[int, memoryview, bool]]:
-        """Take `count` bytes that were put into the buffer; return the frames they complete, in order.
+        """Process `count` bytes that were put into the buffer; return the frames they complete, in order.
 
         Each frame is (type code, payload, owned). A payload that is not owned is valid only until the next
-        `get_buffer`: copy what is to be kept. An owned one belongs to the caller.
+        `get_buffer`: copy it to keep it. An owned one belongs to the caller.
 
         Raises:
             ProtocolError: a header with a negative length, or of a frame longer than `frame_length_max`. Whole frames
@@ -145,7 +145,7 @@ class FrameReceiver:
         return frames
 
     def received(self, count: int) -> None:
-        """Take `count` bytes that were put into the buffer; `next_frame` gives the frames, until it returns None."""
+        """Process `count` bytes that were put into the buffer; `next_frame` returns the frames, then None."""
         if self._failure is not None:
             raise self._failure
         if not 0 <= count <= self._lent:
@@ -161,7 +161,7 @@ class FrameReceiver:
             self._end += count
 
     def next_frame(self) -> tuple[int, memoryview, bool] | None:
-        """Return the next frame that is there, as `buffer_updated` does; None: it takes more bytes.
+        """Return the next complete frame, as `buffer_updated` does; None: more bytes are needed.
 
         Raises:
             ProtocolError: see `buffer_updated`; here the frames before it were returned.
@@ -192,21 +192,21 @@ class FrameReceiver:
 
     @property
     def unread(self) -> tuple[memoryview, int, int]:
-        """The buffer, and the range of it that was received and is not part of a frame handed out.
+        """The buffer, and the range of it that was received and is not part of a returned frame.
 
-        Whoever reads frames there by himself says so with `skip_to`; they are as valid as those handed out. Empty
-        while a long frame is under way.
+        A caller that parses frames there itself reports that by `skip_to`; they are valid as long as returned ones.
+        Empty while a long frame is in progress.
         """
         return self._buffer, self._start, self._end
 
     def skip_to(self, position: int) -> None:
-        """Go on at `position`, which is the end of a whole frame in the range of `unread`."""
+        """Continue at `position`, which is the end of a whole frame in the range of `unread`."""
         self._start = position
 
     def trim(self) -> None:
-        """Make the buffer small again, if no frame is under way. For connections that have been idle for a while."""
+        """Shrink the buffer, if no frame is in progress. For connections that have been idle for a while."""
         if self._start == self._end and self._own is None and len(self._buffer) > _BUFFER_LENGTH_INITIAL:
-            # Payloads handed out keep the old memory alive; nothing is pulled from under them.
+            # Returned payloads keep the old memory alive, so they stay valid.
             self._buffer = memoryview(bytearray(min(_BUFFER_LENGTH_INITIAL, self._buffer_length)))
             self._start = self._end = self._lent = self._small_reads = 0
 

@@ -1,4 +1,4 @@
-"""How any command is written and read, from the declaration of its fields.
+"""Encoding and decoding of any command, by the declaration of its fields.
 
 Source: wire protocol specification, sections 1.3 and 1.4.
 """

@@ -1,7 +1,6 @@
-"""What is said in `GetStatistics` and `StatisticsTold`: JSON, described in ``docs/statistics.md``.
+"""The payloads of `GetStatistics` and `StatisticsTold`: JSON, described in ``docs/statistics.md``.
 
-Fields that are not known are skipped, and what is added later has a default: the two sides may be of different
-releases.
+Unknown fields are ignored, and fields added later have defaults: the two sides may be of different releases.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import msgspec
 from penstock.model.errors import InvalidArgumentError, ProtocolError
 
 VERSION = 1
-#: A question has a cursor for each container; that for two thousand is shorter.
+#: A question has a cursor for each container; one for two thousand containers is shorter.
 QUESTION_BYTES_MAX = 64 * 1024
-#: Segments in one answer, whatever is asked for: some milliseconds of work.
+#: Maximum number of segments in one answer: some milliseconds of work.
 SEGMENTS_MAX = 2000
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """Up to where somebody knows a container's segments, in the life that has this epoch and began then.
+    """The position up to which a client knows a container's segments, in the run of the container with this epoch.
 
-    A log in memory has the same epoch again after a restart, hence `created_ms`. Of another life they know nothing.
+    A log in memory has the same epoch again after a restart, hence `created_ms`. A cursor of another run is ignored.
     """
 
     epoch: int = 0
@@ -29,10 +28,10 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AdviceQuestion(msgspec.Struct, frozen=True):
-    """Which segments are too hot or too cold? See `ScaleAdvisor.scale_advice`.
+    """A request for the segments that are too hot or too cold. See `ScaleAdvisor.scale_advice`.
 
     Attributes:
-        container: id of the container asked about.
+        container: id of the container.
         segments: full names of segments of it; None: all.
     """
 
@@ -50,12 +49,12 @@ class AdviceRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TablesQuestion(msgspec.Struct, frozen=True):
-    """Which table segments have names that begin and end so?
+    """A request for the table segments whose names have a prefix and a suffix.
 
     Attributes:
-        container: id of the container asked about.
+        container: id of the container.
         begin, end: of the full names.
-        after: of the answer before; "": from the start.
+        after: of the previous answer; "": from the start.
     """
 
     container: int
@@ -72,14 +71,14 @@ class TablesPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What somebody wants to know.
+    """A request for statistics.
 
     Attributes:
         cursors: by container id; the answer has the segments with news since then. Missing: all that are remembered.
-        containers: ids of the containers asked about; None: all that run there.
-        segment_count_max: segments in the answer at most; 0: none.
-        advice: what is asked about scaling; None: nothing.
-        tables: which tables are asked for; None: none.
+        containers: ids of the requested containers; None: all that run there.
+        segment_count_max: maximum number of segments in the answer; 0: none.
+        advice: the request for scaling advice; None: none.
+        tables: the request for tables; None: none.
     """
 
     version: int = VERSION
@@ -91,15 +90,15 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True):
-    """A segment that got data, or has gone.
+    """A segment that received data, or was sealed or deleted.
 
     Attributes:
         name: full name.
-        length_bytes: offset behind its last byte.
-        event_count, byte_count: what it got since the container began to watch it.
-        last_event_count, last_byte_count: of those, what the last look found that found anything, ...
-        measured_s: ... and when that was, on the store's clock.
-        is_gone: sealed or deleted; it gets nothing more.
+        length_bytes: its length.
+        event_count, byte_count: received since the container began to measure it.
+        last_event_count, last_byte_count: received up to the last measurement that found any, ...
+        measured_s: ... and the time of that, on the store's clock.
+        is_gone: sealed or deleted; it receives nothing more.
     """
 
     name: str
@@ -113,19 +112,19 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ContainerReport(msgspec.Struct, frozen=True):
-    """A container that runs.
+    """A running container.
 
     Attributes:
-        epoch: of its log, other for each life.
-        measured_s: the last look, on the store's clock; and `interval_s` before that the one before.
-        oldest_s: segments without data since then are not remembered; 0: all are that got any.
+        epoch: of its log, different for each run.
+        measured_s: time of the last measurement, on the store's clock; the previous one was `interval_s` before.
+        oldest_s: segments without data since then are not remembered; 0: all that received any are.
         segment_count: those remembered.
         active_segment_count: segments in memory, the container's own included.
-        event_count, byte_count: since its start; `last_event_count`, `last_byte_count`: of the last look.
+        event_count, byte_count: since its start; `last_event_count`, `last_byte_count`: of the last measurement.
         events_per_s, bytes_per_s: averages over the last 2, 5, 10, 20 minutes.
         log_bytes, is_log_long, backlog_bytes, backlog_operations, held_append_count: see `ContainerStatistics`.
         outstanding_bytes: accepted and not yet synced to the log.
-        segments: those with news since the cursor, in the order of the news, as far as there was room.
+        segments: those with news since the cursor, in the order of the news, up to the maximum.
         cursor: for the next question.
         is_complete: whether there are no more since the cursor.
     """
@@ -160,12 +159,12 @@ class StoreReport(msgspec.Struct, frozen=True):
     Attributes:
         container_count: containers of the whole cluster.
         resident_bytes: memory of the process; 0: unknown.
-        cache_bytes, cache_bytes_max: use and limit of the cache; `cache_lacking_bytes` of it cannot go, because
-            long-term storage lacks them.
+        cache_bytes, cache_bytes_max: use and limit of the cache; `cache_lacking_bytes` of it cannot be evicted, because
+            they are not in long-term storage yet.
         storage_problem: why long-term storage cannot be used now.
-        failures: why containers that should run do not, by their ids.
-        advice: about scaling, if it was asked for; None: it was not, or the store knows of no such thing.
-        tables: likewise, names of tables.
+        failures: why assigned containers do not run, by their ids.
+        advice: scaling advice; None: it was not requested, or the store does not support it.
+        tables: the same, for names of tables.
         full_disk: why users' writes are held or refused for want of space; None: they are not.
     """
 
@@ -184,12 +183,12 @@ class StoreReport(msgspec.Struct, frozen=True):
 
 
 def encode_message(message: Question | StoreReport) -> bytes:
-    """Return a message as it travels."""
+    """Encode a message."""
     return msgspec.json.encode(message)
 
 
 def decode_question(data: bytes) -> Question:
-    """Read a question. Raises `InvalidArgumentError`."""
+    """Decode a question. Raises `InvalidArgumentError`."""
     if len(data) > QUESTION_BYTES_MAX:
         raise InvalidArgumentError(f"a question about statistics of {len(data)} bytes; up to {QUESTION_BYTES_MAX} do")
     try:
@@ -202,7 +201,7 @@ def decode_question(data: bytes) -> Question:
 
 
 def decode_report(data: bytes) -> StoreReport:
-    """Read an answer. Raises `ProtocolError`."""
+    """Decode an answer. Raises `ProtocolError`."""
     try:
         report = msgspec.json.decode(data, type=StoreReport)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,8 +1,8 @@
-"""Straight-line encoders and decoders of the commands that carry the load.
+"""Straight-line encoders and decoders of the most frequent commands.
 
-They do what `penstock.wire.layout` does from the declarations, several times faster, and are tested against it. Each
-decoder handles the full and well-formed form only. Anything else (a missing optional field, a length that does not
-fit) it leaves to the declared layout, which fills in the default or says what is wrong.
+They do the same as `penstock.wire.layout` does from the declarations, several times faster, and are tested against it.
+Each decoder handles only the complete and well-formed form. Anything else (a missing optional field, a length that
+does not fit) is left to the declared layout, which fills in the default or raises the error.
 
 Source: wire protocol specification, sections 2.2 and 2.3.
 """
@@ -140,7 +140,7 @@ def decode_segment_read(payload: memoryview) -> WireCommand:
 
 
 def _plain_text(encoded: memoryview) -> str | None:
-    """Decode UTF-8, or return None where the slow way has to look closer."""
+    """Decode UTF-8, or return None where the slow path has to decode it."""
     try:
         return str(encoded, "utf-8")
     except UnicodeDecodeError:
@@ -205,9 +205,9 @@ def encode_data_appended(command: DataAppended) -> bytes:
 def data_appended_frame(
     writer_id: bytes, event_number: int, previous_event_number: int, request_id: int, write_offset: int
 ) -> bytes:
-    """Return a `DataAppended` frame without a command: a server sends one for each of very many appends.
+    """Return a `DataAppended` frame without creating a command: a server sends one for each of very many appends.
 
-    `writer_id` has 16 bytes, numbers are in their range: they come out of a decoded command, or count bytes.
+    `writer_id` has 16 bytes, numbers are in their range: they come from a decoded command, or are byte counts.
     """
     return _DATA_APPENDED_FRAME.pack(
         _DATA_APPENDED_TYPE,

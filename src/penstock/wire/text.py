@@ -37,7 +37,7 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(encoded: bytes | bytearray | memoryview) -> str:
-    """Decode plain UTF-8, or else modified UTF-8. What either client sends is read as it was meant.
+    """Decode plain UTF-8, or else modified UTF-8, so that the texts of all clients are decoded correctly.
 
     Raises:
         ProtocolError: the bytes are neither.

@@ -15,7 +15,7 @@ from penstock.wire.fields import I32, I64, StorageChunks, Text
 
 @dataclass(frozen=True, slots=True)
 class FlushToStorage(Request):
-    """Move all that a container holds to long-term storage."""
+    """Flush everything in a container to long-term storage."""
 
     TYPE: ClassVar[int] = -3
 
@@ -35,7 +35,7 @@ class StorageFlushed(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ListStorageChunks(Request):
-    """Ask for the chunks of a segment in long-term storage."""
+    """Request the chunks of a segment in long-term storage."""
 
     TYPE: ClassVar[int] = -5
 
@@ -46,7 +46,7 @@ class ListStorageChunks(Request):
 
 @dataclass(frozen=True, slots=True)
 class StorageChunksListed(Reply):
-    """Tell the chunks of a segment, in order."""
+    """Return the chunks of a segment, in order."""
 
     TYPE: ClassVar[int] = -6
 

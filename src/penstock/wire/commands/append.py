@@ -18,7 +18,7 @@ from penstock.wire.fields import I32, I64, BulkData, BulkParts, BulkRest, EventF
 
 @dataclass(frozen=True, slots=True)
 class SetupAppend(Request):
-    """Ask to append to a segment on this connection; answered by `AppendSetup`."""
+    """Set up a writer of a segment on this connection; answered by `AppendSetup`."""
 
     TYPE: ClassVar[int] = 1
 
@@ -30,7 +30,7 @@ class SetupAppend(Request):
 
 @dataclass(frozen=True, slots=True)
 class AppendSetup(Reply):
-    """Tell a writer the last event number stored for it; -2**63 if it is new."""
+    """Return the last event number stored for a writer; -2**63 if it is new."""
 
     TYPE: ClassVar[int] = 2
 
@@ -42,7 +42,7 @@ class AppendSetup(Reply):
 
 @dataclass(frozen=True, slots=True)
 class AppendBlock(WireCommand):
-    """Carry the whole events of an append (Java clients); `AppendBlockEnd` follows and is what gets answered.
+    """Carry the whole events of an append (Java clients); the `AppendBlockEnd` that follows is acknowledged.
 
     The reference codec leaves `data` out of the frame and sends them after it. Here they are part of the frame, as
     they are on the wire.
@@ -133,7 +133,7 @@ class ConditionalCheckFailed(Reply):
 
 @dataclass(frozen=True, slots=True)
 class CreateTransientSegment(Request):
-    """Create a segment for a large event; the `SegmentCreated` that answers carries the name made up for it."""
+    """Create a segment for a large event; the `SegmentCreated` reply carries its generated name."""
 
     TYPE: ClassVar[int] = 40
 

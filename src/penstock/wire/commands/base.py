@@ -1,4 +1,4 @@
-"""What wire commands have in common."""
+"""The base classes of wire commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class WireCommand:
     bytes, but not a sequence of buffers; decoded lists are tuples, which equal no Python list.
     """
 
-    #: The type code that leads the frame.
+    #: The type code at the start of the frame.
     TYPE: ClassVar[int]
 
 
@@ -31,7 +31,7 @@ class Request(WireCommand):
 
 
 class Reply(WireCommand):
-    """A command to a client that has the request id of what it answers."""
+    """A command to a client, with the request id of the request that it answers."""
 
     __slots__ = ()
 

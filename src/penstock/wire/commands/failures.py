@@ -1,6 +1,6 @@
-"""Replies that say why a request was not done.
+"""Replies to requests that failed.
 
-`stack` is for people; keep it empty or ASCII, the Rust client can't read anything else that Java writes.
+`stack` is for people; keep it empty or ASCII, because the Rust client cannot decode other text as Java encodes it.
 
 Source: wire protocol specification, section 2.6.
 """
@@ -13,22 +13,22 @@ from typing import ClassVar
 from penstock.wire.commands.base import Reply
 from penstock.wire.fields import I32, I64, Text, Uuid
 
-#: Begins the text of a `WrongHost` that is about a full disk.
+#: Prefix of the text of a `WrongHost` that reports a full disk.
 NO_ROOM = "StorageFullError: "
-#: Begins the text of a `WrongHost` that is about a limit which is reached at the moment.
+#: Prefix of the text of a `WrongHost` that reports a limit which is reached at the moment.
 BUSY = "SegmentStoreBusyError: "
-#: Begins the text of an `ErrorMessage` about a read of a table whose reply would not fit into a frame.
+#: Prefix of the text of an `ErrorMessage` about a read of a table whose reply would not fit into a frame.
 READ_TOO_LONG = "TableReadTooLongError: "
-#: Begins the text of an `ErrorMessage` that refuses a layout of chunks: so many are leased already. Nothing was done.
+#: Prefix of the text of an `ErrorMessage` that refuses a chunk layout because of too many leases. Nothing was done.
 TOO_MANY_LEASES = "TooManyLeasesError: "
 
 
 @dataclass(frozen=True, slots=True)
 class WrongHost(Reply):
-    """Say that the segment's container is not here. `correct_host` is empty when unknown.
+    """The segment's container is not on this server. `correct_host` is empty when unknown.
 
-    With a `stack` that begins with `NO_ROOM` or `BUSY` it is here, and has no room for what was asked: nothing was
-    done, and the same may be asked again. Clients that know nothing of this ask again all the same.
+    With a `stack` that begins with `NO_ROOM` or `BUSY` it is here, but lacks the resources for the request: nothing was
+    done, and the request may be repeated. Clients that do not know these prefixes retry in any case.
     """
 
     TYPE: ClassVar[int] = 50
@@ -41,7 +41,7 @@ class WrongHost(Reply):
 
 @dataclass(frozen=True, slots=True)
 class SegmentIsSealed(Reply):
-    """Say that the segment is sealed. `offset`: the one asked for, or an append's event number."""
+    """The segment is sealed. `offset`: the requested one, or an append's event number."""
 
     TYPE: ClassVar[int] = 51
 
@@ -53,7 +53,7 @@ class SegmentIsSealed(Reply):
 
 @dataclass(frozen=True, slots=True)
 class SegmentAlreadyExists(Reply):
-    """Say that there is such a segment."""
+    """The segment exists already."""
 
     TYPE: ClassVar[int] = 52
 
@@ -64,7 +64,7 @@ class SegmentAlreadyExists(Reply):
 
 @dataclass(frozen=True, slots=True)
 class NoSuchSegment(Reply):
-    """Say that there is no such segment. `offset`: the one asked for by a read."""
+    """The segment does not exist. `offset`: the one requested by a read."""
 
     TYPE: ClassVar[int] = 53
 
@@ -76,7 +76,7 @@ class NoSuchSegment(Reply):
 
 @dataclass(frozen=True, slots=True)
 class InvalidEventNumber(Reply):
-    """Say that another connection wrote with this writer id; the connection is closed after it."""
+    """Another connection has written with this writer id; the connection is closed afterwards."""
 
     TYPE: ClassVar[int] = 55
 
@@ -88,7 +88,7 @@ class InvalidEventNumber(Reply):
 
 @dataclass(frozen=True, slots=True)
 class SegmentIsTruncated(Reply):
-    """Say that `offset` lies before `start_offset`."""
+    """`offset` lies before `start_offset`."""
 
     TYPE: ClassVar[int] = 56
 
@@ -101,7 +101,7 @@ class SegmentIsTruncated(Reply):
 
 @dataclass(frozen=True, slots=True)
 class OperationUnsupported(Reply):
-    """Say that this server can't do it, or not for this kind of segment."""
+    """This server does not support the request, or not for this kind of segment."""
 
     TYPE: ClassVar[int] = 57
 
@@ -112,7 +112,7 @@ class OperationUnsupported(Reply):
 
 @dataclass(frozen=True, slots=True)
 class AuthTokenCheckFailed(Reply):
-    """Say that the token is not good. `error_code`: -1 unspecified, 0 check failed, 1 expired."""
+    """The token is not valid. `error_code`: -1 unspecified, 0 check failed, 1 expired."""
 
     TYPE: ClassVar[int] = 60
 
@@ -123,9 +123,9 @@ class AuthTokenCheckFailed(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ErrorMessage(Reply):
-    """Say something else. `error_code`: -1 unspecified, 0 illegal argument.
+    """Any other error. `error_code`: -1 unspecified, 0 illegal argument.
 
-    A `message` that begins with `READ_TOO_LONG` answers a `ReadTable`: the same keys may be asked for, fewer at a time.
+    A `message` that begins with `READ_TOO_LONG` answers a `ReadTable`: the same keys may be read in smaller requests.
     """
 
     TYPE: ClassVar[int] = 61
@@ -138,7 +138,7 @@ class ErrorMessage(Reply):
 
 @dataclass(frozen=True, slots=True)
 class TableSegmentNotEmpty(Reply):
-    """Say that the table still holds keys."""
+    """The table is not empty."""
 
     TYPE: ClassVar[int] = 80
 
@@ -149,7 +149,7 @@ class TableSegmentNotEmpty(Reply):
 
 @dataclass(frozen=True, slots=True)
 class TableKeyDoesNotExist(Reply):
-    """Say that a key that was to have a version does not exist."""
+    """A key for which the request expects a version does not exist."""
 
     TYPE: ClassVar[int] = 81
 
@@ -160,7 +160,7 @@ class TableKeyDoesNotExist(Reply):
 
 @dataclass(frozen=True, slots=True)
 class TableKeyBadVersion(Reply):
-    """Say that a key has another version."""
+    """A key has another version than the request expects."""
 
     TYPE: ClassVar[int] = 82
 

@@ -1,6 +1,6 @@
-"""Penstock's own addition for administrators: images of containers, from which a store is built. See docs/recovery.md.
+"""Penstock's own addition for administrators: images of containers, to restore a store from. See docs/recovery.md.
 
-Only the administrator's port answers it. As to types see `statistics`.
+Served only on the administrator's port. For the type codes see `statistics`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.wire.fields import I32, I64, Bytes, Text
 
 @dataclass(frozen=True, slots=True)
 class GetContainerImage(Request):
-    """Ask for an image of a container as it is now. The answer comes in parts."""
+    """Request an image of a container as it is now. The answer has several parts."""
 
     TYPE: ClassVar[int] = 0x50530007
 
@@ -25,9 +25,9 @@ class GetContainerImage(Request):
 
 @dataclass(frozen=True, slots=True)
 class ContainerImagePart(Reply):
-    """Tell a part of it: the bytes from `offset` on, of `length` in all. The last part ends there.
+    """One part of an image: the bytes from `offset`, out of `length` in all. The last part ends there.
 
-    `cluster_id`: whose container it is.
+    `cluster_id`: the cluster of the container.
     """
 
     TYPE: ClassVar[int] = 0x50530008

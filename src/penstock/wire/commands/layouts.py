@@ -1,7 +1,7 @@
-"""Penstock's own addition to the protocol: which chunks hold a segment. See ``docs/direct-reads.md``.
+"""Penstock's own addition to the protocol: the chunks that hold a segment. See ``docs/direct-reads.md``.
 
-Pravega has no such commands, nor have segment stores of before: they close a connection over which they hear a type
-that they do not know. So these travel over a connection of their own.
+Pravega has no such commands, and neither do earlier segment stores: they close a connection on which they receive an
+unknown type. So these commands use a separate connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.wire.fields import I64, Bytes, Text
 
 @dataclass(frozen=True, slots=True)
 class GetChunkLayout(Request):
-    """Ask which chunks hold a range of a segment. `question`: see `penstock.wire.chunk_layouts.LayoutQuestion`."""
+    """Request the chunks of a range of a segment. `question`: see `penstock.wire.chunk_layouts.LayoutQuestion`."""
 
     TYPE: ClassVar[int] = 0x50530003
 
@@ -27,7 +27,7 @@ class GetChunkLayout(Request):
 
 @dataclass(frozen=True, slots=True)
 class ChunkLayoutTold(Reply):
-    """Tell it. `page`: see `penstock.wire.chunk_layouts.LayoutPage`."""
+    """Return the chunks. `page`: see `penstock.wire.chunk_layouts.LayoutPage`."""
 
     TYPE: ClassVar[int] = 0x50530004
 
@@ -37,7 +37,7 @@ class ChunkLayoutTold(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ReturnChunkLease(Request):
-    """Give a lease of a layout of `segment` back, whatever became of the segment."""
+    """Return a lease of a layout of `segment`, even if the segment no longer exists."""
 
     TYPE: ClassVar[int] = 0x50530005
 
@@ -50,7 +50,7 @@ class ReturnChunkLease(Request):
 
 @dataclass(frozen=True, slots=True)
 class ChunkLeaseReturned(Reply):
-    """Say that there is no such lease any more."""
+    """Confirm that the lease no longer exists."""
 
     TYPE: ClassVar[int] = 0x50530006
 

@@ -82,7 +82,7 @@ class SegmentDeleted(Reply):
 
 @dataclass(frozen=True, slots=True)
 class UpdateSegmentPolicy(Request):
-    """Change the rate that a segment's load is measured against."""
+    """Change the target rate of a segment."""
 
     TYPE: ClassVar[int] = 32
 
@@ -105,7 +105,7 @@ class SegmentPolicyUpdated(Reply):
 
 @dataclass(frozen=True, slots=True)
 class TruncateSegment(Request):
-    """Forget the bytes before `truncation_offset`."""
+    """Drop the bytes before `truncation_offset`."""
 
     TYPE: ClassVar[int] = 38
 

@@ -48,7 +48,7 @@ class SegmentRead(Reply):
 
 @dataclass(frozen=True, slots=True)
 class GetStreamSegmentInfo(Request):
-    """Ask for the state of a segment."""
+    """Request the state of a segment."""
 
     TYPE: ClassVar[int] = 11
 
@@ -59,7 +59,7 @@ class GetStreamSegmentInfo(Request):
 
 @dataclass(frozen=True, slots=True)
 class StreamSegmentInfo(Reply):
-    """Tell the state of a segment. Offsets in bytes; `last_modified` in ms since the epoch."""
+    """Return the state of a segment. Offsets in bytes; `last_modified` in ms since the epoch."""
 
     TYPE: ClassVar[int] = 12
 
@@ -75,7 +75,7 @@ class StreamSegmentInfo(Reply):
 
 @dataclass(frozen=True, slots=True)
 class GetSegmentAttribute(Request):
-    """Ask for the attribute under a 16-byte id."""
+    """Request the attribute with a 16-byte id."""
 
     TYPE: ClassVar[int] = 34
 
@@ -87,7 +87,7 @@ class GetSegmentAttribute(Request):
 
 @dataclass(frozen=True, slots=True)
 class SegmentAttribute(Reply):
-    """Tell the value of an attribute; -2**63 if there is none."""
+    """Return the value of an attribute; -2**63 if there is none."""
 
     TYPE: ClassVar[int] = 35
 
@@ -111,7 +111,7 @@ class UpdateSegmentAttribute(Request):
 
 @dataclass(frozen=True, slots=True)
 class SegmentAttributeUpdated(Reply):
-    """Tell whether the attribute was set; also the answer to a merge whose attribute condition failed."""
+    """Return whether the attribute was set; also the answer to a merge whose attribute condition failed."""
 
     TYPE: ClassVar[int] = 37
 
@@ -121,7 +121,7 @@ class SegmentAttributeUpdated(Reply):
 
 @dataclass(frozen=True, slots=True)
 class LocateOffset(Request):
-    """Ask for the event boundary at or before `target_offset` (wire version 17 and up)."""
+    """Request the event boundary at or before `target_offset` (wire version 17 and up)."""
 
     TYPE: ClassVar[int] = 41
 
@@ -133,7 +133,7 @@ class LocateOffset(Request):
 
 @dataclass(frozen=True, slots=True)
 class OffsetLocated(Reply):
-    """Tell the event boundary that was asked for (wire version 17 and up)."""
+    """Return the requested event boundary (wire version 17 and up)."""
 
     TYPE: ClassVar[int] = 42
 

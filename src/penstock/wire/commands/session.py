@@ -15,7 +15,7 @@ from penstock.wire.fields import I32, EventFrame, Rest, Zeros
 
 @dataclass(frozen=True, slots=True)
 class Hello(WireCommand):
-    """Tell the highest and the lowest wire version one speaks. Each side sends it first."""
+    """Announce the highest and the lowest supported wire version. Each side sends it first."""
 
     TYPE: ClassVar[int] = -127
 
@@ -25,7 +25,7 @@ class Hello(WireCommand):
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive(WireCommand):
-    """Keep an idle connection open. A server echoes it and never sends one unasked."""
+    """Keep an idle connection open. A server echoes it and never initiates one."""
 
     TYPE: ClassVar[int] = 100
 

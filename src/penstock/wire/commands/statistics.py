@@ -1,7 +1,7 @@
-"""Penstock's own addition to the protocol: what a segment store is doing. See ``docs/statistics.md``.
+"""Penstock's own addition to the protocol: statistics of a segment store. See ``docs/statistics.md``.
 
-Pravega has no such commands. Its clients never send the one, hence never get the other; its segment stores close a
-connection over which they hear a type that they do not know. The types are far from Pravega's, which are small.
+Pravega has no such commands. Its clients never send the request, so they never receive the reply; its segment stores
+close a connection on which they receive an unknown type. The type codes are far from Pravega's, which are small.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.wire.fields import I64, Bytes, Text
 
 @dataclass(frozen=True, slots=True)
 class GetStatistics(Request):
-    """Ask a segment store what it is doing. `question`: see `penstock.wire.statistics.Question`."""
+    """Request statistics of a segment store. `question`: see `penstock.wire.statistics.Question`."""
 
     #: "PS", then a number.
     TYPE: ClassVar[int] = 0x50530001
@@ -27,7 +27,7 @@ class GetStatistics(Request):
 
 @dataclass(frozen=True, slots=True)
 class StatisticsTold(Reply):
-    """Tell it. `report`: see `penstock.wire.statistics.StoreReport`."""
+    """Return them. `report`: see `penstock.wire.statistics.StoreReport`."""
 
     TYPE: ClassVar[int] = 0x50530002
 

@@ -54,7 +54,7 @@ class DeleteTableSegment(Request):
 
 @dataclass(frozen=True, slots=True)
 class GetTableSegmentInfo(Request):
-    """Ask for the size of a table segment."""
+    """Request the size of a table segment."""
 
     TYPE: ClassVar[int] = 68
 
@@ -65,7 +65,7 @@ class GetTableSegmentInfo(Request):
 
 @dataclass(frozen=True, slots=True)
 class TableSegmentInfo(Reply):
-    """Tell the size of a table segment: bytes in [`start_offset`, `length`) and live keys."""
+    """Return the size of a table segment: bytes in [`start_offset`, `length`) and live keys."""
 
     TYPE: ClassVar[int] = 69
 
@@ -79,7 +79,7 @@ class TableSegmentInfo(Reply):
 
 @dataclass(frozen=True, slots=True)
 class MergeTableSegments(Request):
-    """Merge table segments: gone since 0.10, never sent. Answer that it is unsupported."""
+    """Merge table segments: removed in 0.10, never sent. Answered as unsupported."""
 
     TYPE: ClassVar[int] = 72
 
@@ -91,7 +91,7 @@ class MergeTableSegments(Request):
 
 @dataclass(frozen=True, slots=True)
 class SealTableSegment(Request):
-    """Seal a table segment: gone since 0.10, never sent. Answer that it is unsupported."""
+    """Seal a table segment: removed in 0.10, never sent. Answered as unsupported."""
 
     TYPE: ClassVar[int] = 73
 
@@ -102,7 +102,7 @@ class SealTableSegment(Request):
 
 @dataclass(frozen=True, slots=True)
 class UpdateTableEntries(Request):
-    """Write all entries or none; `table_segment_offset` >= 0 demands that length of the table."""
+    """Write all entries or none; `table_segment_offset` >= 0 requires that length of the table."""
 
     TYPE: ClassVar[int] = 74
 
@@ -115,7 +115,7 @@ class UpdateTableEntries(Request):
 
 @dataclass(frozen=True, slots=True)
 class TableEntriesUpdated(Reply):
-    """Tell the new versions, in the order of the entries."""
+    """Return the new versions, in the order of the entries."""
 
     TYPE: ClassVar[int] = 75
 
@@ -125,7 +125,7 @@ class TableEntriesUpdated(Reply):
 
 @dataclass(frozen=True, slots=True)
 class RemoveTableKeys(Request):
-    """Remove all keys or none; `table_segment_offset` >= 0 demands that length of the table."""
+    """Remove all keys or none; `table_segment_offset` >= 0 requires that length of the table."""
 
     TYPE: ClassVar[int] = 76
 
@@ -186,7 +186,7 @@ class ReadTableKeys(Request):
 
 @dataclass(frozen=True, slots=True)
 class TableKeysRead(Reply):
-    """Answer with keys and where to go on. No keys: the end."""
+    """Return keys and the state of the iteration. No keys: the end."""
 
     TYPE: ClassVar[int] = 84
 
@@ -213,7 +213,7 @@ class ReadTableEntries(Request):
 
 @dataclass(frozen=True, slots=True)
 class TableEntriesRead(Reply):
-    """Answer with entries and where to go on. No entries: the end."""
+    """Return entries and the state of the iteration. No entries: the end."""
 
     TYPE: ClassVar[int] = 86
 
