@@ -211,12 +211,12 @@ __all__ = [
     "serializers",
 ]
 
-# The core of gRPC prints to standard error by itself, past `logging`: a line for each server that goes. It reads
-# this once, when `grpc` is imported, and nothing of Penstock is imported before this. What a user has set counts.
+# gRPC's core prints to standard error itself, bypassing `logging`: a line for each server that disconnects. It reads
+# this once, when `grpc` is imported, and nothing of Penstock is imported before this. The user's value takes
+# precedence.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-# What gRPC does about forks begins a thread in the child that crashes, and the child with it, when the child's files
-# are closed before it becomes another program: PySpark starts Java so. A forked child has no use of gRPC here
-# (`ForkedError`). Source: issue 43055 of grpc/grpc.
+# gRPC's fork support starts a thread in the child, which crashes the child when its files are closed before an exec:
+# PySpark starts Java so. A forked child cannot use gRPC here anyway (`ForkedError`). Source: issue 43055 of grpc/grpc.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _HOME = {

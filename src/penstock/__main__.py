@@ -1,4 +1,4 @@
-"""``python -m penstock`` is ``penstock``."""
+"""Runs ``penstock`` as ``python -m penstock``."""
 
 from penstock.cli import main
 

@@ -1,4 +1,4 @@
-"""`AdminClient`: asks a segment store through its administrator's port, one thing after the other."""
+"""`AdminClient`: sends requests to a segment store through its administrator's port, one at a time."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
 
 _FRAME_HEADER = struct.Struct(">ii")
 _CONNECT_TIMEOUT_S = 10.0
-#: How long a flush may take, or an image until its first part comes: the store has bounds of its own.
+#: Time limit of a flush, or of an image until its first part; the store has time limits of its own.
 _ANSWER_TIMEOUT_S = 600.0
 
 
 class AdminRefusedError(PenstockError):
-    """A segment store did not do what its administrator asked for, and said why."""
+    """A segment store refused an administrator's request; the message says why."""
 
 
 class AdminClient:
-    """One connection. Made by `open`; after an error it is of no use any more."""
+    """One connection. Created by `open`; unusable after an error."""
 
     def __init__(self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.address: str = address
@@ -39,7 +39,7 @@ class AdminClient:
 
     @classmethod
     async def open(cls, host: str, port: int) -> AdminClient:
-        """Connect. Raises `ConnectionLostError` when nobody is there, `ProtocolError` for somebody else."""
+        """Connect. Raises `ConnectionLostError` when nothing listens there, `ProtocolError` for another server."""
         address = f"{host}:{port}"
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
@@ -57,11 +57,11 @@ class AdminClient:
         return client
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._writer.close()
 
     async def flush(self, container_id: int) -> bool:
-        """Have a container moved to long-term storage; False if it does not run there.
+        """Flush a container to long-term storage; False if it does not run there.
 
         Raises `AdminRefusedError`, `ConnectionLostError`, `OutcomeUnknownError`.
         """
@@ -72,7 +72,7 @@ class AdminClient:
     async def image(self, container_id: int, note: Callable[[int], None]) -> tuple[str, bytes] | None:
         """Return the id of the cluster and an image of a container; None if it does not run there.
 
-        `note` is told of each part's length. Raises what `flush` does, and `ProtocolError`.
+        `note` is called with each part's length. Raises what `flush` raises, and `ProtocolError`.
         """
         self._last_id += 1
         reply = await self._ask(wire.GetContainerImage(container_id, "", self._last_id))
@@ -118,7 +118,7 @@ class AdminClient:
 
 
 def parse_endpoints(texts: Sequence[str]) -> list[tuple[str, int]]:
-    """Read ``host:port`` each. Raises `InvalidArgumentError` for anything else."""
+    """Parse addresses of the form ``host:port``. Raises `InvalidArgumentError` for anything else."""
     found: list[tuple[str, int]] = []
     for text in texts:
         host, _, port = text.rpartition(":")

@@ -1,19 +1,19 @@
-"""`DataDirectory`: one directory that holds all that a standalone server keeps, owned by one process at a time.
+"""`DataDirectory`: one directory with everything that a standalone server stores, owned by one process at a time.
 
 ::
 
     LOCK           held by the server that runs on it
-    penstock.toml  what the data are: format version, cluster id, number of containers, checksum
-    logs/          which containers' logs were made, so that a missing tier 1 is not taken for a new one
+    penstock.toml  identity of the data: format version, cluster id, number of containers, checksum
+    logs/          records which containers' logs were created, so that a missing tier 1 is not taken for a new one
     tier1/         durable logs, one directory per container
     tier2/         chunks: long-term storage
 
-The number of containers decides which container a segment is in, so it can't change once there are data.
+The number of containers decides which container a segment is in, so it cannot change once there are data.
 
 The lock is a file, which other programs can remove or replace while it is held, and the directory can be renamed. So
 `check_held` compares what the path leads to with what was locked, at each claim of a log, and `retake`, at intervals,
-takes the lock again where that is possible. Of two processes that have locked the directory one after the other the
-later one keeps it.
+takes the lock again where that is possible. Of two processes that have locked the directory in succession the later
+one keeps it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FORMAT_VERSION = 1
 IDENTITY_NAME = "penstock.toml"
 LOCK_NAME = "LOCK"
 _IDENTITY_LENGTH_MAX = 64 * 1024
-#: A temporary name: an identity that a crash kept from getting its real one.
+#: A temporary name: an identity that was not renamed because of a crash.
 _IDENTITY_DRAFT_NAME = "penstock.toml.new"
 _DIRECTORY_GONE = (
     "it was renamed, replaced or unmounted. Put it back, and start a server on it: what was acknowledged is in it"
@@ -52,12 +52,12 @@ _DIRECTORY_GONE = (
 
 
 class DataDirectoryError(InvalidArgumentError):
-    """The directory holds something else than what was asked to be served."""
+    """The directory holds other data than the requested ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a data directory says of itself."""
+    """The identity of a data directory."""
 
     cluster_id: str
     container_count: int
@@ -74,7 +74,7 @@ class Identity:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Identity:
-        """Read what `encode` made. Raises `CorruptionError`, `LaterVersionError`."""
+        """Decode the output of `encode`. Raises `CorruptionError`, `LaterVersionError`."""
         body, mark, checksum = data.rpartition(b"crc32c = ")
         if not mark or checksum.strip() != b'"%08x"' % crc32c(body, 0):
             raise CorruptionError(path, len(body), "the checksum does not match: it was edited or damaged")
@@ -91,14 +91,15 @@ class DataDirectory:
         self.root: str = os.path.abspath(root)
         self._disk = runtime.disk
         self._runtime = runtime
-        #: The outside world for what works by paths in the directory; it changes nothing once that is another one.
+        #: The runtime for code that uses paths in the directory; it refuses changes once another directory is in its
+        #: place.
         self.held: Runtime = runtime.with_disk(HeldDisk(runtime.disk, self.check_in_place))
         self._lock: DiskLock | None = None
-        #: What the directory said of itself when it was opened.
+        #: The identity of the directory when it was opened.
         self._identity: Identity | None = None
-        #: Why this process does not hold the directory any more, once that is certain.
+        #: Why this process no longer holds the directory, once that is certain.
         self._loss: str = ""
-        #: After `open`: whether it has made the directory what it is.
+        #: After `open`: whether it has initialized the directory.
         self.is_new: bool = False
 
     @property
@@ -108,7 +109,7 @@ class DataDirectory:
 
     @property
     def made_logs(self) -> str:
-        """Where the creation of logs is recorded."""
+        """The directory that records the creation of logs."""
         return os.path.join(self.root, "logs")
 
     def logs(
@@ -135,26 +136,26 @@ class DataDirectory:
 
     @property
     def tier2(self) -> str:
-        """Where the chunks are."""
+        """The directory of the chunks."""
         return os.path.join(self.root, "tier2")
 
     def cache(self, store_number: int) -> str:
-        """Where a segment store process keeps the second level of its cache; worth nothing after it has ended."""
+        """The directory for the second level of a segment store process's cache; useless after its end."""
         return os.path.join(self.root, "cache", str(store_number))
 
     def open(self, container_count: int) -> Identity:
-        """Lock the directory and return its identity; make both if it is new.
+        """Lock the directory and return its identity; create both if it is new.
 
         Raises:
             DataDirectoryInUseError: another process runs on it.
-            DataDirectoryError: it belongs to something else, or has another number of containers.
+            DataDirectoryError: it is not a data directory, or has another number of containers.
             CorruptionError: its identity is damaged.
-            LaterVersionError: a later version has made it.
+            LaterVersionError: a later version has created it.
         """
         try:
             self._disk.make_directory(self.root)
             names = self._disk.list_directory(self.root)
-            # Before the lock file is made: a directory that is not ours is left as it was.
+            # Checked before the lock file is created: a directory that is not ours is left unchanged.
             if IDENTITY_NAME not in names and (others := sorted(set(names) - {LOCK_NAME, _IDENTITY_DRAFT_NAME})):
                 raise DataDirectoryError(
                     f"{self.root} is not empty ({', '.join(others[:3])}{', ...' if len(others) > 3 else ''}) and has "
@@ -186,20 +187,20 @@ class DataDirectory:
 
     @property
     def lock_descriptor(self) -> int:
-        """The lock's file descriptor, for children that work on the directory in this process's name.
+        """The lock's file descriptor, for child processes that work on the directory on behalf of this process.
 
         They inherit it and call `check_lock`; the directory stays locked until the last of them has ended, so that
-        nobody else can begin before.
+        no other server can start before.
         """
         if not isinstance(self._lock, LocalLock):
             raise InvalidArgumentError(f"{self.root} is not open, or not on a disk that children can share")
         return self._lock.descriptor
 
     def check_lock(self, descriptor: int) -> None:
-        """Make sure that `descriptor`, which this process has inherited, is what the directory is locked by.
+        """Check that `descriptor`, which this process has inherited, holds the lock of the directory.
 
-        It is taken over then, in the place of an earlier one, and closed by `close`. Raises `DataDirectoryError` when
-        it is not, or when nobody holds the lock.
+        If so, this object owns it, in place of an earlier one, and `close` closes it. Raises `DataDirectoryError` when
+        it does not, or when the lock is not held at all.
         """
         path = os.path.join(self.root, LOCK_NAME)
         try:
@@ -208,10 +209,10 @@ class DataDirectory:
                     f"descriptor {descriptor} is not {path}: only a server's own child works on it"
                 )
             try:
-                # Somebody must hold it, ...
+                # The lock must be held, ...
                 self._disk.lock(path).release()
             except DataDirectoryInUseError:
-                # ... and through this very descriptor: then this call changes nothing, otherwise it is refused.
+                # ... and through this descriptor: then this call changes nothing, otherwise it is refused.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             else:
                 raise DataDirectoryError(f"nobody holds {path}: only a server's own child works on it")
@@ -227,12 +228,12 @@ class DataDirectory:
             former.release()
 
     def check_held(self) -> None:
-        """Make sure that the directory is locked by what this process has locked. Costs two `stat`.
+        """Check that the directory is still locked by the lock of this process. Costs two `stat` calls.
 
-        For each claim of a log. Any thread may call it, also while another one calls `retake`.
+        For each claim of a log. Thread-safe, also during `retake`.
 
-        Raises `DataDirectoryLostError` when it is not, for now or for good, and `OSError` when that cannot be found
-        out.
+        Raises `DataDirectoryLostError` when it is not, temporarily or permanently, and `OSError` when that cannot be
+        determined.
         """
         if self._loss:
             raise DataDirectoryLostError(self.root, self._loss)
@@ -253,7 +254,7 @@ class DataDirectory:
     def check_in_place(self) -> None:
         """Raise `DataDirectoryLostError` if the directory is locked by this process and another one is in its place.
 
-        For each change by a path. Any thread may call it. A lock file that is gone does not matter here.
+        For each change by path. Thread-safe. A missing lock file does not matter here.
         """
         if self._loss:
             raise DataDirectoryLostError(self.root, self._loss)
@@ -262,14 +263,14 @@ class DataDirectory:
             raise DataDirectoryLostError(self.root, _DIRECTORY_GONE)
 
     def retake(self) -> DiskLock | None:
-        """Take the lock again if its file was removed or replaced and nobody else has locked what is there now.
+        """Take the lock again if its file was removed or replaced and no other process has locked the current one.
 
-        One call at a time. Returns the former lock if it did, to be released when the new one has been shared, and
-        None if there was nothing to do. What it finds out for good stays: another call raises it again.
+        One call at a time. If it did, returns the former lock, to be released once the new one has been shared;
+        otherwise None. A permanent loss is remembered: later calls raise it again.
 
         Raises:
-            DataDirectoryLostError: another process has locked the directory, or it is not there, or another one.
-            OSError: that cannot be found out, or the lock cannot be taken now: call again.
+            DataDirectoryLostError: another process has locked the directory, or it is missing or replaced.
+            OSError: that cannot be determined, or the lock cannot be taken now: call again.
         """
         if self._loss:
             raise DataDirectoryLostError(self.root, self._loss)
@@ -298,7 +299,7 @@ class DataDirectory:
             lock.release()
             raise self._lost(_DIRECTORY_GONE)
         if self._lock is not former:
-            lock.release()  # It was closed meanwhile.
+            lock.release()  # The directory was closed concurrently.
             return None
         self._lock = lock
         return former
@@ -308,7 +309,7 @@ class DataDirectory:
         return DataDirectoryLostError(self.root, why)
 
     def open_existing(self) -> Identity:
-        """Lock a directory that a server has made, and return its identity; make nothing.
+        """Lock a directory that a server has created, and return its identity; create nothing.
 
         Raises `DataDirectoryError` when it is not one, `DataDirectoryInUseError`, `CorruptionError`.
         """
@@ -321,9 +322,9 @@ class DataDirectory:
         return identity
 
     def begin(self) -> None:
-        """Make the directory, or take an empty one, and lock it; until `finish` it is nobody's data directory.
+        """Create the directory, or use an empty one, and lock it. It is not a data directory until `finish`.
 
-        Raises `DataDirectoryError` when there is anything in it, `DataDirectoryInUseError`.
+        Raises `DataDirectoryError` when it is not empty, `DataDirectoryInUseError`.
         """
         try:
             self._disk.make_directory(self.root)
@@ -344,7 +345,7 @@ class DataDirectory:
             raise self._unusable(error) from error
 
     def identity(self) -> Identity:
-        """Return what the directory says of itself. Raises `DataDirectoryError` when it says nothing."""
+        """Return the identity of the directory. Raises `DataDirectoryError` when it has none."""
         try:
             identity = self._read_identity()
         except OSError as error:
@@ -354,7 +355,7 @@ class DataDirectory:
         return identity
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -369,7 +370,7 @@ class DataDirectory:
             identity = Identity.decode(file.read(0, _IDENTITY_LENGTH_MAX), path)
         finally:
             file.close()
-        # Its writer may have been killed before it made the name durable; what is served from now on rests on it.
+        # Its writer may have been killed before the name was durable; data written from now on depend on it.
         self._disk.sync_directory(self.root)
         return identity
 

@@ -1,15 +1,15 @@
-"""`DirectoryWatch`: finds out while a server runs that its data directory is not locked by it any more.
+"""`DirectoryWatch`: detects while a server runs that its data directory is no longer locked by it.
 
 At intervals it compares the directory and its lock file with what was locked (`DataDirectory.retake`):
 
-1. The lock file was removed or replaced, and nobody has locked the path since: the server locks it again, gives the new
-   lock to its segment stores, says so in the log, and goes on.
-2. Another process has locked it since, or the directory was renamed, replaced or unmounted: `lost` says so. The server
-   is to end at once, and to write nothing more by path, for what the paths lead to can be another server's.
-3. That cannot be found out, or the lock cannot be taken, as on a file system that fails: it is tried again. Until then
+1. The lock file was removed or replaced, and no process has locked the path since: the server locks it again, gives the
+   new lock to its segment stores, logs that, and continues.
+2. Another process has locked it since, or the directory was renamed, replaced or unmounted: `lost` returns. The server
+   must exit at once, and write nothing more by path, because the paths may lead to another server's files.
+3. That cannot be determined, or the lock cannot be taken, as on a failing file system: it is tried again. Until then
    no log is claimed.
 
-The earlier owner is the one that ends, so with each removal of a lock file logs change hands once at most.
+The earlier owner is the one that exits, so with each removal of a lock file logs change their owner once at most.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from penstock.runtime.runtime import Runtime
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: How long `DirectoryWatch.stop` waits for a check under way, in seconds. One that hangs for longer is left behind.
+#: How long `DirectoryWatch.stop` waits for a check in progress, in seconds. One that hangs for longer is abandoned.
 STOP_WAIT_S_MAX = 5.0
 
 
 class DirectoryWatch:
-    """Watches one open data directory. `on_retaken` is called with the directory when it was locked again."""
+    """Monitors one open data directory. `on_retaken` is called with the directory after it was locked again."""
 
     def __init__(
         self, directory: DataDirectory, runtime: Runtime, interval_s: float, on_retaken: Callable[[DataDirectory], None]
@@ -40,17 +40,17 @@ class DirectoryWatch:
         self._on_retaken = on_retaken
         self._is_stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        #: What the last check failed with, to say it once.
+        #: The error of the last check, so that a repeated one is logged once.
         self._trouble = ""
         self._is_lost = asyncio.Event()
         self._loss: DataDirectoryLostError | None = None
 
     def start(self) -> None:
-        """Begin; the first check comes after the interval."""
+        """Start; the first check comes after one interval."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Check no more; wait for a check under way, which may take the lock, for `STOP_WAIT_S_MAX`."""
+        """Stop checking; wait for a check in progress, which may take the lock, for `STOP_WAIT_S_MAX`."""
         self._is_stopping.set()
         if self._task is None:
             return
@@ -66,7 +66,7 @@ class DirectoryWatch:
             raise result
 
     async def lost(self) -> DataDirectoryLostError:
-        """Wait until the directory is lost for good, and return why."""
+        """Wait until the directory is permanently lost, and return why."""
         await self._is_lost.wait()
         assert self._loss is not None
         return self._loss

@@ -1,6 +1,6 @@
-"""`LogAdministration`: what an administrator sees of the logs in a directory, and may do to them. All of it blocks.
+"""`LogAdministration`: inspects and changes the state of the logs in a directory. All methods block.
 
-Nobody may work on the logs meanwhile: the caller holds the data directory.
+The logs must not be in use meanwhile: the caller holds the data directory.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from penstock.segmentstore.tier1.read_only_log import check_frames
 
 
 class LogState(StrEnum):
-    """Whether a log can be opened, as far as its small files say.
+    """Whether a log can be opened, according to its metadata files.
 
     Attributes:
         ENABLED: yes.
-        DISABLED: no; it was switched off, because it was found damaged or by hand.
-        DAMAGED: no; the file that says so is damaged itself, is an old copy, or the log is another cluster's.
-        MISSING: no; the log was created once, and is not there.
+        DISABLED: no; it was disabled by hand, or because it was found damaged.
+        DAMAGED: no; its metadata file is damaged or an old copy, or the log belongs to another cluster.
+        MISSING: no; the log was created once, and does not exist.
         LATER_VERSION: not by this version; a later one has written it.
     """
 
@@ -45,7 +45,7 @@ class LogState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """A log: how often it was opened (`epoch`), its files, their length in bytes together, and what is wrong."""
+    """A log: how often it was opened (`epoch`), its files, their total length in bytes, and its problem, if any."""
 
     container: int
     state: LogState
@@ -114,10 +114,10 @@ class LogAdministration:
         return describe_disabled(read_reason(self._disk, self._path(container_id), epoch), container_id)
 
     def enable(self, container_id: int) -> None:
-        """Let a disabled log be opened again. Its frames are read first: a damaged log stays disabled.
+        """Enable a disabled log. Its frames are read first: a damaged log stays disabled.
 
         Raises:
-            InvalidArgumentError: it is not disabled, or not there.
+            InvalidArgumentError: it is not disabled, or does not exist.
             LogDamagedError: it is damaged. Nothing was changed.
         """
         path = self._path(container_id)
@@ -129,7 +129,7 @@ class LogAdministration:
         LogDirectory(self._disk, path, container_id).enable()
 
     def disable(self, container_id: int) -> None:
-        """Let a log not be opened any more. Raises `InvalidArgumentError` if it is disabled already, or not there."""
+        """Disable a log. Raises `InvalidArgumentError` if it is disabled already, or does not exist."""
         LogDirectory(self._disk, self._path(container_id), container_id).disable_from_outside()
 
     def _path(self, container_id: int) -> str:

@@ -1,17 +1,17 @@
-"""`salvage_log`: copies what is intact of a stopped server's damaged container log into a new log.
+"""`salvage_log`: copies the intact part of a stopped server's damaged container log into a new log.
 
-The damaged files stay, under another name. What is kept and what is lost, and failure cases: docs/recovery.md.
+The damaged files are kept, under another name. What is kept and what is lost, and failure cases: docs/recovery.md.
 
 Steps of the switch, `<id>` being the container and all names in the directory of the logs:
 
 1. The new log, after it was replayed as a start replays it, is written in `<id>.salvage-draft`, closed and synced.
-2. The damaged log is disabled, which shuts its last owner out.
-3. The draft gets the name `<id>.salvaged`: from now on it is whole.
-4. The damaged log gets the name `<id>.damaged-<epoch>`. The container has no log until the next step, and the record of
-   created logs lets no server make one.
-5. `<id>.salvaged` gets the name `<id>`.
+2. The damaged log is disabled, which fences its last owner.
+3. The draft is renamed to `<id>.salvaged`: from now on it is complete.
+4. The damaged log is renamed to `<id>.damaged-<epoch>`. The container has no log until the next step, and the record of
+   created logs prevents a server from creating one.
+5. `<id>.salvaged` is renamed to `<id>`.
 
-A run that finds `<id>.salvaged` and no log goes on with step 5. Any other run begins anew.
+A run that finds `<id>.salvaged` and no log continues with step 5. Any other run starts from the beginning.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ from penstock.settings import StandaloneSettings
 from penstock.storage_administration import check_identity
 from penstock.storage_recovery import EPOCH_STEP, NotRecoverableError, image_names, newest_whole_image
 
-#: Frames of the new log that are handed over before its writes are waited for, in bytes.
+#: Bytes of the new log's frames that are submitted before their writes are awaited.
 _APPEND_BYTES = 8 * 1024 * 1024
-#: Length of a frame of the new log, at most.
+#: Maximum length of a frame of the new log.
 _FRAME_BYTES = 256 * 1024
-#: Checkpoints after the last loss that are tried as the new log's first, newest first.
+#: Maximum number of checkpoints after the last loss that are tried as the new log's first, newest first.
 _PLANS_MAX = 4
-#: Replays of a plan until all of its segments fit long-term storage.
+#: Maximum number of replays of a plan until all of its segments fit long-term storage.
 _ROUNDS_MAX = 4
 
 
 class LogNotSalvageableError(StorageError):
-    """No new log can be made of a damaged one (`report`). Nothing was changed."""
+    """No new log can be written from a damaged one (`report`). Nothing was changed."""
 
     def __init__(self, message: str, report: SalvageReport) -> None:
         super().__init__(message)
@@ -76,11 +76,11 @@ class LogNotSalvageableError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What was done. Paths are empty where nothing was written.
+    """The result of a salvage. Paths are empty where nothing was written.
 
     Attributes:
-        report: what is kept and what is lost; None if an earlier run had written the new log, and was cut off.
-        problems: what else is wrong with the damaged log: its small files, headers of its files.
+        report: what is kept and what is lost; None if an earlier, interrupted run had written the new log.
+        problems: other damage of the log: in its metadata files and in headers of its files.
         image_problem: why no image in long-term storage could be used; empty: none was needed, or there is none.
         path: the new log.
         damaged_path: the damaged log.
@@ -96,18 +96,18 @@ class Salvaged:
 async def salvage_log(
     settings: StandaloneSettings, runtime: Runtime, container_id: int, *, is_dry_run: bool
 ) -> Salvaged:
-    """Replace the damaged log of a container by a new one with all of it that is intact.
+    """Replace the damaged log of a container by a new one with everything in it that is intact.
 
-    With `is_dry_run` nothing is written. The server is stopped and stays so: the data directory is locked meanwhile.
+    With `is_dry_run` nothing is written. The server must be stopped: the data directory is locked meanwhile.
 
     Raises:
         DataDirectoryInUseError: a server runs on the data directory.
         InvalidArgumentError: the log is not damaged.
         LogNotSalvageableError: neither the log nor long-term storage has a whole checkpoint to begin with.
         LogMissingError: there is no log.
-        LogIdentityError: it is another cluster's.
-        LaterVersionError: only a later version reads it.
-        StorageUnavailableError, StorageIdentityError: long-term storage is not there, or another cluster's.
+        LogIdentityError: it belongs to another cluster.
+        LaterVersionError: only a later version can read it.
+        StorageUnavailableError, StorageIdentityError: long-term storage is missing, or belongs to another cluster.
     """
     directory = DataDirectory(settings.data_dir, runtime)
     try:
@@ -124,9 +124,9 @@ async def salvage_log(
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A segment that ends at `length`, or begins, where long-term storage says; `before`: its length by the log.
+    """A segment whose start or end (`length`) is set to that in long-term storage; `before`: its length by the log.
 
-    `operations` end the new log. They make the segment what storage has of it.
+    `operations` are appended to the new log. They bring the segment to its state in storage.
     """
 
     id: int
@@ -150,12 +150,12 @@ class _Ended:
         return cls(segment.id, segment.name, segment.length, length, segment.is_system, operations)
 
     def correct(self, report: SalvageReport) -> None:
-        """Say in `report` what is lost of the segment now."""
+        """Update the loss of the segment in `report`."""
         loss = report.segments.get(self.id)
         if self.is_system or self.length == self.before or (loss is None and self.length > self.before):
-            return  # It is as long as storage says, and nothing shows that it was longer.
+            return  # It is as long as in storage, and nothing shows that it was longer.
         loss = report.loss_of(self.id, self.name, self.length)
-        # Which events lie on which side is not known.
+        # The number of events before and after the cut is not known.
         loss.start, loss.event_count, loss.is_exact = self.length, 0, False
         loss.end = max(loss.end, self.before)
         if loss.end <= loss.start:
@@ -164,10 +164,10 @@ class _Ended:
 
 @dataclass(slots=True)
 class _Plan:
-    """A new log: what it begins with, and which segments end where long-term storage ends.
+    """A new log: what it begins with, and the segments whose ends are taken from long-term storage.
 
-    `image`: it begins with that. `start_at`: it begins with that checkpoint of the damaged log; 0: with the first.
-    `keeps_system`: see `SalvagedSegments`.
+    `image`: it begins with that image. `start_at`: it begins with that checkpoint of the damaged log; 0: with the
+    first. `keeps_system`: see `SalvagedSegments`.
     """
 
     image: ContainerImage | None = None
@@ -178,7 +178,7 @@ class _Plan:
 
 
 class _StreamedLog:
-    """`ReplayedLog` of frames that are being made."""
+    """`ReplayedLog` of frames that are generated on the fly."""
 
     is_truncated = False
 
@@ -236,7 +236,7 @@ class _Salvage:
     def _has_log(self) -> bool:
         return self._disk.exists(self._path) and has_log(self._disk, self._path)
 
-    # What the new log is to be.
+    # Choosing the new log.
 
     async def _plan(self, damaged: DamagedLog) -> tuple[_Plan, str]:
         """Return the plan that loses least, and why images were not used. Raises as `salvage_log`."""
@@ -253,7 +253,7 @@ class _Salvage:
         async with AsyncExitStack() as held:
             chunks = open_long_term_storage(self._settings, self._data, self._runtime)
             held.push_async_callback(chunks.close)
-            # Whatever was lost, what storage has decides where segments end.
+            # If anything was lost, the ends of segments are taken from storage.
             await check_identity(chunks, self._identity)
             plans = [whole]
             image, image_problem = await self._image(damaged, chunks)
@@ -265,9 +265,10 @@ class _Salvage:
                     return with_image, image_problem
                 if not whole.report.base or reached > found.whole_until:
                     plans.insert(0, with_image)
-            # The container's own records first as they go on after the loss: the log was cut because of them.
+            # First the plans that keep the container's own records after the loss, because the log was truncated by
+            # them.
             plans = [each for plan in plans for each in (replace(plan, keeps_system=True, ended=[]), plan)]
-            # A later checkpoint has the effect of all lost operations before it; only bytes may be missing.
+            # A later checkpoint contains the effect of all lost operations before it; only bytes may be missing.
             plans[:0] = [_Plan(start_at=number) for number in found.whole_checkpoints[: -_PLANS_MAX - 1 : -1]]
             problems: list[str] = []
             for plan in plans:
@@ -284,7 +285,7 @@ class _Salvage:
         )
 
     async def _read(self, damaged: DamagedLog, plan: _Plan) -> LogSalvage:
-        """Find out what a plan keeps and put that into its report; write nothing."""
+        """Determine what a plan keeps and store it in its report; write nothing."""
         salvage = self._new_salvage(plan)
         frames = self._frames(salvage, damaged, plan)
         while await self._runtime.work.run(next, frames, None) is not None:
@@ -299,7 +300,7 @@ class _Salvage:
         )
 
     async def _replay(self, damaged: DamagedLog, plan: _Plan) -> None:
-        """Replay a plan's log that has all of the damaged one. Raises `CorruptionError` when a start would fail."""
+        """Replay the log of a plan that loses nothing. Raises `CorruptionError` when a start would fail."""
         state = ContainerState(
             self._id, Cache(self._settings.segment_store.cache), self._settings.segment_store.container
         )
@@ -314,9 +315,9 @@ class _Salvage:
     async def _fits(
         self, damaged: DamagedLog, plan: _Plan, chunks: ChunkStorage, problems: list[str]
     ) -> bool:
-        """Replay a plan's log as a start does, and have segments end where log and long-term storage say so together.
+        """Replay a plan's log as a start does, and set the ends of segments from the log and long-term storage.
 
-        Say whether the result fits storage; if not, why is added to `problems`.
+        Return whether the result fits storage; if not, the reason is added to `problems`.
         """
         for _ in range(_ROUNDS_MAX):
             salvage = self._new_salvage(plan)
@@ -335,7 +336,8 @@ class _Salvage:
                 lost = {loss.name for loss in plan.report.segments.values() if loss.is_whole}
                 doubtful = gone & (live | lost) | salvage.forgotten_names & live
                 if plan.keeps_system and doubtful:
-                    # Whose chunks the records of storage lead to, those of the earlier or of the later, nothing shows.
+                    # It cannot be determined whether records of storage lead to chunks of the earlier or of the later
+                    # segment.
                     problems.append(f"{min(doubtful)} was deleted and created again around the loss")
                     return False
                 unfit = await inspection.unfit_system()
@@ -362,7 +364,7 @@ class _Salvage:
         return False
 
     def _frames(self, salvage: LogSalvage, damaged: DamagedLog, plan: _Plan) -> Iterator[list[bytes]]:
-        """Yield the frames of the new log, some at a time. Blocks."""
+        """Yield the frames of the new log, in batches. Blocks."""
         builder = FrameBuilder(min(_FRAME_BYTES, self._settings.durable_log.frame_length_max_bytes))
         ready: list[bytes] = []
         ready_bytes = 0
@@ -403,7 +405,7 @@ class _Salvage:
     async def _image(self, damaged: DamagedLog, chunks: ChunkStorage) -> tuple[ContainerImage | None, str]:
         """Return the newest whole image of this log in long-term storage, or why there is none.
 
-        Images of other epochs than the log's files have are of another history: of a store that was built anew.
+        Images of other epochs than those of the log's files belong to another history: that of a restored store.
         """
         names = (await image_names(chunks)).get(self._id, [])
         names = [name for name in names if damaged.first_epoch <= name.epoch <= damaged.epoch]
@@ -414,10 +416,10 @@ class _Salvage:
         except NotRecoverableError as error:
             return None, str(error)
 
-    # The new log.
+    # Writing the new log.
 
     def _begin(self, epoch: int) -> None:
-        """Remove what runs before this one left, and begin a log of that epoch."""
+        """Remove the leftovers of earlier runs, and create a log with that epoch."""
         for path in (f"{self._draft}/{self._id}", self._draft, self._whole):
             remove_directory(self._disk, path)
         path = f"{self._draft}/{self._id}"
@@ -441,14 +443,14 @@ class _Salvage:
             check_frames, self._disk, f"{self._draft}/{self._id}", self._id, self._identity.cluster_id
         )
 
-    # The switch. Every method blocks.
+    # The switch. All methods block.
 
     def _switch(self, damaged: DamagedLog) -> str:
-        """Put the new log in the place of the damaged one; return the damaged one's new name."""
+        """Replace the damaged log by the new one; return the damaged one's new name."""
         try:
             record = read_epoch(self._disk, self._path)
         except CorruptionError:
-            record = None  # It stays as it is: nobody can claim the log by it.
+            record = None  # It is left as it is: the log cannot be claimed with it.
         if record is not None and record.is_enabled:
             LogDirectory(self._disk, self._path, self._id).disable_from_outside()
         MadeLogs(self._disk, self._data.made_logs, self._identity.cluster_id).add(self._id)
@@ -460,7 +462,7 @@ class _Salvage:
 
     def _finish(self) -> None:
         if self._disk.exists(self._path):
-            remove_directory(self._disk, self._path)  # Without any file of a log, as a server's start makes it.
+            remove_directory(self._disk, self._path)  # A log directory without files, as a server's start creates it.
         self._rename(self._whole, self._path)
         remove_directory(self._disk, self._draft)
 
@@ -483,7 +485,7 @@ class _Salvage:
 
 
 def remove_directory(disk: Disk, path: str) -> None:
-    """Remove a directory with the files in it; fine if it is not there."""
+    """Remove a directory with its files; no error if it does not exist."""
     if not disk.exists(path):
         return
     for name in disk.list_directory(path):

@@ -1,4 +1,4 @@
-"""`open_long_term_storage`: the chunk storage that the settings name, be it a directory, a bucket or in HDFS."""
+"""`open_long_term_storage`: the chunk storage named by the settings: a directory, a bucket or a folder in HDFS."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.settings import StandaloneSettings
 
-#: How often containers write images where nothing else is set, and long-term storage outlives the process.
+#: Default interval of images, where long-term storage outlives the process.
 _IMAGES_INTERVAL_S = 300.0
 
 
 def open_long_term_storage(settings: StandaloneSettings, directory: DataDirectory, runtime: Runtime) -> ChunkStorage:
-    """Return long-term storage; nothing is asked of it yet.
+    """Return long-term storage; does no I/O.
 
-    Raises `InvalidArgumentError` for settings that cannot work, and when the libraries for it are not installed.
+    Raises `InvalidArgumentError` for unusable settings, and when the libraries for it are not installed.
     """
     if settings.is_hdfs_storage:
         folder = FilePlace.parse(settings.tier2)
@@ -41,7 +41,7 @@ def open_long_term_storage(settings: StandaloneSettings, directory: DataDirector
 
 
 def segment_store_settings(settings: StandaloneSettings) -> SegmentStoreSettings:
-    """Return the settings of a segment store, with flushes, reads ahead and images that suit its long-term storage."""
+    """Return the settings of a segment store, with flushes, read-ahead and images adapted to its long-term storage."""
     store, objects = settings.segment_store, settings.object_storage
     container = store.container
     if container.images.interval_s is None and not settings.is_memory:
@@ -53,7 +53,7 @@ def segment_store_settings(settings: StandaloneSettings) -> SegmentStoreSettings
         flush_bytes=objects.flush_bytes,
         flush_age_s=objects.flush_age_s,
         read_ahead_range_bytes=objects.read_ahead_range_bytes,
-        # Longer ones would be cut into several objects.
+        # Longer writes would be split into several objects.
         flush_write_bytes_max=max(container.flush_write_bytes_max, objects.flush_bytes),
     )
     return replace(store, container=container)

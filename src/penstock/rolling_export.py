@@ -1,9 +1,9 @@
-"""`export_rolling`: headers by which an older Pravega reads what this store has in long-term storage (PDP-34).
+"""`export_rolling`: writes headers by which an older Pravega reads this store's long-term storage (PDP-34).
 
-An older store reads any name that a header gives it, so a header leads to the chunks that are there. Only of the last
-one it takes all bytes that the file has: if that has more than count, it is copied to a chunk that has no more. A
-header says what was there when it was written. What this store writes or frees later is not in it, and who goes on with
-the older store must not start this one again.
+An older store reads chunks of any name given in a header, so a header refers to the existing chunks. Of the last chunk
+it reads all bytes of the file: if that has extra bytes, it is copied to a chunk that has none. A header describes the
+state when it was written, without what this store writes or deletes later. After switching to the older store this
+one must not be started again.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from penstock.storage_administration import ShowProgress
 
 #: A copy is read, verified and written in pieces of this size, or of one block, ...
 _COPY_BYTES = 8 * 1024 * 1024
-#: ... but at once when it is not longer than this: there is storage that cannot append.
+#: ... but in one piece when it is not longer than this: some storage cannot append.
 _WHOLE_BYTES = 256 * 1024 * 1024
 
-#: What is about one segment, and does not keep others from being exported.
+#: Errors that concern one segment, and do not prevent the export of others.
 _SEGMENTS_OWN = (AdoptionError, CorruptionError, InvalidArgumentError, NoSuchChunkError, UnsupportedOperationError)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedSegment:
-    """A segment that an older store reads now.
+    """A segment that an older store can read now.
 
     Attributes:
-        start_offset, length: where it begins and ends here. The older store serves what its first chunk has before
-            `start_offset`, too, until it is told to truncate.
+        start_offset, length: its start and end. The older store also serves bytes of the first chunk before
+            `start_offset`, until it truncates the segment.
         is_sealed: the older store sees that by the header's file being read-only, which is not done here.
-        chunk_count: chunks that its header names.
-        copied: the copy of its last chunk, if there had to be one.
+        chunk_count: chunks named by its header.
+        copied: the copy of its last chunk, if one was needed.
     """
 
     name: str
@@ -73,14 +73,14 @@ class ExportedSegment:
 
 @dataclass(slots=True)
 class ExportReport:
-    """What was exported.
+    """The result of an export.
 
     Attributes:
         place: of long-term storage.
-        exported: segments of which a header was written.
-        unchanged_count: segments whose header says all that is there already.
+        exported: segments whose header was written.
+        unchanged_count: segments whose header was up to date.
         skipped_count: tables, indexes and transactions, which an older store could not read.
-        problems: segments of which none was written.
+        problems: segments for which no header was written.
     """
 
     place: str
@@ -100,8 +100,8 @@ async def export_rolling(
 ) -> ExportReport:
     """Flush a stopped server's segments, and write a header for each; of one container, or of all.
 
-    What is written is durable when this returns; it can be cut off anywhere and repeated. Chunks of segments stay as
-    they are. Raises as `stopped_store`, and `InvalidArgumentError` for a container that there is not.
+    Headers are durable when this returns; it can be interrupted anywhere and repeated. Chunks of segments are not
+    changed. Raises as `stopped_store`, and `InvalidArgumentError` for a container that does not exist.
     """
     async with stopped_store(settings, runtime, settings.segment_store.container.layout) as (store, chunks):
         containers = [one for one in store.containers if container_id in (None, one.id)]
@@ -141,7 +141,7 @@ async def _export(
         try:
             layout = list(await container.storage.layout(segment))
         except NoSuchSegmentError:
-            layout = []  # It never had a byte.
+            layout = []  # It never had any bytes.
         end = layout[-1].start_offset + layout[-1].length if layout else segment.start_offset
         if end != segment.length:
             raise CorruptionError(name, end, f"long-term storage ends here, the segment at {segment.length}")
@@ -153,7 +153,7 @@ async def _export(
             files[-1] = replace(files[-1], name=copied)
             entries[-1] = replace(entries[-1], name=copied)
         elif not layout and segment.length:
-            # It tells the older store where the segment ends.
+            # The name gives the older store the end of the segment.
             copied = rolling_chunk_name(name, segment.length)
             entries = [RollingChunk(segment.length, copied)]
             if not await chunks.exists(copied):
@@ -173,7 +173,7 @@ async def _export(
 
 
 async def _ends_with(chunks: ChunkStorage, chunk: ChunkLayout) -> bool:
-    """Say whether a chunk's file ends where its bytes do."""
+    """Return whether a chunk's file has no bytes after the chunk's own."""
     there = (await chunks.info(chunk.name)).length
     if there < chunk.length:
         raise CorruptionError(chunk.name, there, f"the chunk ends here, its record says {chunk.length}")
@@ -183,9 +183,9 @@ async def _ends_with(chunks: ChunkStorage, chunk: ChunkLayout) -> bool:
 async def _check_replaceable(
     container: SegmentContainer, chunks: ChunkStorage, segment: Segment, new: bytes, ours: Collection[str]
 ) -> bool:
-    """Say whether there is a header that is to be replaced.
+    """Return whether there is a header that may be replaced.
 
-    Raises `AdoptionError` for one that an older store may have left of a segment that was never taken over.
+    Raises `AdoptionError` for one that an older store may have left of a segment that was never imported.
     """
     name = header_name(segment.name)
     try:
@@ -193,7 +193,7 @@ async def _check_replaceable(
     except NoSuchChunkError:
         return False
     stored = await chunks.read(name, 0, min(length, HEADER_LENGTH_MAX)) if length else b""
-    # One that was cut off here is the beginning of what is written now.
+    # A header whose write was interrupted here is a prefix of the new one.
     if new.startswith(stored) or await container.storage.is_adopted(segment):
         return True
     try:
@@ -213,7 +213,7 @@ async def _check_replaceable(
 async def _copy_of_last(
     container: SegmentContainer, chunks: ChunkStorage, segment: Segment, chunk: ChunkLayout, runtime: Runtime
 ) -> str:
-    """Return the name of a chunk that has what counts of `chunk` and no more; make it unless the header names one."""
+    """Return the name of a chunk with the valid bytes of `chunk` only; create it unless the header names one."""
     try:
         name = header_name(segment.name)
         stored = decode_header(name, await chunks.read(name, 0, HEADER_LENGTH_MAX))
@@ -224,8 +224,8 @@ async def _copy_of_last(
                     pass
                 return known
     except (NoSuchChunkError, CorruptionError):
-        pass  # No header, or none that names a good copy.
-    # Without the container's mark: no sweep ever takes it for an orphan.
+        pass  # No header, or it names no valid copy.
+    # Without the container's mark: no sweep takes it for an orphan.
     made = new_chunk_name(segment.name, epoch=container.epoch, offset=chunk.start_offset, rng=runtime.rng)
     at = 0
     async for data in _pieces(chunks, chunk.name, chunk):
@@ -238,7 +238,7 @@ async def _copy_of_last(
 
 
 async def _pieces(chunks: ChunkStorage, name: str, chunk: ChunkLayout) -> AsyncIterator[bytes]:
-    """Yield what counts of `chunk`, read from chunk `name` and verified. Raises `CorruptionError`."""
+    """Yield the valid bytes of `chunk`, read from chunk `name` and verified. Raises `CorruptionError`."""
     block_length = chunk.block_length
     step = max(1, _COPY_BYTES // block_length) * block_length if chunk.length > _WHOLE_BYTES else chunk.length
     for at in range(0, chunk.length, step):

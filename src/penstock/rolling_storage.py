@@ -1,7 +1,7 @@
-"""What an administrator can do about the layout of an older Pravega, with a server that is stopped (PDP-34).
+"""Import of segments in the storage layout of an older Pravega (PDP-34), with a stopped server.
 
-`check_rolling` looks at what an older store has left, `import_rolling` takes it over. Both can be cut off anywhere and
-begun again. The way back: `rolling_export`. See docs/rolling-storage.md.
+`check_rolling` inspects the segments of an older store, `import_rolling` imports them. Both can be interrupted anywhere
+and repeated. The way back: `rolling_export`. See docs/rolling-storage.md.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from penstock.settings import StandaloneSettings
 from penstock.stopped_store import stopped_store
 from penstock.storage_administration import ShowProgress
 
-#: Of a segment that is read while nobody waits for it.
+#: Length limit of a segment that is read in the background.
 _UNBOUNDED_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class RollingSegment:
-    """A segment that an older store has left: bytes [`start_offset`, `length`), in so many chunks.
+    """A segment of an older store: bytes [`start_offset`, `length`), in so many chunks.
 
     Attributes:
-        gone_count: chunks at its front that were truncated.
-        surplus_bytes: bytes behind what counts of its chunks.
-        is_adoptable: False of what only the older store knows how to read: its tables, indexes and transactions.
-        source: whose header it is, of one that was imported under another name.
+        gone_count: truncated chunks at its front.
+        surplus_bytes: bytes after the valid ones of its chunks.
+        is_adoptable: False for tables, indexes and transactions, which only the older store can read.
+        source: the segment with the header, if it was imported under another name.
     """
 
     name: str
@@ -56,7 +56,7 @@ class RollingSegment:
 
 @dataclass(frozen=True, slots=True)
 class RollingProblem:
-    """Why nothing can be done about a segment."""
+    """Why a segment cannot be used."""
 
     segment: str
     message: str
@@ -64,7 +64,7 @@ class RollingProblem:
 
 @dataclass(slots=True)
 class RollingReport:
-    """What an older store has left. `left_over_count`: headers of segments that are not there any more."""
+    """The segments of an older store. `left_over_count`: headers of segments that no longer exist."""
 
     place: str
     segments: list[RollingSegment] = field(default_factory=list)
@@ -74,15 +74,15 @@ class RollingReport:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What was taken over.
+    """The result of an import.
 
     Attributes:
-        imported: segments that this call took over.
-        present: those that were there before.
-        deleted_count: those that were taken over before, and deleted since, or by another name.
-        skipped: those that cannot be taken over, as only the older store reads them.
-        problems: those that are damaged, or in the way of others.
-        read_bytes: what was read for checksums.
+        imported: segments that this call imported.
+        present: segments that existed before.
+        deleted_count: segments imported before and deleted since, or imported under another name.
+        skipped: segments that cannot be imported, because only the older store can read them.
+        problems: segments that are damaged, or conflict with others.
+        read_bytes: bytes read for checksums.
     """
 
     imported: list[RollingSegment] = field(default_factory=list)
@@ -94,16 +94,16 @@ class ImportReport:
 
 
 def is_chosen(segment: str, names: Collection[str]) -> bool:
-    """Say whether `names`, of segments, streams or scopes, include a segment; none include all."""
+    """Return whether `names`, of segments, streams or scopes, include a segment; no names include all."""
     return not names or any(segment == name or segment.startswith(f"{name}/") for name in names)
 
 
 async def check_rolling(
     settings: StandaloneSettings, runtime: Runtime, *, names: Collection[str] = ()
 ) -> RollingReport:
-    """Compare all headers that an older store has left with its chunks. No byte of a chunk is read, nothing changed.
+    """Compare all headers of an older store with its chunks. Reads no bytes of chunks and changes nothing.
 
-    Raises `StorageUnavailableError` when long-term storage is not there, `StorageError`.
+    Raises `StorageUnavailableError` when long-term storage is missing, `StorageError`.
     """
     chunks = open_long_term_storage(settings, DataDirectory(settings.data_dir, runtime), runtime)
     try:
@@ -130,18 +130,18 @@ async def import_rolling(
     names: Collection[str] = (),
     stream: str = "",
 ) -> ImportReport:
-    """Take over what an older store has left, for good: its server must be stopped, and this one, too.
+    """Import segments of an older store permanently: its server must be stopped, and this one, too.
 
-    `stream`: its segments, all that `names` choose, become; numbered from 0 in the order in which they were made.
+    `stream`: the stream that all segments chosen by `names` become part of; numbered from 0 in the order of creation.
 
-    Chunks stay where they are and become segments' of this store. What was done is done if this is cut off, and a
-    repeated call goes on. The store runs under `layout_upgrade` from then on.
+    Chunks are not moved; they become chunks of this store's segments. Segments already imported stay imported if this
+    is interrupted, and a repeated call continues. From then on the store runs under `layout_upgrade`.
 
     Raises:
         DataDirectoryInUseError: a server runs on the directory.
-        DataDirectoryError: it is none; start the server once.
-        StorageUnavailableError, StorageIdentityError: long-term storage is not there, or another cluster's.
-        StorageError: it went away, or a container could not be started.
+        DataDirectoryError: it is not a data directory; start the server once.
+        StorageUnavailableError, StorageIdentityError: long-term storage is missing, or belongs to another cluster.
+        StorageError: storage became unavailable, or a container could not be started.
     """
     layout = replace(
         settings.segment_store.container.layout, mode=LayoutMode.LAYOUT_UPGRADE, adopted_bytes_max=_UNBOUNDED_BYTES
@@ -206,9 +206,9 @@ async def _import_as(
     chunks: ChunkStorage,
     report: ImportReport,
 ) -> None:
-    """Take a segment over as `name`. `source` and `target` have what is of its own name, and of that."""
+    """Import a segment as `name`. `source` and `target` are the containers of the old and the new name."""
     try:
-        # Before anything else: its chunks must never be two segments'.
+        # Before anything else: two segments must never share chunks.
         await source.storage.reserve(segment.name, name)
         layout = await read_layout(chunks, segment.name)
     except (CorruptionError, AdoptionError) as error:
@@ -239,7 +239,7 @@ async def _import(container: SegmentContainer, segment: RollingSegment, report: 
 async def _layouts(
     chunks: ChunkStorage, problems: list[RollingProblem], names: Collection[str]
 ) -> AsyncIterator[tuple[str, RollingLayout | None]]:
-    """Yield what lies in storage of each segment that has a header; note what is damaged."""
+    """Yield the chunks in storage of each segment with a header; record the damaged ones."""
     async for segment in rolling_segments(chunks):
         if not is_chosen(segment, names):
             continue

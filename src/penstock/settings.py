@@ -1,4 +1,4 @@
-"""`StandaloneSettings`: everything that can be set of a `penstock standalone`."""
+"""`StandaloneSettings`: all settings of `penstock standalone`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
 CONTROLLER_PORT = 9090
 SEGMENT_STORE_PORT = 6000
 
-#: Less than this is no cache for a segment store.
+#: Minimum size of a segment store's cache.
 CACHE_BYTES_MIN = 16 * 1024 * 1024
 
 _WILDCARDS = ("0.0.0.0", "::", "")
 
-#: Settings that mean something at 0, beside those whose default it is. With any other the server would stand still, or
-#: never stop to try.
+#: Settings that may be 0, besides those whose default is 0. With any other setting at 0 the server would stall, or
+#: retry without a pause.
 MAY_BE_ZERO = frozenset((
     "controller_port", "segment_store_port", "port",
-    # Pauses and patience.
+    # Pauses and time limits.
     "restart_delay_s", "return_delay_s", "restart_window_s", "lock_wait_s_max", "lock_retry_delay_s",
     "retry_time_max_s", "disabled_retry_s", "retry_delay_ms_first", "retry_delay_ms_max", "lease_slack_ms",
     "conflict_delay_ms_first", "conflict_delay_ms_max",
@@ -37,7 +37,7 @@ MAY_BE_ZERO = frozenset((
     "mute_s", "cool_down_s", "quiet_told_s",
     "writer_retry_s", "timeout_s", "cancel_grace_s", "close_timeout_s", "table_index_retry_s",
     "table_index_wait_timeout_s", "active_segments_wait_s", "drain_timeout_s",
-    # Ages and thresholds: at once, always.
+    # Ages and thresholds: 0 means always at once.
     "entry_age_s_max", "flush_age_s", "flush_age_index_s", "truncate_delay_s", "merge_delay_s", "flush_slow_s",
     "expiry_s", "checkpoint_log_bytes_idle", "table_compact_bytes",
     "table_index_min_bytes", "compact_slack_bytes", "truncate_bytes_min", "piece_bytes_min", "slow_reply_bytes",
@@ -46,7 +46,7 @@ MAY_BE_ZERO = frozenset((
     "ownership_drift_percent",
     "cache_margin_percent", "carry_little_percent", "urgent_percent", "checkpoint_share_percent_max",
     "table_utilisation_percent", "table_index_percent", "attributes_flush_share_percent", "move_percent",
-    # Counts and caches: none.
+    # Counts and caches: 0 means none.
     "request_retries_max", "restart_count_max", "failures_max", "hung_count_max", "flush_slow_max",
     "read_ahead_count_max", "read_ahead_range_bytes",
     "read_ahead_segments_max", "whole_read_bytes", "index_entry_bytes", "index_segments_max",
@@ -56,27 +56,28 @@ MAY_BE_ZERO = frozenset((
     "free_bytes_min", "free_percent_max",
     "log_free_bytes_min", "log_free_percent_max", "storage_free_bytes_min", "storage_free_percent_max",
     "open_files_max", "known_directories_max", "completed_transactions_listed_max",
-    # Of several of that name.
+    # Where several settings have the same name.
     "joins.interval_s",
 ))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class StoreProcessSettings:
-    """How segment stores in processes of their own are watched.
+    """How segment stores in child processes are monitored.
 
     Attributes:
         start_timeout_s: how long a process may take to be ready.
-        health_interval_s: how often each is asked how it is, and told what to run.
-        health_timeout_s: one that has not answered for so long hangs.
-        is_hung_killed: end one that hangs and start it anew. Otherwise its containers move to the others, whose logs
-            shut it out, and when it goes on it may answer some reads with what was true when it began to hang.
-        restart_delay_s, restart_delay_s_max: pause before one that ended is started again, doubled each time.
-        restart_count_max, restart_window_s: one that ended more often than that in so long is away: its containers
-            move to the others ...
-        return_delay_s: ... and back when it has been well for so long.
-        lock_wait_s_max: how long a start waits for the segment stores of a server that was killed to end.
-        retry_time_max_s: how long a request of the controller looks for the store that runs a container.
+        health_interval_s: interval of health checks, which also send the assignment of containers.
+        health_timeout_s: a process that has not answered for this long counts as hung.
+        is_hung_killed: kill a hung process and restart it. Otherwise its containers move to the other stores, whose
+        logs
+            fence it, and after it resumes it may answer some reads with stale data.
+        restart_delay_s, restart_delay_s_max: pause before a process is restarted, doubled each time.
+        restart_count_max, restart_window_s: a process that ended more often than that within this time is unavailable:
+            its containers move to the other stores ...
+        return_delay_s: ... and back after it has been healthy for this long.
+        lock_wait_s_max: how long a start waits for the segment stores of a killed server to exit.
+        retry_time_max_s: how long a request of the controller retries to find the store that runs a container.
     """
 
     start_timeout_s: float = 120.0
@@ -92,7 +93,7 @@ class StoreProcessSettings:
     retry_time_max_s: float = 10.0
 
     def __post_init__(self) -> None:
-        """Check what no type says. Raises `InvalidArgumentError`."""
+        """Check the values. Raises `InvalidArgumentError`."""
         for name in self.__slots__:
             if getattr(self, name) < 0:
                 raise InvalidArgumentError(f"store_processes.{name} is {getattr(self, name)}: it is at least 0")
@@ -117,18 +118,18 @@ class StandaloneSettings:
         segment_stores: processes that run segment stores, at most one for each container. 1: this process does. Else
             they share containers and `segment_store.cache.bytes_max`, and listen on `segment_store_port` and the ports
             after it.
-        advertise: host that clients are told to reach the segment store at. Empty: `host`, or this machine's name
+        advertise: host name of the segment store that is given to clients. Empty: `host`, or this machine's name
             when that is a wildcard.
         log_level: debug, info, warning or error.
-        stop_timeout_s: how long a graceful stop may take in all before it is given up.
-        lock_check_interval_s: how often the server checks that its data directory is still there and locked by it.
+        stop_timeout_s: total time of a graceful stop before it is given up.
+        lock_check_interval_s: how often the server checks that its data directory still exists and is locked by it.
         blocking_thread_count_max: threads for work that belongs to neither tier; those have pools of their own.
-        descriptors: how the file descriptors of each process are shared out.
-        store_processes: how segment stores are watched when there are several.
+        descriptors: how the file descriptors of each process are divided.
+        store_processes: how segment stores are monitored when there are several.
         segment_store, controller, durable_log: settings of the parts.
         long_term_storage: settings of long-term storage in a directory ...
-        object_storage: ... of that in a bucket ...
-        hdfs_storage: ... and of that in HDFS.
+        object_storage: ... in a bucket ...
+        hdfs_storage: ... and in HDFS.
     """
 
     data_dir: str = "penstock-data"
@@ -153,7 +154,7 @@ class StandaloneSettings:
     hdfs_storage: HdfsStorageSettings = field(default_factory=HdfsStorageSettings)
 
     def __post_init__(self) -> None:
-        """Check what no type says. Raises `InvalidArgumentError`."""
+        """Check the values. Raises `InvalidArgumentError`."""
         for name in ("controller_port", "segment_store_port"):
             port = getattr(self, name)
             if not 0 <= port <= 65535:
@@ -205,7 +206,7 @@ class StandaloneSettings:
     def checked(self) -> StandaloneSettings:
         """Return these settings, or raise `InvalidArgumentError` for values that no part can work with.
 
-        For what people wrote; what programs make is theirs to know.
+        For settings written by people; settings made by programs are not checked.
         """
         _check_numbers(self, "")
         if not self.data_dir:
@@ -221,7 +222,7 @@ class StandaloneSettings:
         try:
             self.data_dir.encode()
         except UnicodeEncodeError as error:
-            # The child processes are told in JSON.
+            # Settings are passed to child processes as JSON.
             raise InvalidArgumentError(
                 f"data_dir is {self.data_dir!a}: several segment stores need a path that is Unicode"
             ) from error
@@ -234,7 +235,7 @@ class StandaloneSettings:
 
     @property
     def is_object_storage(self) -> bool:
-        """Whether long-term storage is a bucket, and no directory."""
+        """Whether long-term storage is a bucket."""
         return "://" in self.tier2 and not self.is_hdfs_storage
 
     @property
@@ -244,7 +245,7 @@ class StandaloneSettings:
 
     @property
     def advertised_host(self) -> str:
-        """The host that clients are told."""
+        """The host name given to clients."""
         if self.advertise:
             return self.advertise
         return socket.gethostname() if self.host in _WILDCARDS else self.host
@@ -261,13 +262,13 @@ class StandaloneSettings:
 
 
 def may_be_zero(path: str) -> bool:
-    """Say whether a setting, by its path, means something at 0 although its default is another number."""
+    """Return whether a setting, by its path, may be 0 although its default is another number."""
     parts = path.split(".")
     return parts[-1] in MAY_BE_ZERO or ".".join(parts[-2:]) in MAY_BE_ZERO
 
 
 def _check_numbers(settings: object, above: str) -> None:
-    """Check every number in `settings`, which is called `above`, and in the tables below."""
+    """Check every number in `settings`, whose path is `above`, and in the tables below."""
     if not is_dataclass(settings):
         return
     for setting in fields(settings):
@@ -277,7 +278,7 @@ def _check_numbers(settings: object, above: str) -> None:
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             if not math.isfinite(value) or value < 0:
                 raise InvalidArgumentError(f"{name} is {value}: it is a finite number, and not negative")
-            # What has no default of its own has one that depends on other settings; 0 is another choice.
+            # A default of None depends on other settings; 0 is then a separate choice.
             is_choice = setting.default in (0, None) or may_be_zero(name)
             if value == 0 and not is_choice:
                 raise InvalidArgumentError(f"{name} is 0: it is above that; the default is {setting.default}")

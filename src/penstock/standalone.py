@@ -1,11 +1,11 @@
 """`Standalone`: segment store and controller assembled in one process, with local or in-memory tiers.
 
-The controller asks the store by direct calls; clients come over TCP. With several segment stores each is a process of
-its own, see `store_processes`, and the controller asks them over TCP, too. Start to stop:
+The controller calls the store directly; clients use TCP. With several segment stores each is a process of its own, see
+`store_processes`, and the controller uses TCP, too. Start to stop:
 
 1. lock the data directory, recover every container, listen for segment store clients;
 2. start the controller (its metadata are in the store), then listen for its clients;
-3. stop in the opposite order, so that whatever was accepted is finished while what it needs still runs.
+3. stop in the opposite order, so that accepted requests finish while the parts that they need still run.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _LOCK_RETRY_DELAY_S = 0.05
 
 
 class PortInUseError(InvalidArgumentError):
-    """A port to listen on is taken, or not ours to take."""
+    """A port to listen on is in use, or this user may not listen on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningStore:
-    """A segment store of a server: ``host:port`` that clients are told, its process, the containers it is to run."""
+    """A segment store of a server: ``host:port`` given to clients, its process, and its assigned containers."""
 
     address: str
     pid: int
@@ -71,37 +71,37 @@ class RunningStore:
 
 
 class Standalone:
-    """One server. Start it once; after `stop` make a new one.
+    """One server. Start it once; after `stop` create a new one.
 
-    `runtime`: the outside world, the real one by default; it is closed by `stop`.
+    `runtime`: the real one by default; it is closed by `stop`.
     """
 
     def __init__(self, settings: StandaloneSettings, runtime: Runtime | None = None) -> None:
         self.settings = settings
         self.runtime: Runtime = runtime if runtime is not None else real_runtime(settings.blocking_thread_count_max)
-        #: The segment store of this process; there is none when there are several.
+        #: The segment store of this process; None when there are several.
         self.store: SegmentStore | None = None
-        #: The segment stores in processes of their own.
+        #: The segment stores in child processes.
         self.processes: StoreProcesses | None = None
         #: Where the (first) segment store listens.
         self.segment_store_port: int = 0
         self.controller_port: int = 0
-        #: Whether this start has made the data directory: there was nothing in it.
+        #: Whether this start has initialized the data directory, which was empty.
         self.is_new_store: bool = False
-        #: Watches the data directory, once it is open.
+        #: Monitors the data directory, once it is open.
         self._watch: DirectoryWatch | None = None
         self._is_watched = asyncio.Event()
-        # The stops of what was started; run backwards, each whether or not the one before failed.
+        # Stops the started parts in reverse order; all of them, even if one fails.
         self._stops = AsyncExitStack()
 
     @property
     def controller_uri(self) -> str:
-        """What clients connect to."""
+        """The address that clients connect to."""
         return f"tcp://{_authority(self.settings.advertised_host, self.controller_port)}"
 
     @property
     def segment_store_address(self) -> str:
-        """``host:port`` that the controller tells clients."""
+        """``host:port`` that the controller gives to clients."""
         return _authority(self.settings.advertised_host, self.segment_store_port)
 
     @property
@@ -129,7 +129,7 @@ class Standalone:
 
     @property
     def data_description(self) -> str:
-        """Where the data are, for people."""
+        """Where the data are, for messages."""
         if self.settings.is_memory:
             return "memory"
         return self.settings.data_dir + (f" and {self.settings.tier2}" if self.settings.tier2 else "")
@@ -138,15 +138,15 @@ class Standalone:
         """Start everything; return when clients are served.
 
         A container with corrupt data stays offline and is reported in `failures`; the rest serves, if the
-        controller's own tables are not in it. Whatever goes wrong, nothing is left running.
+        controller's own tables are not in it. After an error nothing is left running.
 
         Raises:
             DataDirectoryInUseError, DataDirectoryError: see `DataDirectory.open`.
-            StorageIdentityError: long-term storage is another cluster's. One that is missing is waited for.
-            StorageRefusedError: a new cluster's long-term storage is a bucket that refuses all requests.
-            PortInUseError: a port cannot be listened on.
-            CorruptionError, LogDisabledError: a container that holds tables of the controller cannot be served.
-            StoreProcessError: the same, or anything else, in a segment store with a process of its own.
+            StorageIdentityError: long-term storage belongs to another cluster. If it is missing, the start waits for
+            it. StorageRefusedError: a new cluster's long-term storage is a bucket that refuses all requests.
+            PortInUseError: a port cannot be listened on. CorruptionError, LogDisabledError: a container that holds
+            tables of the controller cannot be served. StoreProcessError: the same, or any other error, in a segment
+            store with a process of its own.
         """
         try:
             await self._start()
@@ -231,7 +231,7 @@ class Standalone:
         )
 
     async def _start_processes(self) -> tuple[ConnectionPool, ClientSettings, AssignedLocator]:
-        """Run the segment stores in processes of their own, which share this one's data directory."""
+        """Run the segment stores in child processes, which share this one's data directory."""
         settings = self.settings
         directory = DataDirectory(settings.data_dir, self.runtime)
         identity = await self._open_directory(directory, wait_s=settings.store_processes.lock_wait_s_max)
@@ -254,7 +254,7 @@ class Standalone:
                     f"container {container_id} holds tables of the controller and is offline: {failure.message}"
                 )
         watch = settings.store_processes
-        # Nobody waits longer for a store that hangs than it takes to find that out.
+        # Bounds waits for a store that hangs by the time that its detection takes.
         client = ClientSettings(
             request_timeout_s=2 * watch.health_timeout_s,
             keepalive_interval_s=watch.health_timeout_s,
@@ -265,7 +265,7 @@ class Standalone:
         return pool, client, processes.locator
 
     def _controller_containers(self) -> Sequence[int]:
-        """Return the containers without which a start is given up at once, instead of after many retries."""
+        """Return the containers whose failure fails the start at once, instead of after many retries."""
         count = self.settings.segment_store.container_count
         return sorted({container_of(table, count) for table in SYSTEM_TABLES})
 
@@ -282,7 +282,7 @@ class Standalone:
         )
 
     async def _wait_for_storage(self, directory: DataDirectory, identity: Identity) -> None:
-        """Wait until long-term storage is there, before processes are started that have only so long to be ready."""
+        """Wait for long-term storage before processes are started, because their start has a time limit."""
         settings = self.settings
         guard = GuardedChunkStorage(
             open_long_term_storage(settings, directory, self.runtime),
@@ -301,7 +301,7 @@ class Standalone:
             try:
                 identity = await self.runtime.work.run(directory.open, self.settings.segment_store.container_count)
             except DataDirectoryInUseError:
-                # The children of a server that was killed hold it for the moment that they need to end.
+                # The child processes of a killed server hold the lock until they have exited.
                 if asyncio.get_running_loop().time() >= deadline_s:
                     raise
                 await asyncio.sleep(_LOCK_RETRY_DELAY_S)
@@ -320,19 +320,19 @@ class Standalone:
             self.processes.share_lock(directory.lock_descriptor)
 
     async def lost_directory(self) -> DataDirectoryLostError:
-        """Wait until this server holds its data directory no more, and return why. It claims no log from then on.
+        """Wait until this server no longer holds its data directory, and return why. From then on it claims no log.
 
-        The process is to end at once: another server may run on the directory, or another directory be in its place,
-        in which this one must write nothing. What was acknowledged is synced.
+        The process must exit at once: another server may run on the directory, or another directory may be in its
+        place, in which this process must not write. Acknowledged writes are synced.
         """
         await self._is_watched.wait()
         assert self._watch is not None
         return await self._watch.lost()
 
     async def stop(self) -> None:
-        """Stop accepting, finish what was accepted, stop all. Fine to call again.
+        """Stop accepting requests, finish the accepted ones, stop all parts. Idempotent.
 
-        Every part is stopped, also when the one before could not stop in order; then its error is raised.
+        Every part is stopped, even when one before could not stop cleanly; then its error is raised.
         """
         await self._stops.aclose()
 
@@ -350,7 +350,7 @@ async def _listen(what: str, host: str, port: int, start: Awaitable[None]) -> No
     try:
         await start
     except (OSError, ControllerUnavailableError) as error:
-        # The controller's says the address again.
+        # The controller's error repeats the address.
         reason = error.__cause__ if isinstance(error, ControllerUnavailableError) and error.__cause__ else error
         raise PortInUseError(
             f"the {what} cannot listen on {_authority(host, port)}: {reason}; stop what uses the port, or choose "

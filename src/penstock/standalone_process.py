@@ -1,7 +1,7 @@
-"""`StandaloneProcess`: ``penstock standalone`` as a child process, to start, stop and start again on the same data.
+"""`StandaloneProcess`: ``penstock standalone`` as a child process, to start, stop and restart on the same data.
 
-For the quickstart, and for tests of applications and of Penstock itself, which also kill and hold it. Calls block; from
-an event loop use `asyncio.to_thread`. Signals are those of POSIX, so SIGSTOP and the like need Linux or macOS.
+For the quickstart, and for tests of applications and of Penstock itself, which also kill and suspend it. Calls block;
+from an event loop use `asyncio.to_thread`. Signals are those of POSIX, so SIGSTOP and the like need Linux or macOS.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from types import TracebackType
 import penstock
 from penstock.model.errors import PenstockError
 
-#: Long, for a machine that is busy with other tests: whoever waits so long has failed.
+#: Long enough for a machine that is busy with other tests.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.01
 _SOURCES = str(Path(penstock.__file__).parents[1])
 
 
-#: Of a log, what an error shows.
+#: Length of the log's end that an error shows.
 _LOG_TAIL_LENGTH = 4000
 
 
@@ -38,13 +38,13 @@ class StandaloneProcess:
     """One server process at a time, on `directory` and on free ports, which a restart keeps.
 
     `options` are further command line options; `memory` starts it without a data directory. With several
-    `segment_stores` each is a child process that can be killed and held, too, and their ports are new with each start.
-    With `has_own_session` Ctrl-C at a terminal does not reach it, so that whoever started it can stop it in order.
+    `segment_stores` each is a child process that can be killed and suspended, too, and their ports are new with each
+    start. With `has_own_session` Ctrl-C at a terminal does not reach it, so that its parent can stop it cleanly.
     Leaving it as a context manager kills it.
 
     Attributes:
         data_dir: where the data are.
-        log_path: what all starts wrote to standard error.
+        log_path: standard error of all starts.
         controller_port, segment_store_port: 0 before the first start.
         ready: the fields of the ready line of the latest start.
         process: the child of the latest start.
@@ -81,17 +81,17 @@ class StandaloneProcess:
 
     @property
     def log(self) -> str:
-        """Everything that was written to standard error by all starts."""
+        """The standard error output of all starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives, held by SIGSTOP or not."""
+        """Whether the process exists, suspended by SIGSTOP or not."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """How the latest process ended (negative: of that signal); None while it lives, or before the first start."""
+        """Exit code of the latest process (negative: a signal); None while it runs, or before the first start."""
         return None if self.process is None else self.process.poll()
 
     def command(self) -> list[str]:
@@ -107,7 +107,7 @@ class StandaloneProcess:
     # -- starting -----------------------------------------------------------------------------------------------
 
     def start(self) -> StandaloneProcess:
-        """Start and wait for the ready line. Raises `ServerProcessError` with the log when it ends instead."""
+        """Start and wait for the ready line. Raises `ServerProcessError` with the log when it exits instead."""
         self.spawn()
         return self.wait_ready()
 
@@ -127,12 +127,12 @@ class StandaloneProcess:
         return self
 
     def launch(self) -> dict[str, object]:
-        """Start and return the first line of output, or nothing if it ended without one."""
+        """Start and return the first line of output; empty if it exited without one."""
         self.spawn()
         return self._first_line()
 
     def spawn(self) -> None:
-        """Start and wait for nothing."""
+        """Start without waiting."""
         if self.is_running:
             raise ServerProcessError(f"process {self.pid} still runs: end it before the next start")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,52 +164,52 @@ class StandaloneProcess:
         line = self.read_line()
         return dict(json.loads(line)) if line else {}
 
-    # -- ending -------------------------------------------------------------------------------------------------
+    # -- stopping -----------------------------------------------------------------------------------------------
 
     def kill9(self) -> None:
-        """End it the hard way and wait until it is gone. Fine when it is, and when it is held."""
+        """Kill it with SIGKILL and wait for its exit. Also for a stopped or a suspended process."""
         if self.process is not None:
             self.process.kill()
             self._wait(self.process)
 
     def terminate(self) -> int:
-        """Ask it to stop with SIGTERM; return its exit code. A held one must be released before."""
+        """Send SIGTERM; return its exit code. A suspended process must be resumed before."""
         self._child().send_signal(signal.SIGTERM)
         return self.wait()
 
     def stop(self) -> None:
-        """Stop in order. Fine when it is not running.
+        """Stop cleanly. No effect when it is not running.
 
-        Raises `ServerProcessError` when it is not gone after `STOP_TIMEOUT_S`; it was killed then.
+        Raises `ServerProcessError` when it has not exited after `STOP_TIMEOUT_S`; it was killed then.
         """
         if self.is_running:
             self.terminate()
 
     def wait(self) -> int:
-        """Wait for its end; return its exit code. Raises `ServerProcessError` after `STOP_TIMEOUT_S`, and kills it."""
+        """Wait for its exit; return its exit code. Raises `ServerProcessError` after `STOP_TIMEOUT_S`, and kills it."""
         return self._wait(self._child())
 
     def restart(self) -> None:
-        """Stop in order and start again on the same ports and data."""
+        """Stop cleanly and start again on the same ports and data."""
         code = self.terminate()
         if code != 0:
             raise ServerProcessError(f"the server ended with code {code} after SIGTERM, expected 0\n{self._log_tail()}")
         self.start()
 
-    # -- holding ------------------------------------------------------------------------------------------------
+    # -- suspending ---------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Hold the process with SIGSTOP: its sockets stay open, and nothing answers."""
+        """Suspend the process with SIGSTOP: its sockets stay open, and nothing answers."""
         self._child().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a held process go on with SIGCONT. Fine when it is not held."""
+        """Resume a suspended process with SIGCONT. No effect when it is not suspended."""
         self._child().send_signal(signal.SIGCONT)
 
     # -- segment stores in child processes ------------------------------------------------------------------------
 
     def store_pid(self, number: int) -> int | None:
-        """Return the process id of a segment store now; None while it, or the server, is down (Linux)."""
+        """Return the current process id of a segment store; None while it, or the server, is down (Linux)."""
         if not self.is_running:
             return None
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
@@ -220,7 +220,7 @@ class StandaloneProcess:
         return next((pid for pid in pids if _arguments(pid)[-2:] == ["segment-store", str(number)]), None)
 
     def await_store(self, number: int, *, other_than: int | None = None) -> int:
-        """Wait for a segment store's process, not being `other_than`; return its id.
+        """Wait for a segment store's process with another id than `other_than`; return its id.
 
         Raises `ServerProcessError` after `START_TIMEOUT_S`.
         """
@@ -237,7 +237,7 @@ class StandaloneProcess:
     def signal_store(self, number: int, number_of_signal: signal.Signals, *, pid: int | None = None) -> int | None:
         """Send a signal to a segment store's process, and return its id.
 
-        None, and nothing is sent, while it is down; or if it is not `pid` any more.
+        None, and nothing is sent, while it is down, or if its id is no longer `pid`.
         """
         found = self.store_pid(number)
         if found is None or pid not in (None, found):
@@ -249,7 +249,7 @@ class StandaloneProcess:
         return found
 
     def resident_bytes(self) -> int:
-        """Return the memory it takes now (Linux)."""
+        """Return its resident memory in bytes (Linux)."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -299,7 +299,7 @@ def child_environment(**variables: str) -> dict[str, str]:
 
 
 def run_penstock(*arguments: str, timeout_s: float = 60.0, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run ``penstock`` to its end and return its exit code and what it wrote. `variables` are environment variables."""
+    """Run ``penstock`` to its end and return its exit code and output. `variables` are environment variables."""
     return subprocess.run(
         [sys.executable, "-m", "penstock", *arguments],
         capture_output=True,

@@ -1,6 +1,6 @@
-"""`stopped_store`: the segment store of a server that is stopped, run inside an administrator's command.
+"""`stopped_store`: the segment store of a stopped server, run inside an administrator's command.
 
-It has no ports, and nobody's requests but the command's. The data directory is locked as by a server.
+It has no ports, and serves only the command's requests. The data directory is locked as by a server.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ async def stopped_store(
 
     Raises:
         DataDirectoryInUseError: a server runs on the directory.
-        DataDirectoryError: it is none.
-        StorageUnavailableError, StorageIdentityError: long-term storage is not there, or another cluster's.
+        DataDirectoryError: it is not a data directory.
+        StorageUnavailableError, StorageIdentityError: long-term storage is missing, or belongs to another cluster.
         StorageError: a container could not be started.
     """
     directory = DataDirectory(settings.data_dir, runtime)
@@ -43,7 +43,7 @@ async def stopped_store(
         held.callback(directory.close)
         chunks = open_long_term_storage(settings, directory, runtime)
         held.push_async_callback(chunks.close)
-        # Before the store, which would wait for storage.
+        # Before the store starts, which would wait for storage.
         await check_identity(chunks, identity)
         of_store = segment_store_settings(settings)
         store = SegmentStore(

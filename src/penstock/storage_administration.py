@@ -1,4 +1,4 @@
-"""`check_storage`: what an administrator can have compared of a stopped server: metadata against long-term storage."""
+"""`check_storage`: compares the metadata of a stopped server with long-term storage."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from penstock.settings import StandaloneSettings
 
 
 class CheckProgress(Protocol):
-    """What a check tells of itself."""
+    """Receives the progress of a check."""
 
     def note(self, chunk_count: int, length_bytes: int, /) -> None:
-        """So many chunks were looked at, and so many bytes compared, in all."""
+        """Report the total number of chunks inspected and of bytes compared."""
 
 
-#: Begins to show how a check gets on; it is told how many bytes there are.
+#: Starts a progress display; called with the total number of bytes.
 ShowProgress = Callable[[int], AbstractContextManager[CheckProgress]]
 
 
 async def check_storage(
     settings: StandaloneSettings, runtime: Runtime, show_progress: ShowProgress, *, is_read: bool = True
 ) -> StorageReport:
-    """Compare what the data directory of a stopped server says of long-term storage with what is there.
+    """Compare the metadata in the data directory of a stopped server with long-term storage.
 
-    Nothing is changed in either. Without `is_read` chunks are looked at, and not read. Memory is bounded by
+    Nothing is changed in either. Without `is_read` chunks are inspected, but not read. Memory is bounded by
     `segment_store.cache` and what the logs hold of segments, and does not grow with the number of chunks.
 
     Raises:
         DataDirectoryInUseError: a server runs on the directory.
         DataDirectoryError: it is not a data directory.
-        StorageIdentityError: long-term storage is another cluster's.
-        StorageUnavailableError: there is none in that place, or it went away.
+        StorageIdentityError: long-term storage belongs to another cluster.
+        StorageUnavailableError: there is none in that place, or it became unavailable.
         CorruptionError: the identity of the directory is damaged. Other damage is in the report.
     """
     directory = DataDirectory(settings.data_dir, runtime)
@@ -80,7 +80,7 @@ async def check_opened(
     *,
     is_read: bool,
 ) -> StorageReport:
-    """Do as `check_storage` does with a directory that is locked, and its long-term storage."""
+    """Do as `check_storage` does with a directory that is already locked, and its long-term storage."""
     async with AsyncExitStack() as held:
         containers: list[CheckedContainer] = []
         failures: dict[int, StorageError] = {}
@@ -124,7 +124,7 @@ async def check_opened(
 async def _container_ids(
     directory: DataDirectory, identity: Identity, runtime: Runtime, failures: dict[int, StorageError]
 ) -> Sequence[int]:
-    """Return the containers that have a log; note those that should have one in `failures`."""
+    """Return the containers that have a log; record those whose log is missing in `failures`."""
     found = await runtime.work.run(log_container_ids, runtime.disk, directory.tier1)
     for container_id in range(identity.container_count):
         if container_id not in found:

@@ -1,8 +1,8 @@
-"""Backups of a store's metadata: a directory with an image of each container, and what says that it is whole.
+"""Backups of a store's metadata: a directory with an image of each container, and a manifest that marks it complete.
 
-An image has all that a store knows of its segments, and what long-term storage does not have of them yet; the rest of
-their bytes stays in long-term storage. So a backup and that storage make a store (`storage_restoration`).
-Taken from a store that runs, through its administrator's port, or from the data directory of one that does not.
+An image has all metadata of a container's segments, and their bytes that are not in long-term storage yet; the other
+bytes stay in long-term storage. So a store can be restored from a backup and that storage (`storage_restoration`).
+Taken from a running store, through its administrator's port, or from the data directory of a stopped one.
 See docs/recovery.md; the format: docs/formats.md.
 """
 
@@ -34,12 +34,12 @@ _DRAFT_NAME = f"{MANIFEST_NAME}.new"
 _MANIFEST_LENGTH_MAX = 16 * 1024 * 1024
 _READ_BYTES = 8 * 1024 * 1024
 
-#: Begins to show how it gets on; nobody knows how many bytes there will be.
+#: Starts a progress display; the total number of bytes is not known.
 ShowBackup = Callable[[int | None], AbstractContextManager[CheckProgress]]
 
 
 class BackupError(StorageError):
-    """A backup cannot be made, is not whole, or does not fit the long-term storage. Nothing looks whole that is not."""
+    """A backup cannot be made, is incomplete, or does not fit long-term storage. An incomplete one has no manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class BackedUpContainer:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a backup says of itself. `tier2`: where long-term storage was, as the settings said; may be empty."""
+    """The manifest of a backup. `tier2`: where long-term storage was, as the settings said; may be empty."""
 
     cluster_id: str
     container_count: int
@@ -71,7 +71,7 @@ class Backup:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Backup:
-        """Read what `encode` made. Raises `CorruptionError`, `LaterVersionError`."""
+        """Decode the output of `encode`. Raises `CorruptionError`, `LaterVersionError`."""
         try:
             content: dict[str, Any] = json.loads(data)
             fields = content["backup"]
@@ -91,29 +91,29 @@ class _Source(Protocol):
     tier2: str
 
     async def image(self, container_id: int, note: Callable[[int], None]) -> tuple[str, bytes]:
-        """Return the cluster's id and an image, as `ContainerImage.encode` has it."""
+        """Return the cluster's id and an image, encoded as `ContainerImage.encode` does."""
 
 
 async def back_up_running(
     ports: Sequence[AdminClient], directory: str, runtime: Runtime, show: ShowBackup, *, tier2: str = ""
 ) -> Backup:
-    """Back a store up that runs: its containers are behind `ports`. Each is flushed first. See `back_up_stopped`.
+    """Back up a running store: its containers are served by `ports`. Each is flushed first. See `back_up_stopped`.
 
-    Raises also what an `AdminClient` does, and `BackupError` when a container runs behind none of them.
+    Also raises what an `AdminClient` raises, and `BackupError` when none of the ports serves a container.
     """
     return await _write(_Running(ports, tier2), directory, runtime, show)
 
 
 async def back_up_stopped(settings: StandaloneSettings, directory: str, runtime: Runtime, show: ShowBackup) -> Backup:
-    """Back up what the data directory of a stopped server says, into a new or empty `directory`.
+    """Back up the data directory of a stopped server into a new or empty `directory`.
 
-    What is cut off has no manifest, and nobody takes it for a backup. One image is in memory at a time, at most as long
-    as the container's log.
+    An interrupted backup has no manifest, so it is not taken for a backup. One image is in memory at a time, which is
+    at most as long as the container's log.
 
     Raises:
         DataDirectoryInUseError: a server runs on the data directory.
-        DataDirectoryError: it is none.
-        BackupError: `directory` holds something, or cannot be written.
+        DataDirectoryError: it is not a data directory.
+        BackupError: `directory` is not empty, or cannot be written.
         LogDamagedError: a log is damaged. A log that is disabled and intact is backed up like any other.
         CorruptionError: the identity of the directory is damaged.
     """
@@ -172,7 +172,7 @@ async def _write(source: _Source, directory: str, runtime: Runtime, show: ShowBa
 
 
 def read_backup(disk: Disk, directory: str) -> Backup:
-    """Return what a backup says of itself. Blocks. Raises `BackupError` when it is none, `CorruptionError`."""
+    """Return the manifest of a backup. Blocks. Raises `BackupError` when it is not a backup, `CorruptionError`."""
     path = os.path.join(os.path.abspath(directory), MANIFEST_NAME)
     try:
         data = _read_file(disk, path, _MANIFEST_LENGTH_MAX)
@@ -184,7 +184,7 @@ def read_backup(disk: Disk, directory: str) -> Backup:
 
 
 def read_image(disk: Disk, directory: str, backup: Backup, container: BackedUpContainer) -> ContainerImage:
-    """Return an image of a backup. Blocks. Raises `CorruptionError` unless it is what was written."""
+    """Return an image of a backup. Blocks. Raises `CorruptionError` unless it is intact."""
     path = os.path.join(os.path.abspath(directory), container.file)
     try:
         data = _read_file(disk, path, container.length_bytes + 1)
@@ -205,7 +205,7 @@ class _Running:
 
     async def image(self, container_id: int, note: Callable[[int], None]) -> tuple[str, bytes]:
         for port in self._ports:
-            # Flushed, so that the image is short and little of it is user data.
+            # Flushed, so that the image is short and contains little user data.
             if await port.flush(container_id) and (found := await port.image(container_id, note)) is not None:
                 return found
         where = ", ".join(port.address for port in self._ports)

@@ -1,7 +1,7 @@
-"""`probe_storage`: whether long-term storage does what a server needs, tried with two chunks of its own.
+"""`probe_storage`: checks whether long-term storage does what a server needs, with two chunks of its own.
 
-A mount that cannot be written, credentials that may read and not delete, a bucket that loses bytes: better known before
-a server relies on them than by its first flush. Source: segment store specification, R8.36.
+It finds a read-only mount, credentials that may read but not delete, or a bucket that loses bytes before a server
+depends on them. Source: segment store specification, R8.36.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from penstock.settings import StandaloneSettings
 
 T = TypeVar("T")
 
-#: Where the chunks are made. No sweep takes them for its own.
+#: The folder of the probe's chunks, which sweeps ignore.
 PROBE_FOLDER = "_probe"
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedStep:
-    """Something that was tried, and how long it took."""
+    """An operation that was tried, and its duration."""
 
     name: str
     duration_s: float
@@ -44,14 +44,14 @@ class ProbedStep:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What was tried, in order; all of it worked.
+    """The operations that were tried, in order; all of them succeeded.
 
     Attributes:
-        place: for people.
-        chunk_bytes: what was written at a time.
-        has_identity: whether a server has ever kept anything there.
-        supports_append: whether chunks grow; else each write makes one.
-        supports_concat: whether chunks are joined without their bytes being sent.
+        place: for messages.
+        chunk_bytes: length of each write.
+        has_identity: whether a server has ever stored anything there.
+        supports_append: whether chunks can be appended to; otherwise each write creates one.
+        supports_concat: whether chunks can be joined without sending their bytes.
     """
 
     place: str
@@ -63,14 +63,14 @@ class ProbeReport:
 
 
 async def probe_storage(settings: StandaloneSettings, runtime: Runtime, *, chunk_bytes: int) -> ProbeReport:
-    """Create, read, compare, append to, join and delete chunks where long-term storage is to be.
+    """Create, read, compare, append to, join and delete chunks in the configured long-term storage.
 
-    A server may run there meanwhile. Nothing is left behind, unless it cannot be deleted: then the error names it.
+    A server may run there meanwhile. Nothing is left over, unless it cannot be deleted: then the error names it.
 
     Raises:
-        InvalidArgumentError: the settings name no place that can be.
+        InvalidArgumentError: the settings name no valid place.
         StorageUnavailableError: there is nothing in that place.
-        StorageError: something did not work, or what is read is not what was written; it says what, and of which chunk.
+        StorageError: an operation failed, or data read differ from data written; it names the operation and the chunk.
     """
     async with AsyncExitStack() as held:
         directory = DataDirectory(settings.data_dir, runtime)
@@ -104,18 +104,18 @@ def _demand_directory(path: str | Path) -> None:
 
 
 class _Probe:
-    """One probe. `steps`: what has worked."""
+    """One probe. `steps`: the operations that succeeded."""
 
     def __init__(self, chunks: ChunkStorage, unique: uuid.UUID, content: bytes) -> None:
         self.steps: list[ProbedStep] = []
         self._chunks = chunks
         self._names = (f"{PROBE_FOLDER}/{unique}.1", f"{PROBE_FOLDER}/{unique}.2")
         self._content = content
-        #: Chunks that may be there.
+        #: Chunks that may exist.
         self._made: list[str] = []
 
     async def run(self) -> None:
-        """Try everything that a server does with chunks."""
+        """Try every chunk operation that a server uses."""
         chunks, content = self._chunks, self._content
         first, second = self._names
         length = len(content)
@@ -148,7 +148,7 @@ class _Probe:
             raise StorageError(f"chunk {first} is in {chunks.place} although it was deleted")
 
     async def _is_created_again(self) -> bool:
-        """Say whether storage creates what is there already, with other bytes, as it must not."""
+        """Return whether storage overwrites an existing chunk on creation, which it must not."""
         try:
             await self._chunks.create_with_content(self._names[0], [self._content[::-1]])
         except ChunkExistsError:
@@ -156,7 +156,7 @@ class _Probe:
         return True
 
     async def clean_up(self) -> list[str]:
-        """Delete what was made; return what may still be there."""
+        """Delete the chunks of the probe; return those that may still exist."""
         left: list[str] = []
         for name in self._made:
             try:

@@ -1,7 +1,7 @@
-"""`recover_store`: a data directory for a store whose machine is gone, from its long-term storage alone.
+"""`recover_store`: creates a data directory for a store whose machine was lost, from its long-term storage alone.
 
-Its containers have left images there (docs/recovery.md). What they say is written as new logs, so that a server started
-on the new directory goes on where the newest image of each container ends.
+Containers write images there (docs/recovery.md). Images are written as new logs, so that a server started on the new
+directory continues from the newest image of each container.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from penstock.settings import StandaloneSettings
 from penstock.storage_administration import ShowProgress, check_storage
 
-#: A recovered log goes on so many epochs later: images and chunks of the lost machine, if it should still live or have
-#: started some times after its last image, are never taken for newer ones.
+#: Added to the epoch of a recovered log, so that images and chunks of the lost machine, if it still runs or was started
+#: again after its last image, never count as newer ones.
 EPOCH_STEP = 1 << 16
 
 #: An image is read in pieces of this size, ...
 _READ_BYTES = 8 * 1024 * 1024
-#: ... and written to the log so many bytes at a time.
+#: ... and written to the log in pieces of this size.
 _APPEND_BYTES = 8 * 1024 * 1024
 
 
 class NotRecoverableError(StorageError):
-    """Long-term storage does not hold what a store could be built from. Nothing was made."""
+    """A store cannot be restored from this long-term storage. Nothing was created."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredContainer:
-    """A container and the image it was built from. `passed_over`: later images that are not whole."""
+    """A container and the image it was restored from. `passed_over`: later images that are incomplete."""
 
     id: int
     image: str
@@ -56,7 +56,7 @@ class RecoveredContainer:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What was recovered, and what a check of it found: no bytes were read, chunks were looked for."""
+    """What was recovered, and the result of a check: whether chunks exist, without reading their bytes."""
 
     data_dir: str
     cluster_id: str
@@ -65,10 +65,10 @@ class RecoveryReport:
 
 
 async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_progress: ShowProgress) -> RecoveryReport:
-    """Make the data directory `settings.data_dir` from the long-term storage in `settings.tier2`, which is only read.
+    """Create the data directory `settings.data_dir` from the long-term storage in `settings.tier2`, which is only read.
 
-    A crash leaves a directory that no server takes; it is to be removed. The machine that is lost must not come back:
-    there would be two stores over one storage.
+    A crash leaves a directory that no server accepts; remove it. The lost machine must not be started again:
+    there would be two stores on one storage.
 
     Raises:
         NotRecoverableError: there are no images, not of all containers, or one is damaged.
@@ -87,7 +87,7 @@ async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_pro
             raise StorageUnavailableError(f"{chunks.place} is not the long-term storage of a store: it has no identity")
         cluster_id = StorageIdentity.decode(stored, chunks.place).cluster_id
         names = await image_names(chunks)
-        # All are read before anything is made, one at a time in memory.
+        # All are read before anything is created, one at a time in memory.
         count = await _check_complete(chunks, names)
         identity = Identity(cluster_id, count)
         await runtime.work.run(directory.begin)
@@ -108,7 +108,7 @@ async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_pro
 
 
 async def image_names(chunks: ChunkStorage) -> dict[int, list[ImageName]]:
-    """Return the images that there are, by container, newest first."""
+    """Return all images, by container, newest first."""
     found: dict[int, list[ImageName]] = {}
     for info in await chunks.list(IMAGES_PREFIX):
         name = ImageName.parse(info.name)
@@ -148,9 +148,9 @@ async def _check_complete(chunks: ChunkStorage, names: dict[int, list[ImageName]
 
 
 async def newest_whole_image(chunks: ChunkStorage, names: Sequence[ImageName]) -> tuple[ContainerImage, Sequence[str]]:
-    """Return the newest image that is whole, and the names of newer ones that are not.
+    """Return the newest whole image, and the names of newer ones that are incomplete.
 
-    Those were never finished: what is older is removed once an image is durable, before anybody is told of it.
+    Incomplete images were never finished: older ones are removed only after a newer one is durable.
     """
     passed_over: list[str] = []
     first: StorageError | None = None
@@ -187,7 +187,7 @@ async def write_log(
     settings: StandaloneSettings,
     runtime: Runtime,
 ) -> None:
-    """Make the log of a container, with the frames of its image and an epoch that is beyond all before."""
+    """Create the log of a container, with the frames of its image and an epoch above all earlier ones."""
     container_id = image.name.container_id
     path = f"{directory.tier1}/{container_id}"
     record = EpochRecord(container_id, epoch, True, is_released=True, cluster_id=identity.cluster_id)

@@ -1,6 +1,6 @@
-"""`restore_store`: a data directory from a backup of metadata (`storage_backup`) and the long-term storage it fits.
+"""`restore_store`: creates a data directory from a backup of metadata (`storage_backup`) and its long-term storage.
 
-Nothing that was written since the backup is in there: docs/recovery.md.
+It does not contain what was written since the backup: docs/recovery.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.storage_recovery import EPOCH_STEP, image_names, write_log
 
 
 class BackupUnfitError(BackupError):
-    """Long-term storage lacks what the backup leads to. `problems`: the first of them; `problem_count`: all."""
+    """Long-term storage lacks chunks of the backup. `problems`: the first of them; `problem_count`: all."""
 
     def __init__(self, message: str, problems: Sequence[StorageProblem], problem_count: int) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class BackupUnfitError(BackupError):
 
 @dataclass(frozen=True, slots=True)
 class RestorationReport:
-    """What was restored. `later_images`: images in long-term storage that are newer, from which more is recovered."""
+    """What was restored. `later_images`: newer images in long-term storage, from which more could be recovered."""
 
     data_dir: str
     backup: Backup
@@ -49,18 +49,18 @@ async def restore_store(
     *,
     accepts_missing: bool = False,
 ) -> RestorationReport:
-    """Make the data directory `settings.data_dir` from a backup and its long-term storage, which is only read.
+    """Create the data directory `settings.data_dir` from a backup and its long-term storage, which is only read.
 
-    `settings.tier2`: where that is; if empty, where it was. The server that was backed up must not run any more.
-    A crash leaves a directory that no server takes; it is to be removed.
+    `settings.tier2`: where that is; if empty, the place in the backup. The server of the backup must not run any more.
+    A crash leaves a directory that no server accepts; remove it.
 
     Raises:
-        BackupError: there is no whole backup; nothing says where long-term storage is.
-        BackupUnfitError: chunks are missing or too short, and `accepts_missing` is not set. Nothing is left behind.
+        BackupError: there is no complete backup, or the place of long-term storage is not given.
+        BackupUnfitError: chunks are missing or too short, and `accepts_missing` is not set. Nothing is left over.
         CorruptionError: a file of the backup is damaged.
-        StorageIdentityError: long-term storage is another cluster's.
+        StorageIdentityError: long-term storage belongs to another cluster.
         StorageUnavailableError: there is none in that place.
-        DataDirectoryError: the directory to be made is not empty.
+        DataDirectoryError: the directory to create is not empty.
     """
     disk = runtime.disk
     backup = await runtime.work.run(read_backup, disk, backup_directory)
@@ -74,7 +74,7 @@ async def restore_store(
         held.push_async_callback(chunks.close)
         await check_identity(chunks, identity)
         names = await image_names(chunks)
-        # All are looked at before anything is made, one at a time in memory.
+        # All are checked before anything is created, one at a time in memory.
         for container in backup.containers:
             await runtime.work.run(read_image, disk, backup_directory, backup, container)
         await runtime.work.run(directory.begin)
@@ -83,7 +83,7 @@ async def restore_store(
         for container in backup.containers:
             image = await runtime.work.run(read_image, disk, backup_directory, backup, container)
             newest = max((name.epoch for name in names.get(container.id, ())), default=0)
-            # What counts beside it in long-term storage must count for less, once it writes images itself.
+            # Above the epochs of all images in long-term storage, so that the store's own images are newer.
             epoch = max(image.name.epoch, newest) + EPOCH_STEP
             later += [name.name for name in names.get(container.id, ())[:1] if name.epoch >= image.name.epoch]
             await write_log(directory, identity, image, epoch, settings, runtime)
@@ -102,7 +102,7 @@ async def restore_store(
 
 
 def _remove(disk: Disk, path: str) -> None:
-    """Remove a directory that was made here, with all that is in it."""
+    """Remove a directory that was created here, with its content."""
     for name in disk.list_directory(path):
         inside = os.path.join(path, name)
         try:
