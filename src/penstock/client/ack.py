@@ -21,7 +21,7 @@ OnDelivery = Callable[[PenstockError | None], object]
 
 
 class AckState(NotPicklable):
-    """What all kinds of ack share. It is settled once, in the writer's event loop."""
+    """Base of all kinds of ack. It is settled once, in the writer's event loop."""
 
     __slots__ = ("_error", "_is_settled", "_open_parts", "_then")
 
@@ -29,7 +29,7 @@ class AckState(NotPicklable):
         self._is_settled = False
         self._error: PenstockError | None = None
         self._then: list[Callable[[], None]] = []
-        # After its events were spread over other blocks: how many of those are not settled yet.
+        # After its events were moved to other blocks: how many of those are not settled yet.
         self._open_parts = 0
 
     @property
@@ -41,7 +41,7 @@ class AckState(NotPicklable):
     def error(self) -> PenstockError | None:
         """Why the events could not be written; None while that is open or when they are durable.
 
-        `OutcomeUnknownError` means that they may have been stored all the same.
+        `OutcomeUnknownError` means that they may have been stored nevertheless.
         """
         return self._error
 
@@ -51,7 +51,7 @@ class AckState(NotPicklable):
         return "<Ack: durable>" if self._error is None else f"<Ack: failed: {self._error}>"
 
     def _settle(self, error: PenstockError | None = None) -> None:
-        """Say that the events are durable, or failed. Only the first call counts."""
+        """Record that the events are durable, or failed. Only the first call counts."""
         if self._is_settled:
             return
         self._error = error
@@ -61,7 +61,7 @@ class AckState(NotPicklable):
             callback()
 
     def _when_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in the event loop once this is settled; at once if it is."""
+        """Call `callback` in the event loop once this is settled; immediately if it is."""
         if self._is_settled:
             callback()
         else:
@@ -102,7 +102,7 @@ class Ack(AckState):
     async def wait(self, timeout_s: float | None = None) -> None:
         """Wait until the event is durable.
 
-        Raises `TimeoutError` when it is not within `timeout_s`, or the error that kept it from being written.
+        Raises `TimeoutError` if it is not durable within `timeout_s`, or the error that prevented the write.
         """
         async with asyncio.timeout(timeout_s):
             await self._result()
@@ -114,7 +114,7 @@ class Ack(AckState):
 
 
 def deliver(on_delivery: OnDelivery, ack: AckState) -> None:
-    """Tell a user's callback how an event fared."""
+    """Call a user's callback with the outcome of an event."""
     try:
         on_delivery(ack.error)
     except Exception:  # noqa: BLE001  # the user's code: what others wait for, in the same block, must not hang on it

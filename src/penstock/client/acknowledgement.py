@@ -1,7 +1,7 @@
-"""`Acknowledgement`: what an application says that its group needs no more, for groups whose retention is manual.
+"""`Acknowledgement`: the cut up to which the application needs no data, for groups with manual retention.
 
-It is never beyond what is stored as read: after a crash the group goes on there, and what lies behind must be there.
-See ``docs/reader-groups.md``, "Retention".
+It is never beyond the positions stored as read: after a crash the group resumes there, and the data after them must
+exist. See ``docs/reader-groups.md``, "Retention".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`BatchReader`: the events between two cuts of a stream as byte ranges of its segments, read in any order and place.
 
-Without a reader group: nobody's positions move, and the events of one routing key are in order within a range alone.
-Plain values say what there is to read, so that tasks, threads or other processes may share it.
+It works without a reader group: no positions move, and events of one routing key are in order only within a range. The
+ranges are plain values, so that tasks, threads or other processes may share the work.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Plan:
 class BatchReader(LifeCycle):
     """See the module. Made by `Client.batch`; any number of ranges may be read at once.
 
-    What it is to read does not change: events that come later are behind its end.
+    Its ranges do not change: events that come later are after its end.
     """
 
     def __init__(self, cluster: Cluster, stream: str, plan: _Plan) -> None:
@@ -90,7 +90,7 @@ class BatchReader(LifeCycle):
         ranges: Sequence[BatchRange] | None,
         owner: LifeCycle,
     ) -> BatchReader:
-        """Find out what there is to read, unless `ranges` say it. See `Client.batch`."""
+        """Determine the ranges, unless `ranges` are given. See `Client.batch`."""
         stream = "/".join(split_scoped_name(stream))
         if ranges is not None:
             others = {each.stream for each in ranges} - {stream}
@@ -110,17 +110,17 @@ class BatchReader(LifeCycle):
 
     @property
     def ranges(self) -> Sequence[BatchRange]:
-        """What there is to read, by segment id and offset; none are empty."""
+        """The ranges to read, by segment id and offset; none are empty."""
         return self._plan.ranges
 
     @property
     def start(self) -> StreamCut | None:
-        """The cut that it starts at; None for one that was given ranges."""
+        """The cut at which it starts; None if ranges were given."""
         return self._plan.start
 
     @property
     def end(self) -> StreamCut | None:
-        """The cut that it ends at: where a later batch begins. None for one that was given ranges."""
+        """The cut at which it ends, where a later batch begins. None if ranges were given."""
         return self._plan.end
 
     async def __aenter__(self) -> Self:
@@ -129,8 +129,8 @@ class BatchReader(LifeCycle):
     async def read(self, part: BatchRange) -> AsyncIterator[EventBatch]:
         """Iterate over the events of a range in order, some hundreds of KiB at a time.
 
-        Raises `SegmentTruncatedError` or `NoSuchSegmentError` if they are gone, `CorruptionError`, and
-        `InvalidArgumentError` for a range whose end is none of an event.
+        Raises `SegmentTruncatedError` or `NoSuchSegmentError` if they no longer exist, `CorruptionError`, and
+        `InvalidArgumentError` for a range that does not end at the end of an event.
         """
         async for events in self._blocks(part):
             found, at = events.take()
@@ -149,7 +149,7 @@ class BatchReader(LifeCycle):
         No Python per event.
         """
         pyarrow, numpy = import_arrow()
-        # No whole event can be there before so many bytes are, so a long one is put together once.
+        # No whole event is complete before this many bytes, so a long event is assembled only once.
         wanted_bytes = EVENT_HEADER_LENGTH
         async for events in self._blocks(part):
             if events.pending_bytes < wanted_bytes:
@@ -169,12 +169,12 @@ class BatchReader(LifeCycle):
     async def read_all(self, range_count: int | None = None) -> AsyncIterator[EventBatch]:
         """Read `range_count` ranges at the same time (None: `batch_range_count_max`); iterate over events as they come.
 
-        Those of one range are in order. Raises as `read`, for the first range that fails.
+        Events of one range are in order. Raises as `read`, for the first range that fails.
         """
         count = min(range_count or self._cluster.settings.batch_range_count_max, len(self.ranges))
         if count < 0:
             raise InvalidArgumentError(f"range_count is {range_count}: it must be above 0")
-        # Each has one batch in hand; those that wait here bound the rest.
+        # Each task has one batch; the tasks that wait for the queue bound the rest.
         ready: asyncio.Queue[EventBatch | Exception | None] = asyncio.Queue(count or 1)
         waiting = iter(self.ranges)
 
@@ -205,7 +205,7 @@ class BatchReader(LifeCycle):
                 await asyncio.wait(tasks)
 
     async def _blocks(self, part: BatchRange) -> AsyncIterator[EventAssembler]:
-        """Feed the bytes of a range to an assembler, which is handed out after each block."""
+        """Feed the bytes of a range to an assembler, and yield the assembler after each block."""
         self._check_open()
         events = EventAssembler(part.segment, part.start)
         async with self._cluster.segment_reader(part.segment, part.start, part.end) as reader:
@@ -228,7 +228,7 @@ async def _planned(cluster: Cluster, stream: str, start: Start, end: Start, rang
     wanted_end = checked_start("latest" if end is None else end, [stream], "end")
     first, last = starts[stream], (await end_cuts(cluster, wanted_end, starts))[stream]
     ids = sorted(await cluster.controller.segments_between(first, last))
-    # Not reached yet in the last cut: behind the end.
+    # Segments that the last cut has not reached lie after the end.
     ids = [each for each in ids if last.positions.get(each) != OFFSET_FUTURE]
     names = [segment_name(first.scope, first.stream, each) for each in ids]
     ranges: list[BatchRange] = []
@@ -258,7 +258,7 @@ async def _check_ends(cluster: Cluster, ranges: Sequence[BatchRange]) -> None:
 
 
 def _checked(name: str, info: SegmentInfo | PenstockError, begin: int, behind: int | None) -> int:
-    """Return where the range of one segment ends: `behind`, or the end of the segment, which gets no more."""
+    """Return the end of the range in one segment: `behind`, or the end of the segment, which takes no more data."""
     if isinstance(info, NoSuchSegmentError | SegmentTruncatedError):
         info.add_note(f"what the batch is to read of {name} was truncated away (retention, or by hand)")
     if isinstance(info, PenstockError):

@@ -1,6 +1,6 @@
-"""Byte streams: a stream of one segment as a file that only grows.
+"""Byte streams: a stream of one segment as an append-only file.
 
-Writes carry the offset they are meant for, so a second writer is found out instead of mixing its bytes in.
+Each append carries its expected offset, so a second writer is detected before its bytes are interleaved.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _APPEND_BYTES_MAX = 8 * 1024 * 1024
 
 
 async def only_segment(cluster: Cluster, stream: str, kind: str, *, is_read_only: bool = False) -> str:
-    """Return the one segment that a stream of this `kind` goes on in, or ended with, if it `is_read_only`.
+    """Return the one segment that a stream of this `kind` continues in, or ended with if it `is_read_only`.
 
     Raises `NoSuchStreamError`, `UnsupportedOperationError` for several, `StreamSealedError`.
     """
@@ -51,7 +51,7 @@ async def only_segment(cluster: Cluster, stream: str, kind: str, *, is_read_only
 
 
 class ByteWriter(LifeCycle):
-    """Appends bytes to a byte stream. `write` collects, `flush` makes durable; closing flushes."""
+    """Appends bytes to a byte stream. `write` buffers, `flush` makes durable; closing flushes."""
 
     def __init__(self, cluster: Cluster, pool: ConnectionPool, stream: str, segment: str, offset: int) -> None:
         super().__init__(f"byte writer of {stream}", close_timeout_s=cluster.settings.close_timeout_s)
@@ -59,12 +59,13 @@ class ByteWriter(LifeCycle):
         self._stream = stream
         self._segment = segment
         self._appender = SegmentAppender(pool, segment, cluster.settings, cluster.rng)
-        #: Where the first of `_pending` goes. What is before is stored.
+        #: The offset of the first of `_pending`. Everything before it is stored.
         self._offset = offset
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._failure: PenstockError | None = None
-        #: Stores what is pending. One at a time, and not the caller's: a cancelled `flush` leaves no half of an append.
+        #: Stores pending bytes. One task at a time, separate from the caller: a cancelled `flush` leaves no partial
+        #: append.
         self._flusher: asyncio.Task[None] | None = None
 
     @classmethod
@@ -85,7 +86,7 @@ class ByteWriter(LifeCycle):
     async def write(self, data: Buffer) -> int:
         """Take `data` (copied) and return its length. Sends whenever a block is full; durable after `flush`.
 
-        If it is cancelled or fails while it sends, the data were taken all the same. Raises `ClosedError`.
+        If it is cancelled or fails while sending, the data was taken nevertheless. Raises `ClosedError`.
         """
         self._check()
         for start in range(0, len(data), _APPEND_BYTES_MAX):
@@ -96,10 +97,10 @@ class ByteWriter(LifeCycle):
         return len(data)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Make everything written so far durable. If cancelled, or later than `timeout_s`, the storing goes on.
+        """Make everything written so far durable. After a cancellation or `timeout_s`, the storing continues.
 
         Raises:
-            BadOffsetError: somebody else has written to the stream. The rest is not stored, and this writer has ended.
+            BadOffsetError: another writer has written to the stream. The rest is not stored, and this writer has ended.
             TimeoutError: it is not durable within `timeout_s`.
         """
         self._check()
@@ -107,7 +108,7 @@ class ByteWriter(LifeCycle):
             await self._flush()
 
     async def truncate_before(self, offset: int) -> None:
-        """Forget the bytes before `offset`. The controller is not told: heads of the stream stay where they were."""
+        """Delete the bytes before `offset`. The controller has no record of it: the stream's head does not move."""
         await self.flush()
         await self._cluster.segments.truncate_segment(self._segment, offset)
 
@@ -115,7 +116,7 @@ class ByteWriter(LifeCycle):
         return self
 
     async def _finish(self) -> None:
-        # A failure has been raised by the call that met it.
+        # A failure was raised already by the call that encountered it.
         if self._failure is None:
             await self._flush()
 
@@ -148,9 +149,9 @@ class ByteWriter(LifeCycle):
         self._failure = self._failure or error
 
     async def _store_pending(self) -> None:
-        """Store what is pending, one append after the other. What comes meanwhile goes with the next."""
+        """Store the pending bytes, one append after the other. Bytes written meanwhile go into the next append."""
         while self._pending and self._failure is None:
-            # Many small writes are one append.
+            # Combine many small writes into one append.
             count = length_bytes = 0
             for data in self._pending:
                 if count and length_bytes + len(data) > _APPEND_BYTES_MAX:
@@ -169,7 +170,7 @@ class ByteWriter(LifeCycle):
             self._offset += len(piece)
 
     async def _append(self, piece: bytes) -> None:
-        """Append a piece at its place, once: what a lost reply leaves open, the writer's own number there tells."""
+        """Append a piece at its offset, exactly once: the writer's event number resolves a lost reply."""
         if not await self._appender.append_bytes(piece, self._offset):
             info = await self._cluster.segments.segment_info(self._segment)
             raise BadOffsetError(self._segment, expected=self._offset, actual=info.length)
@@ -200,7 +201,7 @@ class ByteReader(LifeCycle):
         return self._offset
 
     async def seek(self, offset: int) -> int:
-        """Go to `offset`, counted from the first byte ever written; return it."""
+        """Move to `offset`, counted from the first byte ever written; return it."""
         self._check_open()
         if offset < 0:
             raise InvalidArgumentError(f"{self._segment}: cannot seek to {offset}")
@@ -210,9 +211,9 @@ class ByteReader(LifeCycle):
         return offset
 
     async def read(self, length: int = 64 * 1024) -> bytes:
-        """Return up to `length` bytes: what is there, else what comes next. Empty once the stream is sealed and read.
+        """Return up to `length` bytes: available bytes at once, otherwise the next to come. Empty at a sealed end.
 
-        Raises `SegmentTruncatedError` when the bytes are gone, `ClosedError`.
+        Raises `SegmentTruncatedError` if the bytes were truncated, `ClosedError`.
         """
         self._check_open()
         if not self._block:
@@ -225,13 +226,13 @@ class ByteReader(LifeCycle):
         return data
 
     async def readinto(self, buffer: bytearray | memoryview) -> int:
-        """Read into `buffer`, up to its length; return how many bytes. 0 as the empty answer of `read`."""
+        """Read into `buffer`, up to its length; return how many bytes. 0 where `read` returns empty bytes."""
         data = await self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
     async def current_end(self) -> int:
-        """Return the stream's length: the offset the next written byte gets."""
+        """Return the stream's length: the offset of the next byte written."""
         return (await self._cluster.segments.segment_info(self._segment)).length
 
     async def __aenter__(self) -> ByteReader:

@@ -1,9 +1,9 @@
 """`ControllerClient`: the controller's gRPC calls as typed methods.
 
-Passing faults are tried again with bounded back-off (controller API specification, section 1), until the deadline of
-the call that they are part of. A call that changes something and got no answer may have been carried out: when the time
-is used up the caller gets `OutcomeUnknownError`, never a plain failure. What was never sent, because there was no
-connection, was not done: `ControllerUnavailableError`.
+Transient errors are retried with bounded back-off (controller API specification, section 1), until the deadline of the
+enclosing call. A change without a reply may have been carried out: when the time limit expires, it raises
+`OutcomeUnknownError`, never a plain failure. A request that was never sent, because there was no connection, was not
+carried out: it raises `ControllerUnavailableError`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.program import survives_here
 from penstock.runtime.version import penstock_version
 
-#: Answers that a second attempt cannot change.
+#: Status codes for which a retry is useless.
 _FINAL_CODES = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -80,9 +80,9 @@ _FINAL_CODES = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
-#: A controller has no code of its own for a lease out of its bounds, or cuts in the wrong order: it says these words.
+#: A controller has no status code for a lease outside its bounds, or cuts in the wrong order: it uses this message.
 _BAD_LEASE = "lease value too"
-#: Where UNKNOWN says that a question makes no sense: so many answers of it are believed.
+#: Where UNKNOWN means that a request is invalid: it is accepted after this many replies.
 _UNKNOWN_COUNT_MAX = 2
 _RETRY_DELAY_INITIAL_S = 0.01
 _CLOSE_TIMEOUT_S = 1.0
@@ -90,7 +90,7 @@ _RETRY_DELAY_FACTOR = 4.0
 
 
 class ControllerStub(AdditionStub, MarkStub, ReaderGroupStub, ScaleStub, TableStub, TransactionStub, Protocol):
-    """The RPCs that the client uses. A generated stub has them; so may a controller in the same process."""
+    """The RPCs that the client uses. Implemented by generated stubs, or by a controller in the same process."""
 
     createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
     deleteScope: UnaryCall[pb.ScopeInfo, pb.DeleteScopeStatus]
@@ -138,7 +138,7 @@ def parse_controller_uri(uri: str) -> tuple[str, bool]:
 
 
 class _GeneratedStub(ControllerServiceStub, PenstockControllerServiceStub):
-    """Pravega's calls and ours, over one channel."""
+    """Pravega's calls and Penstock's, over one channel."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         ControllerServiceStub.__init__(self, channel)
@@ -166,10 +166,11 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         self._channel = channel
         #: Where calls register their waits; None: they are not reported.
         self.waits: Waits | None = None
-        #: Whether there ever was a connection: before that there is no outage to outlast.
+        #: Whether there ever was a connection: until then, `first_contact_timeout_s` applies instead of
+        #: `retry_time_max_s`.
         self._was_reached = False
-        #: Waits for a connection on behalf of all calls. gRPC keeps such a wait though nobody awaits it any more, and
-        #: ends it when the channel closes; the loop must not be closed before that.
+        #: Waits for a connection on behalf of all calls. gRPC keeps such a wait after it is no longer awaited, and ends
+        #: it when the channel closes; the loop must not be closed before that.
         self._connecting: asyncio.Task[None] | None = None
 
     @classmethod
@@ -186,11 +187,11 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         options = [
             ("grpc.keepalive_time_ms", keepalive_ms),
             ("grpc.keepalive_timeout_ms", keepalive_ms),
-            # A ping that measures the bandwidth holds back the one of keep-alive, and would be waited for 60 s.
+            # A ping that measures the bandwidth delays the keep-alive ping, and is waited for 60 s.
             ("grpc.http2.ping_timeout_ms", keepalive_ms),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
-            # In fact the shortest time-out of one attempt to connect; gRPC's own 20 s would stall a fail-over.
+            # In fact the minimum time-out of one attempt to connect; gRPC's own 20 s would stall a fail-over.
             ("grpc.min_reconnect_backoff_ms", round(settings.connect_timeout_s * 1000)),
             ("grpc.enable_http_proxy", 0),
             ("grpc.max_receive_message_length", settings.controller_reply_bytes_max),
@@ -226,7 +227,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
         """Delete a scope; see `StreamCalls.delete_scope`. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
-        # Deleting what is not there, with all that is in it, is fine for a controller: there is nothing left to do.
+        # For a controller, a recursive deletion of a missing scope succeeds.
         if recursive and not await self.scope_exists(scope):
             raise NoSuchScopeError(f"scope {scope} does not exist")
         call = self._stub.deleteScopeRecursive if recursive else self._stub.deleteScope
@@ -240,7 +241,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
             raise StreamError(f"the controller could not delete scope {scope}; {reason_of_refusal()}")
 
     async def scope_exists(self, scope: str) -> bool:
-        """Say whether a scope exists."""
+        """Return whether a scope exists."""
         reply = await self._ask(self._stub.checkScopeExists, pb.ScopeInfo(scope=scope), f"look for scope {scope}")
         return reply.exists
 
@@ -288,7 +289,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         return bool(status == pb.CreateStreamStatus.SUCCESS)
 
     async def _is_as_asked(self, wanted: pb.StreamConfig) -> bool:
-        """Say whether a stream that exists has the configuration that its creation asked for."""
+        """Return whether an existing stream has the configuration that its creation requested."""
         found = await self._ask(
             self._stub.getStreamConfiguration,
             wanted.streamInfo,
@@ -303,15 +304,16 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         _check_update(reply, "update", _name(message.streamInfo))
 
     async def truncate_stream(self, cut: StreamCut) -> None:
-        """Forget the events before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
+        """Delete the events before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
         message = cut_to_message(cut)
         reply, _ = await self._change(self._stub.truncateStream, message, f"truncate {_name(message.streamInfo)}")
         _check_update(reply, "truncate", _name(message.streamInfo))
 
     async def seal_stream(self, scope: str, stream: str) -> None:
-        """Allow no more events. Sealing a sealed stream is fine.
+        """Seal a stream: it takes no more events. Sealing a sealed stream is no error.
 
-        Raises `NoSuchStreamError`, `MetadataConflictError`; `TransactionPreparedError` when one waits for its decision.
+        Raises `NoSuchStreamError`, `MetadataConflictError`; `TransactionPreparedError` while one waits for its
+        decision.
         """
         reply, _ = await self._change(self._stub.sealStream, _stream(scope, stream), f"seal stream {scope}/{stream}")
         if reply.status == pb.UpdateStreamStatus.FAILURE:
@@ -329,7 +331,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                         stream=f"{scope}/{stream}", transaction=found.id,
                     )  # fmt: skip
         except UnsupportedOperationError:
-            return  # Another controller than Penstock's has none.
+            return  # Controllers other than Penstock's have none.
 
     async def delete_stream(self, scope: str, stream: str) -> None:
         """Delete a sealed stream. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
@@ -344,7 +346,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
             raise StreamError(f"the controller could not delete stream {scope}/{stream}; {reason_of_refusal()}")
 
     async def stream_exists(self, scope: str, stream: str) -> bool:
-        """Say whether a stream exists."""
+        """Return whether a stream exists."""
         what = f"look for stream {scope}/{stream}"
         return (await self._ask(self._stub.checkStreamExists, _stream(scope, stream), what)).exists
 

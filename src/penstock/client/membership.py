@@ -1,8 +1,8 @@
-"""`Membership`: what one reader holds of its group, which is always what the shared record says.
+"""`Membership`: the segments that one reader holds, always as the group's shared record says.
 
-One task owns it. It alone changes the record for this reader, so no cancelled caller can cut a change in two, and after
-each look at the record it makes the local state follow in one step that waits for nothing. What the application has in
-hand is the reader's matter: it is asked through `Hands`. See ``docs/reader-groups.md``.
+One task owns it. Only this task changes the record for its reader, so a cancelled caller cannot interrupt a change.
+After each read of the record the local state follows in one step without waiting. The events returned to the
+application belong to the reader, which is consulted through `Hands`. See ``docs/reader-groups.md``.
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ from penstock.runtime.bulk import for_each
 
 _log = logging.getLogger(__name__)
 
-#: Called with the full names of segments that came, and of those that went.
+#: Called with the full names of segments that were added, and of those removed.
 OnChange = Callable[[Sequence[str], Sequence[str]], None]
 
 
 class Hands(Protocol):
-    """What is with the application: its reader. The names are private because the application calls that as well."""
+    """The interface to the reader. The names are private because the application uses the same object."""
 
     def _position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
-        """Return where the group goes on in a segment if this reader ends now. None: where it was stored last.
+        """Return where the group resumes in a segment if this reader ends now. None: at the stored position.
 
-        `is_leaving`: the segment is given up for good.
+        `is_leaving`: the segment is released permanently.
         """
 
     def _handed_out(self) -> dict[str, int]:
-        """Return how far events are with the application that do not count as read (segment -> offset)."""
+        """Return the end of the returned events that do not count as read (segment -> offset)."""
 
     def _is_settled(self, source: SegmentEvents) -> bool:
-        """Say whether nothing of a segment is with the application, so that it may move."""
+        """Return whether all returned events of a segment are done, so that it may move."""
 
     def _idle_s(self) -> float:
-        """Return for how long, in seconds, the application has not come back for more. 0 while it waits for more."""
+        """Return how long, in seconds, the application has not called for more events. 0 while it waits for events."""
 
     def _enqueue(self, source: SegmentEvents) -> None:
-        """Take notice that a segment has something to take."""
+        """Note that a segment has events."""
 
     def _revoke(self, source: SegmentEvents) -> None:
-        """Hand out nothing more of a segment: it is not this reader's any more."""
+        """Return no more events of a segment: it was reassigned."""
 
     def _notice(self) -> None:
-        """Look at what has changed."""
+        """Check for changes."""
 
 
 class Membership:
@@ -76,7 +76,7 @@ class Membership:
     Attributes:
         open_segments: the segments that are read here, by full name.
         is_finished: every stream of the group was read to its end.
-        failure: why this membership is over for good.
+        failure: why this membership has ended permanently.
     """
 
     def __init__(
@@ -112,15 +112,15 @@ class Membership:
         self._wake = asyncio.Event()
         self._requests: list[asyncio.Future[None]] = []
         self._trouble: PenstockError | None = None
-        # That the stream of a segment held here was deleted: it lasts although the record can be kept up.
+        # Set if the stream of a held segment was deleted: this error persists although the record can be updated.
         self._lost: PenstockError | None = None
         self._state: GroupState | None = None
-        self._surplus: Collection[str] = ()  # Of `_state`: what this reader is to give up.
+        self._surplus: Collection[str] = ()  # The segments of `_state` that this reader is to release.
         self._left: GroupState | None = None
         self._keeper = GroupKeeper(record, name, cluster)
         self._working_s = 0.0
         self._beaten_s = 0.0
-        # Until then others are to have the segments. None: this reader takes part.
+        # Until then other readers may take the segments. None: this reader takes part.
         self._aside_until_s: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._heartbeats: asyncio.Task[None] | None = None
@@ -129,23 +129,23 @@ class Membership:
 
     @property
     def read_ahead_bytes(self) -> int:
-        """Bytes held ahead of the application, of all segments together."""
+        """Bytes read ahead of the application, of all segments together."""
         return self._read_ahead.held_bytes
 
     @property
     def streams(self) -> Sequence[str]:
-        """The streams that the group reads, as last seen."""
+        """The streams that the group reads, as of the last read of the record."""
         return () if self._state is None else self._state.streams
 
     def group_positions(self) -> dict[str, int] | None:
-        """Return where the group is (segment -> offset), others as they have stored it. None: nothing is known."""
+        """Return the group's positions (segment -> offset), those of other readers as stored. None: unknown."""
         return None if self._state is None else rgs.positions_of(self._state)
 
     async def join(self) -> None:
-        """Begin: returns once this reader is in the group and has its share."""
+        """Join; returns once this reader is in the group and has its share."""
         self._working_s = self._beaten_s = asyncio.get_running_loop().time()
         self._task = start_watched(self._run(), f"keep reader {self._name}", self._fail)
-        # A task of its own: a change of the record may wait for long behind those of other readers.
+        # A separate task: a change of the record may wait long for those of other readers.
         self._heartbeats = start_watched(
             self._watch.keep_alive(self._is_working), f"show that reader {self._name} is alive", self._fail
         )
@@ -154,8 +154,8 @@ class Membership:
     async def store(self) -> None:
         """Have the positions stored; returns once they are. A cancelled caller only stops waiting.
 
-        Raises what the membership failed with, or `OutcomeUnknownError` when the store was away for too long: longer
-        than `retry_time_max_s`, also if the task was in the midst of another look, and has as long for this one.
+        Raises the error that the membership failed with, or `OutcomeUnknownError` if the store was unavailable for
+        longer than `retry_time_max_s`. The time counts anew if the task was in the middle of another pass.
         """
         if self.failure is not None:
             raise self.failure
@@ -174,21 +174,21 @@ class Membership:
                 ) from None
 
     def wake(self) -> None:
-        """Look at the record soon: something is settled, at its end, or asked for."""
+        """Check the record soon: events are done, a segment ended, or a caller requested it."""
         self._wake.set()
 
     def came_back(self) -> None:
-        """Take part again, if the segments were given away because the application did not come back."""
+        """Take part again, if the segments were given away because the application did not read."""
         if self._aside_until_s is not None:
             self.wake()
 
     def take_trouble(self) -> PenstockError | None:
-        """Return, once, why the record cannot be kept up, if that lasts."""
+        """Return, once, why the record cannot be updated, if the error persists."""
         trouble, self._trouble = self._trouble, None
         return trouble
 
     async def stop(self) -> None:
-        """End the task. What it was changing is found in the record by whoever looks next."""
+        """End the task. A change in progress is visible in the record at the next read."""
         tasks = [task for task in (self._task, self._heartbeats) if task is not None]
         for task in tasks:
             task.cancel()
@@ -198,7 +198,7 @@ class Membership:
         self._settle_requests(self.failure or StreamError(f"reader {self._name} was closed"))
 
     async def leave(self, positions: Mapping[str, HeldSegment], handed_out: Mapping[str, int] | None) -> bool:
-        """Take this reader out of the group. Safe to repeat. Returns whether the group has its positions."""
+        """Remove this reader from the group. Safe to repeat. Returns whether the group has its positions."""
         was_member = False
 
         def step(state: GroupState) -> GroupState:
@@ -216,12 +216,12 @@ class Membership:
         return was_member
 
     async def tell_last(self) -> None:
-        """Tell the controller how far the group is, if it has no reader any more since this one left."""
+        """Publish the group's positions to the controller, if it has no reader any more since this one left."""
         if self._left is not None:
             await self._keeper.leave(self._left)
 
     def positions(self, *, is_leaving: bool) -> dict[str, HeldSegment]:
-        """Return where the group goes on in each segment if this reader ends now."""
+        """Return where the group resumes in each segment if this reader ends now."""
         found = {}
         for segment, source in self.open_segments.items():
             offset = self._hands._position_of(source, is_leaving=is_leaving)
@@ -248,7 +248,7 @@ class Membership:
                 self._rotation.postpone()
                 self._note(error)
                 _answer(requests, error)
-                # Whoever waits may look first.
+                # Give waiting callers precedence.
                 await asyncio.sleep(self._settings.retry_delay_initial_s)
             except BaseException:
                 _answer(requests, self.failure or StreamError(f"reader {self._name} was closed"))
@@ -263,27 +263,27 @@ class Membership:
         self._settle_requests(self.failure)
 
     def _is_working(self) -> bool:
-        """Say whether this reader is in the group, and could read the record not too long ago."""
+        """Return whether this reader is in the group, and has read the record recently."""
         latest_s = self._working_s + self._settings.retry_time_max_s
         return self._is_joined and asyncio.get_running_loop().time() <= latest_s
 
     def _is_awaited(self) -> bool:
-        """Say whether a checkpoint awaits this reader, or is to be begun by it."""
+        """Return whether a checkpoint waits for this reader, or is due to be started by it."""
         if self._state is None:
             return False
         return self._name in self._state.checkpoint.awaited or self._keeper.checkpoint_due(self._state) is not None
 
     def _store_due_s(self) -> float:
-        """Return when positions that have moved are stored, on the loop's clock."""
+        """Return when changed positions are due to be stored, on the loop's clock."""
         reader_count = 1 if self._state is None else len(self._state.readers)
         return self._beaten_s + store_interval_s(self._beat_interval_s, reader_count)
 
     def _exchange_due_s(self) -> float:
-        """Return when segments are given up for others that no reader holds, on the loop's clock."""
+        """Return when segments are due to be exchanged for others that no reader holds, on the loop's clock."""
         return self._rotation.due_s() if self._is_joined else float("inf")
 
     def _has_news(self) -> bool:
-        """Say whether the record lacks something that it is to have of this reader; look again after an interval."""
+        """Return whether the record lacks an update of this reader; check again after an interval."""
         self._beaten_s = asyncio.get_running_loop().time()
         me = None if self._state is None else self._state.readers.get(self._name)
         if me is None:
@@ -299,7 +299,7 @@ class Membership:
             async with asyncio.timeout_at(min(self._watch.poll_due_s(), self._store_due_s(), self._exchange_due_s())):
                 await self._wake.wait()
         except TimeoutError:
-            pass  # Something is due.
+            pass  # An interval elapsed.
 
     def _note(self, error: PenstockError) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -324,7 +324,7 @@ class Membership:
         _answer(requests, error)
 
     async def _look(self, *, is_beat: bool, is_polling: bool) -> None:
-        """Change what is this reader's part of the record, as it is now, and follow it. `is_polling`: watch others."""
+        """Update this reader's part of the current record, and follow the record. `is_polling`: check other readers."""
         now_s = asyncio.get_running_loop().time()
         if is_polling:
             self._watch.polled()
@@ -347,13 +347,13 @@ class Membership:
         given = {**leaving, **exchanged, **{segment: end for segment, (end, _) in ends.items()}}
         positions = self.positions(is_leaving=False) if is_beat and self._is_joined else {}
         handed_out = self._hands._handed_out()
-        # Begun with the positions of this reader, so nothing more is written if it is alone.
+        # It starts with the positions of this reader, so a single reader writes nothing more.
         checkpoint = self._keeper.checkpoint_due(self._state) if self._state is not None and is_beat else None
 
         def step(state: GroupState) -> GroupState:
             me = state.readers.get(self._name)
             if self._is_joined and (me is None or me.incarnation != self._incarnation):
-                # Expelled or replaced: `_follow` drops what was held, before this reader joins again.
+                # Expelled or replaced: `_follow` drops the held segments before this reader joins again.
                 return state
             for name, (incarnation, heartbeat, _) in dead.items():
                 other = state.readers.get(name)
@@ -392,7 +392,7 @@ class Membership:
             await self._step_aside()
 
     def _exchanged(self) -> tuple[dict[str, HeldSegment], Sequence[str]]:
-        """Return where to go on in segments that are given up for others that no reader holds, and those others."""
+        """Return the positions of segments to release in exchange for others that no reader holds, and those others."""
         if asyncio.get_running_loop().time() < self._exchange_due_s():
             return {}, ()
         positions = self.positions(is_leaving=True)
@@ -407,7 +407,7 @@ class Membership:
         return rgs.acquire(state, self._name, self._settings.reader_segment_count_max)
 
     def _note_stored(self, state: GroupState, given: Mapping[str, HeldSegment]) -> None:
-        """Note which positions of the open segments the record has. `given`: where this reader gave segments up."""
+        """Note which positions of the open segments the record has. `given`: positions of segments released here."""
         me = state.readers.get(self._name)
         if me is None or me.incarnation != self._incarnation:
             return
@@ -417,13 +417,13 @@ class Membership:
             if held is not None and held.turn == source.turn:
                 source.stored.offset = held.offset
             elif source.stream not in state.streams:
-                source.stored.offset = source.offset  # The group has no position there any more.
+                source.stored.offset = source.offset  # The group no longer has a position there.
             elif segment in given and not is_reset:
-                # This reader was a member all the time, so no other client took the segment away.
+                # This reader was a member throughout, so no other client took the segment away.
                 source.stored.offset = given[segment].offset
 
     def _follow(self, state: GroupState) -> None:
-        """Hold exactly what the record says. Waits for nothing, so that nothing can come between."""
+        """Hold exactly the segments that the record assigns. Never waits, so that no other step can interleave."""
         me = state.readers.get(self._name)
         is_known = state is self._state
         self._state = state
@@ -492,12 +492,12 @@ class Membership:
                 source.successors = {}  # The group ends there.
         asked = {source.segment: source for source in ended if source.successors is None}
         lost: PenstockError | None = None
-        # Not longer: this reader would look dead.
+        # Any longer, and this reader would be declared dead.
         with within("look for successors", self._beat_interval_s, "position_interval_s"):
             answers = await for_each(list(asked), self._successors, self._settings.bulk_request_count_max)
         for source, answer in zip(asked.values(), answers, strict=True):
             if isinstance(answer, NoSuchStreamError) and self._is_found_by_pattern(source.stream):
-                self._keeper.look_soon()  # The group leaves it once it is certain that the stream was deleted.
+                self._keeper.look_soon()  # The group drops the stream once it is certain that it was deleted.
             elif isinstance(answer, PenstockError):
                 self._note(answer)
                 lost = self._trouble if isinstance(answer, NoSuchStreamError) else lost
@@ -517,7 +517,7 @@ class Membership:
     async def _successors(self, segment: str) -> dict[str, Sequence[str]]:
         scope, stream, number = parse_segment_name(segment)
         following = await self._cluster.controller.successors(scope, stream, number)
-        # The end of a sealed stream looks the same as a segment of a deleted stream, whose records do not exist.
+        # The end of a sealed stream is indistinguishable from a segment of a deleted stream, which has no records.
         if not following and await is_recreated(self._cluster, f"{scope}/{stream}", [number]):
             raise recreated_error(f"{scope}/{stream}", f"{self._record.scope}/{self._record.name}")
         if self._state is not None and segment in self._state.ends:
@@ -530,7 +530,7 @@ class Membership:
     # -- standing in the way, and being dead --------------------------------------------------------------------
 
     def _is_in_the_way(self, state: GroupState) -> bool:
-        """Say whether others should have the segments: the application does not come back, or cannot read them."""
+        """Return whether other readers should have the segments: the application does not read, or cannot read them."""
         if len(state.readers) < 2 or not self.open_segments:
             return False
         if self._hands._idle_s() > state.processing_time_max_s:
@@ -551,7 +551,7 @@ class Membership:
         return bool(failing)
 
     async def _step_aside(self) -> None:
-        """Leave the group until the application comes back: what it has in hand comes again elsewhere."""
+        """Leave the group until the application reads again: the events it has are delivered again elsewhere."""
         handed_out = self._hands._handed_out()
         positions = self.positions(is_leaving=False)
         stored = {segment: source.stored for segment, source in self.open_segments.items()}
@@ -563,7 +563,7 @@ class Membership:
                 stored[segment].offset = position.offset
 
     def _observe(self, state: GroupState) -> None:
-        """Take in the intervals of the group."""
+        """Apply the intervals of the group."""
         self._watch.follow(state)
         self._reader_timeout_s = state.reader_timeout_s
         self._beat_interval_s = beat_interval_s(self._settings, state)
@@ -595,5 +595,5 @@ def _answer(requests: Sequence[asyncio.Future[None]], error: PenstockError | Non
             request.set_result(None)
         else:
             request.set_exception(error)
-            # Whoever asked may have been cancelled: then nobody fetches it.
+            # Its awaiter may have been cancelled: retrieve the exception.
             request.exception()

@@ -1,7 +1,7 @@
-"""`ReaderGroup`: readers that share the segments of some streams. The thin shell around `reader_group_state`.
+"""`ReaderGroup`: readers that share the segments of some streams. A thin shell around `reader_group_state`.
 
-The state is one shared record: see `reader_group_record` for where it is, and `reader_group_state` for the rules. That
-the group exists, and which streams it reads, is known to the controller.
+The state is one shared record: see `reader_group_record` for its location, and `reader_group_state` for the rules. The
+controller stores that the group exists, and which streams it reads.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _split_group(group: str, scope: str | None, default_scope: str | None) -> tu
 
 
 def _reset_if(generation: int, positions: Mapping[str, int], reset_id: str, state: GroupState) -> GroupState:
-    """Reset a group that still reads the streams that `positions` are of: those of this generation."""
+    """Reset a group if it still reads the streams of `positions`, that is, if it has this generation."""
     return rgs.reset(state, positions, reset_id) if state.generation == generation else state
 
 
@@ -74,19 +74,19 @@ class GroupDescription:
 
     Attributes:
         scope, name: of the group.
-        id: other for each life of the name.
+        id: unique for each life of the name.
         streams: ``scope/stream`` each.
         readers: the segments that each reader holds, by full name.
-        unassigned: segments that no reader holds: without readers all, else those that readers are about to take, or
-            have no room for (`reader_segment_count_max`).
-        positions: how far the group is in each stream.
-        unread_bytes: per stream, how much the group has still to read in the segments it knows.
-        patterns: streams that come and match one of these are read, too.
-        ends: where the group ends, in the streams in which it does.
-        retention: whether it subscribes to its streams, and who says what it needs no more.
-        acknowledged: what it has said so of, in the streams that it subscribes to; None: of nothing yet.
+        unassigned: segments that no reader holds. Without readers, all segments; otherwise those that readers will take
+            soon, or have no capacity for (`reader_segment_count_max`).
+        positions: the group's position in each stream.
+        unread_bytes: per stream, unread bytes in the segments that the group knows.
+        patterns: new streams that match one of these are read, too.
+        ends: the group's end in each stream that has one.
+        retention: whether it subscribes to its streams, and how it releases data.
+        acknowledged: the cut acknowledged in each stream that it subscribes to; None: nothing yet.
         checkpoint_interval_s: of its automatic checkpoints; 0: it takes none.
-        checkpoint: the last one of those, in the streams that it has one of.
+        checkpoint: the last automatic checkpoint, in each stream that has one.
         is_finished: every stream of the group was read to its end.
         recreated: streams that were deleted, and created again under the same name, since the group began to read them.
             It reads nothing of the new stream, and `unread_bytes` does not count it.
@@ -113,9 +113,9 @@ class GroupDescription:
 class ReaderGroup(LifeCycle):
     """A named set of readers. Made by `Client.reader_group`; its state outlives every reader and client.
 
-    Each event goes to one reader. Events of one routing key are read in order, also across splits and merges.
-    An event is read again after a crash or an exception, or when a reader that was declared dead was only slow (at
-    least once); otherwise exactly once. What is promised, and what shows it, is in ``docs/reader-groups.md``.
+    Each event goes to one reader. Events of one routing key are read in order, also across splits and merges. An event
+    is read again after a crash or an exception, or when a reader that was declared dead was only slow (at least once);
+    otherwise exactly once. For the guarantees and their tests see ``docs/reader-groups.md``.
     """
 
     #: The scope that the group lives in.
@@ -146,7 +146,7 @@ class ReaderGroup(LifeCycle):
         checkpoint_interval_s: float | None = None,
         owner: LifeCycle | None = None,
     ) -> None:
-        """Create the group if there is none. Called by `Client.reader_group`. A refused one leaves nothing behind."""
+        """Create the group if it does not exist. Called by `Client.reader_group`. A refused call creates nothing."""
         settings = self._cluster.settings
         held = GroupRetention.of(retention)
         timeout_s = settings.reader_timeout_s if reader_timeout_s is None else reader_timeout_s
@@ -184,7 +184,7 @@ class ReaderGroup(LifeCycle):
 
         state = await record.find_or_create(first_state)
         self._check_sources(registered.starts, state.patterns)
-        # Deleted meanwhile, it must not live on in a table that nobody knows.
+        # If the group was deleted meanwhile, no unregistered table with its state may remain.
         still = await controller.reader_group(self.scope, self.name)
         if still is None or still.id != registered.id:
             await record.delete()
@@ -192,7 +192,7 @@ class ReaderGroup(LifeCycle):
         if still.generation != state.generation or state.patterns:
             await streams.refresh()
         if self._sources is not None:
-            # Opened without streams it must stay possible to remove one that was deleted.
+            # When opened without streams, removing a deleted stream must remain possible.
             await self._check_not_recreated(still, state)
         self._open_record = record
         self._open_life(owner)
@@ -200,7 +200,7 @@ class ReaderGroup(LifeCycle):
     async def _wanted(
         self, start: Start, until: Start, retention: GroupRetention, checkpoint_interval_ms: int
     ) -> RegisteredGroup:
-        """Return the group as it is to be made. Everything about it is checked before anything is made."""
+        """Return the group to create. All checks precede any creation."""
         if self._sources is None:
             raise NoSuchReaderGroupError(
                 f"reader group {self.scope}/{self.name} does not exist: give the streams that it is to read"
@@ -222,7 +222,7 @@ class ReaderGroup(LifeCycle):
         )
 
     def _check_sources(self, streams: Collection[str], patterns: Collection[str]) -> None:
-        """See to it that the group reads what it was opened for: `streams` are what it reads."""
+        """Check that the group reads the streams it was opened for: `streams` are those it reads."""
         wanted = self._sources
         if wanted is None:
             return
@@ -236,9 +236,9 @@ class ReaderGroup(LifeCycle):
             )
 
     async def _check_not_recreated(self, registered: RegisteredGroup, state: GroupState) -> None:
-        """Raise `NoSuchStreamError` for a stream that was deleted and created again; those found by patterns are left.
+        """Raise `NoSuchStreamError` for a stream that was deleted and created again, except those found by patterns.
 
-        Readers find that out when they come to the end of a segment. Without segments left to read they never would.
+        Readers detect that at the end of a segment. Without unread segments they never would.
         """
         recreated = await recreated_in(self._cluster, registered, state)
         if recreated:
@@ -252,7 +252,7 @@ class ReaderGroup(LifeCycle):
         if registered is None:
             raise NoSuchReaderGroupError(f"reader group {where}/{name} does not exist")
         await cluster.controller.delete_reader_group(where, name, registered.id)
-        # Controllers other than Penstock's do not know of it.
+        # Controllers other than Penstock's do not have this table.
         await GroupRecord(cluster, where, name, registered.id).delete()
 
     @property
@@ -291,17 +291,18 @@ class ReaderGroup(LifeCycle):
     ) -> Opening[Reader | ValueReader[Value]]:
         """Start a reader of events, or with a serializer of values. By `await` or `async with`.
 
-        One that ran before under the same name goes on where that one last stored its positions.
+        A reader resumes from the positions that the previous reader of the same name stored last.
 
-        If the older one still runs, it fails at its next step. Without a name the reader gets one of its own; after a
-        crash its segments are then free only once it is found dead, after the group's `reader_timeout_s`.
+        If the previous one still runs, it fails at its next step. Without a name, the reader gets a unique one. After a
+        crash, the segments of an unnamed reader are released only when it is declared dead, after the group's
+        `reader_timeout_s`.
 
         Args:
             name: of the reader in its group.
-            positions: when its positions move: "automatic", "manual" or "at_exit", see `Positions`.
-            on_change: called in the client's event loop with the names of segments that came, and of those that went.
-                It must not block; an error in it ends the reader.
-            serializer: makes values of the events' bytes, see `ValueReader`.
+            positions: when its positions advance: "automatic", "manual" or "at_exit", see `Positions`.
+            on_change: called in the client's event loop with the names of segments that were added, and of those
+                removed. It must not block; an error in it ends the reader.
+            serializer: deserializes the events' bytes, see `ValueReader`.
         """
 
         async def start() -> Reader | ValueReader[Value]:
@@ -346,13 +347,13 @@ class ReaderGroup(LifeCycle):
         return await self._record.state()
 
     async def stream_cuts(self) -> dict[str, StreamCut]:
-        """Return how far the group is in each stream, as last stored: up to `position_interval_s` old."""
+        """Return the group's stored position in each stream: up to `position_interval_s` old."""
         return rgs.stream_cuts(await self._state())
 
     async def checkpoint(self) -> dict[str, StreamCut]:
-        """Let the readers started here store their positions now, then return `stream_cuts`.
+        """Have the readers started here store their positions now, then return `stream_cuts`.
 
-        Events handed out and not yet followed by another read count as unread.
+        Events that were returned and not yet followed by another read count as unread.
         """
         for reader in list(self._readers.values()):
             if reader.is_open:
@@ -362,34 +363,34 @@ class ReaderGroup(LifeCycle):
     async def add_streams(self, streams: Sequence[str], *, start: Start = None, until: Start = None) -> None:
         """Read more streams: names, or patterns (``scope/*``). All readers take part, wherever they run.
 
-        Streams that the group reads already stay where they are. `start`, `until`: of those that are new, see
-        `Client.reader_group`; what a pattern finds later is read from its beginning. Safe to repeat.
+        Positions in streams that the group already reads do not change. `start`, `until`: of the new streams, see
+        `Client.reader_group`; a stream that a pattern finds later is read from its beginning. Safe to repeat.
 
-        Raises `NoSuchStreamError`, `NoSuchScopeError`; `InvalidArgumentError` for a start or an end that is none.
+        Raises `NoSuchStreamError`, `NoSuchScopeError`; `InvalidArgumentError` for an invalid start or end.
         """
         self._check_open()
         await GroupStreams(self._cluster, self._record).add(streams, start, until)
         await self._let_readers_follow()
 
     async def remove_streams(self, streams: Sequence[str]) -> None:
-        """Read fewer streams: names, or patterns, with all that only they have found. Its places in them are forgotten.
+        """Read fewer streams: names, or patterns with the streams that only they matched. Their positions are dropped.
 
-        An event that a reader has in hand is one of before. Streams that it does not read are no matter. Safe to
+        An event already returned by a reader is not affected. Streams that the group does not read are ignored. Safe to
         repeat.
 
-        Raises `InvalidArgumentError` when nothing would be left, or for a stream that a pattern would find again.
+        Raises `InvalidArgumentError` if no stream would be left, or for a stream that a pattern would find again.
         """
         self._check_open()
         await GroupStreams(self._cluster, self._record).remove(streams)
         await self._let_readers_follow()
 
     async def set_retention(self, retention: GroupRetention | str) -> None:
-        """Change what the group holds of its streams: "none", "manual" or "automatic", see `GroupRetention`.
+        """Change which data the group retains in its streams: "none", "manual" or "automatic", see `GroupRetention`.
 
-        From "none" it subscribes to all of them, and holds what is there; to "none" it holds nothing any more. What it
-        has acknowledged counts on between the others. With readers or without; safe to repeat.
+        Changing from "none" subscribes to all streams, and retains the data that exists now; changing to "none" retains
+        nothing any more. Acknowledged cuts stay valid between the other two. With readers or without; safe to repeat.
 
-        Raises `NoSuchReaderGroupError`, and `StreamError` when a stream to subscribe to was deleted.
+        Raises `NoSuchReaderGroupError`, and `StreamError` if a stream to subscribe to was deleted.
         """
         held = GroupRetention.of(retention)
         self._check_open()
@@ -397,7 +398,7 @@ class ReaderGroup(LifeCycle):
         await self._let_readers_follow()
 
     async def set_checkpoint_interval(self, interval_s: float) -> None:
-        """Have one of the readers take a checkpoint every so many seconds, 0.001 to 1e9; 0: none any more.
+        """Set the interval of automatic checkpoints, in seconds from 0.001 to 1e9; 0: no checkpoints.
 
         With readers or without; safe to repeat. Raises `InvalidArgumentError`, `NoSuchReaderGroupError`.
         """
@@ -407,28 +408,28 @@ class ReaderGroup(LifeCycle):
         await self._let_readers_follow()
 
     async def acknowledge(self, cuts: StreamCut | str | Mapping[str, StreamCut | str]) -> bool:
-        """Say that the group, whose retention is "manual", needs nothing before a cut, or one for each of some streams.
+        """Acknowledge all data before a cut, or one cut for each of some streams. For groups with "manual" retention.
 
-        Returns once the controller has stored it, so that the streams' retention may delete what lies before. False: at
-        least one lies before what was acknowledged there already, which stays. No cut may be beyond what is stored as
-        read: see `stream_cuts`, `checkpoint` and `Reader.commit`. Safe to repeat.
+        Returns once the controller has stored it, so that the streams' retention may delete the data before the cuts.
+        Returns False if at least one cut lies before the acknowledged one of its stream, which remains. No cut may be
+        beyond the positions stored as read: see `stream_cuts`, `checkpoint` and `Reader.commit`. Safe to repeat.
 
         Raises:
-            InvalidArgumentError: the group's retention is another; or it does not read the stream; or a cut is none of
-                its stream, or lies beyond what the group has read.
-            StreamError: the stream was deleted, or made again under its name, and the group has not followed yet.
+            InvalidArgumentError: the group's retention is not "manual"; or it does not read the stream; or a cut is not
+                a cut of its stream, or lies beyond what the group has read.
+            StreamError: the stream was deleted, or created again under its name, and the group has not followed yet.
             NoSuchReaderGroupError: the group was deleted.
         """
         self._check_open()
         return await Acknowledgement(self._cluster, self._record).give(checked_cuts(cuts, "cuts"))
 
     async def reset(self, start: Start) -> None:
-        """Let the group go on somewhere else: "earliest", "latest", at a time, or at a stream cut for each stream.
+        """Move the group to new positions: "earliest", "latest", a time, or a stream cut for each stream.
 
-        Its readers lose what they hold and go on there, also those that run elsewhere. An event that a reader has in
-        hand by then is one of before.
+        All its readers, also those that run elsewhere, release their segments and continue from there. An event already
+        returned by a reader is not affected.
 
-        Raises `InvalidArgumentError` for a start that is none, or lies beyond the end of its stream.
+        Raises `InvalidArgumentError` for an invalid start, or one beyond the end of its stream.
         """
         self._check_open()
         reset_id = f"{self._cluster.rng.getrandbits(64):016x}"
@@ -443,20 +444,20 @@ class ReaderGroup(LifeCycle):
         await self._let_readers_follow()
 
     async def _let_readers_follow(self) -> None:
-        """Have the readers started here look at the record; those elsewhere do it in their time."""
+        """Have the readers started here reload the record; readers elsewhere do so at their next refresh."""
         for reader in list(self._readers.values()):
             if reader.is_open:
                 try:
                     await reader.store_positions()
                 except PenstockError as error:
-                    # What was asked for is done, and the reader's own next call tells what it has met.
+                    # The requested change is done, and the reader's next call raises its own error.
                     _log.warning("reader %s has not followed yet: %s", reader.name, error)
 
     async def unread_bytes(self) -> int:
-        """Return how many bytes the group has still to read in the segments it knows, as of the stored positions.
+        """Return the unread bytes in the segments that the group knows, as of the stored positions.
 
-        What follows a segment is known once a reader has asked for it at the segment's end, so 0 need not be the end.
-        Raises `NoSuchStreamError` when a stream of the group was deleted, and created again under the same name.
+        The successors of a segment become known when a reader reaches its end, so 0 need not be the end of the stream.
+        Raises `NoSuchStreamError` if a stream of the group was deleted, and created again under the same name.
         """
         unread, recreated = await self._unread(await self._state())
         if recreated:
@@ -464,7 +465,7 @@ class ReaderGroup(LifeCycle):
         return sum(unread.values())
 
     async def describe(self) -> GroupDescription:
-        """Return who reads what, how far the group is, and how much it has still to read."""
+        """Return the group's readers with their segments, its positions, and its unread bytes."""
         state = await self._state()
         unread, recreated = await self._unread(state)
         return GroupDescription(
@@ -492,7 +493,7 @@ class ReaderGroup(LifeCycle):
         try:
             found = await self._cluster.controller.group_overview(self.scope, self.name)
         except UnsupportedOperationError:
-            return {}  # The controller is Pravega's, which tells nobody.
+            return {}  # Pravega's controller does not return it.
         return {stream: one.acknowledged for stream, one in found.streams.items() if one.is_subscribed}
 
     async def _unread(self, state: GroupState) -> tuple[Mapping[str, int], Sequence[str]]:
@@ -524,7 +525,7 @@ class ReaderGroup(LifeCycle):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the readers started here. After an exception, what they handed out last counts as unread."""
+        """Close the readers started here. After an exception, the events they returned last count as unread."""
         try:
             await self.close()
         except PenstockError as other:

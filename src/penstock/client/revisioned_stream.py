@@ -1,8 +1,9 @@
-"""`RevisionedStream`: a stream of one segment that several clients write in turn, each knowing what is there.
+"""`RevisionedStream`: a stream of one segment that several clients write with conditional appends.
 
-A *revision* is a place between two entries. Who writes on condition of the latest revision has seen everything before.
+A *revision* is a place between two entries. A write conditional on the latest revision succeeds only if its client has
+seen all earlier entries.
 
-What is stored is what Pravega's Java client stores (`RevisionedStreamClient`): entries are events, a mark is an
+The stored format is that of Pravega's Java client (`RevisionedStreamClient`): entries are events, a mark is an
 attribute of the segment.
 """
 
@@ -36,12 +37,12 @@ MARK_ATTRIBUTE = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes
 
 @dataclass(frozen=True, slots=True, order=True)
 class Revision:
-    """A place in a revisioned stream. Of one stream, the later is the greater. ``str`` is as Java's.
+    """A place in a revisioned stream. In one stream, the later revision is the greater. ``str`` is as Java's.
 
     Attributes:
         segment: full name.
-        offset: in bytes, behind the entry.
-        index: of several updates in one entry, which one.
+        offset: in bytes, after the entry.
+        index: which of several updates in one entry.
     """
 
     segment: str
@@ -53,7 +54,7 @@ class Revision:
 
     @classmethod
     def parse(cls, text: str) -> Revision:
-        """Return the revision that `text` stands for. Raises `InvalidArgumentError`."""
+        """Parse the text form of a revision. Raises `InvalidArgumentError`."""
         segment, _, rest = text.partition(":")
         offset, _, index = rest.partition(":")
         if not (segment and offset.isdecimal() and index.isdecimal()):
@@ -62,7 +63,7 @@ class Revision:
 
 
 class RevisionedStream(LifeCycle, Generic[Value]):
-    """See the module. Made by `Client.revisioned_stream`. Calls at the same time are fine; writes take their turns."""
+    """See the module. Made by `Client.revisioned_stream`. Calls may be concurrent; writes are serialized."""
 
     def __init__(
         self, cluster: Cluster, pool: ConnectionPool, stream: str, segment: str, values: Serializer[Value]
@@ -78,7 +79,7 @@ class RevisionedStream(LifeCycle, Generic[Value]):
     async def _open(
         cls, cluster: Cluster, pool: ConnectionPool, stream: str, values: Serializer[Value], owner: LifeCycle
     ) -> RevisionedStream[Value]:
-        """Look a stream up. Raises `NoSuchStreamError`, `StreamSealedError`, `UnsupportedOperationError`."""
+        """Look up a stream. Raises `NoSuchStreamError`, `StreamSealedError`, `UnsupportedOperationError`."""
         opened = cls(cluster, pool, stream, await only_segment(cluster, stream, "revisioned stream"), values)
         opened._open_life(owner)
         return opened
@@ -92,19 +93,19 @@ class RevisionedStream(LifeCycle, Generic[Value]):
         return self
 
     async def oldest(self) -> Revision:
-        """Return the revision before the first entry that is still there."""
+        """Return the revision before the first entry that still exists."""
         self._check_open()
         return Revision(self._segment, (await self._cluster.segments.segment_info(self._segment)).start_offset)
 
     async def latest(self) -> Revision:
-        """Return the revision behind the last entry."""
+        """Return the revision after the last entry."""
         self._check_open()
         return Revision(self._segment, (await self._cluster.segments.segment_info(self._segment)).length)
 
     async def read(self, after: Revision) -> AsyncIterator[tuple[Revision, Value]]:
-        """Iterate over the entries after a revision that are there now, each with the revision behind it.
+        """Iterate over the entries that now exist after a revision, each with the revision after it.
 
-        Raises `SegmentTruncatedError` if some of them are gone, `SerializationError`.
+        Raises `SegmentTruncatedError` if some of them were truncated, `SerializationError`.
         """
         self._check_open()
         start = self._offset(after)
@@ -123,9 +124,10 @@ class RevisionedStream(LifeCycle, Generic[Value]):
         events.check_end("the segment")
 
     async def write(self, value: Value) -> None:
-        """Append an entry, whatever is there.
+        """Append an entry unconditionally.
 
-        Stored once, though replies be lost. Raises `SerializationError`, `OutcomeUnknownError` when the time is up.
+        Stored exactly once, even if replies are lost. Raises `SerializationError`, `OutcomeUnknownError` when the time
+        limit expires.
         """
         self._check_open()
         await self._appender.append_event(self._values.serialize(value))
@@ -133,8 +135,8 @@ class RevisionedStream(LifeCycle, Generic[Value]):
     async def write_if(self, latest: Revision, value: Value) -> Revision | None:
         """Append an entry if `latest` is the latest revision; return the new one, None if there was a newer.
 
-        The answer is exact, though replies be lost. Raises `SerializationError`, `OutcomeUnknownError` when the time
-        is up.
+        The result is exact, even if replies are lost. Raises `SerializationError`, `OutcomeUnknownError` when the time
+        limit expires.
         """
         self._check_open()
         start = self._offset(latest)
@@ -144,15 +146,15 @@ class RevisionedStream(LifeCycle, Generic[Value]):
         return Revision(self._segment, start + EVENT_HEADER_LENGTH + len(data))
 
     async def mark(self) -> Revision | None:
-        """Return the mark: a revision that clients have agreed on, as where to begin to read. None if there is none."""
+        """Return the mark, a revision agreed on by the clients, such as where to begin reading; or None."""
         self._check_open()
         value = await self._cluster.segments.get_attribute(self._segment, MARK_ATTRIBUTE)
         return None if value == NO_VALUE else Revision(self._segment, value)
 
     async def set_mark(self, expected: Revision | None, mark: Revision | None) -> bool:
-        """Replace the mark if it is `expected`; return whether it was. None stands for no mark.
+        """Replace the mark if it is `expected`; return whether it was. None means no mark.
 
-        Raises `OutcomeUnknownError` when the reply was lost: the mark may be replaced or not.
+        Raises `OutcomeUnknownError` if the reply was lost: the mark may be replaced or not.
         """
         self._check_open()
         old = NO_VALUE if expected is None else self._offset(expected)
@@ -167,7 +169,7 @@ class RevisionedStream(LifeCycle, Generic[Value]):
             ) from error
 
     async def truncate(self, revision: Revision) -> None:
-        """Forget the entries before a revision; nothing happens if they are gone. The controller is not told."""
+        """Delete the entries before a revision; no effect if they are deleted. The controller has no record of it."""
         self._check_open()
         offset = self._offset(revision)
         settings = self._cluster.settings
@@ -182,7 +184,7 @@ class RevisionedStream(LifeCycle, Generic[Value]):
                         return
                     raise InvalidArgumentError(f"revision {revision} lies behind the end of {self._stream}") from error
                 except OutcomeUnknownError as error:
-                    # Twice is no more than once, and a late copy takes nothing more.
+                    # Idempotent: a repeated or late request truncates nothing more.
                     await backoff.pause(error)
 
     def _offset(self, revision: Revision) -> int:

@@ -12,95 +12,98 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What a client may use and how long it tries.
+    """Resource bounds and time limits of a client.
 
     Attributes:
         connect_timeout_s: one attempt to connect to a segment store, Hello included.
-        request_timeout_s: one request to a segment store; long polls are not bound by it.
-        keepalive_interval_s: a connection on which nothing was received for so long is probed, and is replaced when the
-            probe is not answered within as long again; of the controller, while calls are under way.
-        endpoint_count_max: cached segment -> host answers.
-        bulk_request_count_max: requests of one bulk call that wait for replies at the same time.
+        request_timeout_s: one request to a segment store; long polls are exempt.
+        keepalive_interval_s: a connection that received nothing for this long is probed, and replaced if the probe is
+            not answered within the same time again. Connections to the controller are probed only while calls are in
+            progress.
+        endpoint_count_max: cached segment -> host entries.
+        bulk_request_count_max: concurrent requests of one bulk call.
 
         controller_request_timeout_s: one attempt of a controller call.
-        controller_reply_bytes_max: longest reply of a controller.
-        controller_attempt_count_max: attempts of a controller call that fails in a passing way; most often the
-            time is used up before.
+        controller_reply_bytes_max: largest accepted reply of a controller.
+        controller_attempt_count_max: attempts of a controller call that fails with transient errors; the time limit
+            usually expires first.
         first_contact_timeout_s: how long a client that has never reached its controller waits for a connection.
 
-        retry_time_max_s: how long one call may take while the server is away, all that it is made of included; a
-            writer and reading ahead count from the first failure since something worked.
-        retry_delay_initial_s, retry_delay_max_s, retry_delay_factor: exponential back-off, each delay drawn from
-            the upper half of its range.
-        wait_notice_after_s: a wait for a server that takes so long is logged, with its reason and the time left.
-        wait_notice_interval_s: how often that is logged again while the wait lasts.
+        retry_time_max_s: how long one call may take while the server is unavailable, all of its requests included. A
+            writer and reading ahead count from the first failure since the last success.
+        retry_delay_initial_s, retry_delay_max_s, retry_delay_factor: exponential back-off, each delay drawn from the
+            upper half of its range.
+        wait_notice_after_s: a wait for a server that takes this long is logged, with its reason and the time left.
+        wait_notice_interval_s: interval at which that is logged again while the wait lasts.
 
-        block_bytes_max: an append block is sent no later than when it has so many bytes.
-        pipelined_block_bytes_min: while a block is in flight, another one is sent once it has so many bytes.
+        block_bytes_max: an append block is sent at the latest when it has this many bytes.
+        pipelined_block_bytes_min: while a block is in flight, the next one is sent once it has this many bytes.
         in_flight_block_count_max, in_flight_bytes_max: unacknowledged blocks of one segment on the wire.
-        max_unacknowledged_bytes: events of one writer that are not durable yet; a write past it waits.
-        write_turn_event_count_max: events that single writes take before they let others have a turn of the event loop;
-            for writes of many four times as many, ...
-        write_turn_bytes_max: ... and so many bytes.
-        spread_turn_event_count_max: events of a sealed segment that are moved to its successors in one turn, which are
-            at most a block.
-        routing_cache_size_max: routing keys of one writer whose segment is remembered.
-        routing_cache_bytes_max: the memory that these keys may take, in bytes.
-        large_event_bytes_max: the largest event accepted; past `EVENT_LENGTH_MAX` it goes through a transient segment.
+        max_unacknowledged_bytes: events of one writer that are not durable yet; a write past this bound waits.
+        write_turn_event_count_max: events that single writes take before they yield to the event loop; for `write_many`
+            four times this number, ...
+        write_turn_bytes_max: ... and bytes that they take before they yield.
+        spread_turn_event_count_max: events of a sealed segment that are moved to its successors before yielding to the
+            event loop; a block at most.
+        routing_cache_size_max: cached routing keys of one writer, each with its segment.
+        routing_cache_bytes_max: memory of these keys, in bytes.
+        large_event_bytes_max: the largest event accepted; past `EVENT_LENGTH_MAX` it is written through a transient
+            segment.
 
-        read_bytes: bytes asked for in one read of a segment.
+        read_bytes: bytes requested by one read of a segment.
         read_ahead_block_count: blocks read ahead of the consumer, per segment.
-        reader_read_ahead_bytes_max: bytes read ahead by one reader, of all its segments together; one event that is
-            larger is read all the same.
-        reader_segment_count_max: segments read by one reader at one time.
-        reader_rotation_interval_s: how often a reader of so many segments gives up some of them for others that no
-            reader holds.
-        position_interval_s: how often a reader stores its positions and shows that it is alive.
-        reader_timeout_s: a reader whose state has not changed for so long is declared dead by another one. Of groups
-            created here; a group that exists has its own.
-        processing_time_max_s: an application that has not come back for more for so long loses its segments, if others
-            wait for some. Of groups created here, as above.
-        reader_close_timeout_s: how long a reader that is closed tries to store its positions and leave its group.
+        reader_read_ahead_bytes_max: bytes read ahead by one reader, in all its segments together; a larger single event
+            is still read.
+        reader_segment_count_max: segments that one reader reads at the same time.
+        reader_rotation_interval_s: interval at which a reader of that many segments releases some of them in exchange
+            for segments that no reader holds.
+        position_interval_s: interval at which a reader stores its positions and renews its heartbeat.
+        reader_timeout_s: a reader whose state has not changed for this long is declared dead by another one. For groups
+            created here; an existing group has its own value.
+        processing_time_max_s: an application that has not read for this long loses its segments if other readers lack
+            segments. For groups created here, as above.
+        reader_close_timeout_s: how long closing a reader tries to store its positions and leave its group.
         reader_group_update_count_max: attempts at one compare-and-set of the reader-group state.
-        reader_group_refresh_s: how often a reader looks for segments to take over.
-        reader_group_stream_refresh_s: how often one reader of a group looks for streams that came or went, by its
-            patterns and by what the controller says that it reads.
-        reader_group_publish_interval_s: how often a group that holds data tells the controller what it needs no more.
-        reader_group_checkpoint_interval_s: how often a group takes a checkpoint by itself. Of groups created here, as
+        reader_group_refresh_s: interval at which a reader checks for segments to take over.
+        reader_group_stream_refresh_s: interval at which one reader of a group checks for added and removed streams, by
+            the group's patterns and its configuration in the controller.
+        reader_group_publish_interval_s: interval at which a group that retains data reports to the controller which
+            data it no longer needs.
+        reader_group_checkpoint_interval_s: interval of a group's automatic checkpoints. For groups created here, as
             above.
 
-        reader_time_window_refresh_s: how often `Reader.time_window` looks for new watermarks, once it has read all.
+        reader_time_window_refresh_s: interval at which `Reader.time_window` checks for new watermarks, once it has read
+            all.
 
         close_timeout_s: how long closing a client, writer, reader or group may take: flushing and storing positions.
-        exit_timeout_s: how long the end of the program waits for what blocking clients have not flushed.
+        exit_timeout_s: how long the end of the program waits for unflushed events of blocking clients.
 
-        statistics_timeout_s: how long one segment store may take to say what it is doing, and twice that for all of a
-            call, and as long again for reader groups.
-        statistics_extent_age_s: how old what is known of a segment's start may be in the lag of a group.
+        statistics_timeout_s: how long one segment store may take to report its state. The whole call may take twice as
+            long, plus the same again for reader groups.
+        statistics_extent_age_s: how old the cached start of a segment may be in the lag of a group.
 
-        layout_timeout_s: how long it may take in all to be told which chunks hold a range of a segment, or to give the
-            lease of them back.
-        layout_chunk_count_max: chunks of one layout; what is behind them is read through the store.
-        direct_read_timeout_s: how long one read of long-term storage itself may take, before the store is asked.
+        layout_timeout_s: total time to obtain the chunks of a range of a segment, or to return their lease.
+        layout_chunk_count_max: chunks of one layout; data after them is read through the store.
+        direct_read_timeout_s: one read of long-term storage itself; after it, the read goes through the store.
 
-        table_batch_key_count_max, table_batch_bytes_max: keys and bytes of one request that changes a table; more are
-            sent in several. What is changed as one must fit into one.
+        table_batch_key_count_max, table_batch_bytes_max: keys and bytes of one request that changes a table; larger
+            changes are split. An atomic change must fit into one request.
         table_read_key_count_max: keys of one request to read a table. If their entries do not fit into one reply, fewer
-            are asked for at a time.
-        table_page_entry_count: entries asked for at once while a table is scanned.
-        table_scan_ahead_bytes_max: what a scan reads ahead of all partitions of a table, a page of each, going by the
-            page before it.
-        table_request_count_max: requests of one call on a table that wait for replies at the same time.
-        table_update_count_max: attempts at one read-modify-write of a key before it is given up.
-        table_watch_interval_s: how often a watched table is looked at.
-        table_watch_key_count_max: keys that one watch remembers the versions of.
+            are requested at a time.
+        table_page_entry_count: entries per request while a table is scanned.
+        table_scan_ahead_bytes_max: bytes that a scan reads ahead over all partitions of a table, one page of each,
+            estimated from the page before it.
+        table_request_count_max: concurrent requests of one call on a table.
+        table_update_count_max: attempts at one read-modify-write of a key.
+        table_watch_interval_s: interval at which a watched table is polled.
+        table_watch_key_count_max: keys whose versions one watch remembers.
 
-        batch_range_count_max: ranges that `BatchReader.read_all` reads at the same time, if it is not told.
+        batch_range_count_max: default number of ranges that `BatchReader.read_all` reads at the same time.
 
-        shared_state_update_count_max: attempts at one change of a shared state before it is given up.
+        shared_state_update_count_max: attempts at one change of a shared state.
 
-        transaction_lease_s: default lease of a transaction; it is renewed at a third of it.
-        prepared_limit_s: how long a prepared transaction waits for its decision by default.
+        transaction_lease_s: default lease of a transaction; it is renewed after a third of it.
+        prepared_limit_s: default time that a prepared transaction waits for its decision.
         list_page_count_max: pages fetched for one listing.
     """
 
@@ -186,7 +189,7 @@ class ClientSettings:
             raise InvalidArgumentError(f"block_bytes_max is {self.block_bytes_max}: the limit is 8 MiB")
 
     def connection(self) -> ConnectionSettings:
-        """Return the part that a connection needs."""
+        """Return the settings of a connection."""
         return ConnectionSettings(
             connect_timeout_s=self.connect_timeout_s,
             request_timeout_s=self.request_timeout_s,

@@ -1,8 +1,8 @@
-"""`SharedState`: one value that several clients hold a copy of, and change in turn.
+"""`SharedState`: one value that several clients replicate and change in turn.
 
-The state is a revisioned stream. Its entries are whole states, or updates that every client applies to its copy, in one
-order. A change is made on condition that its client knows the latest revision: if not, it fetches and decides anew.
-What is stored is what Pravega's Java client stores (`StateSynchronizer`), if both use the same serializers.
+The state is a revisioned stream. Its entries are whole states, or updates that every client applies to its copy in the
+same order. A change requires that its client has the latest revision; otherwise it fetches and decides again. The
+stored format is that of Pravega's Java client (`StateSynchronizer`), if both use the same serializers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Update = TypeVar("Update")
 
 
 class SharedState(LifeCycle, Generic[State, Update]):
-    """See the module. Made by `Client.shared_state`. Calls at the same time take their turns.
+    """See the module. Made by `Client.shared_state`. Concurrent calls are serialized.
 
-    `value` is this client's copy: of the newest state when something was fetched or written here last. States are never
-    changed in place: `apply`, and the steps that methods take, return new ones.
+    `value` is this client's copy: the newest state as of the last fetch or write here. States are never changed in
+    place: `apply`, and the steps that methods take, return new ones.
 
-    A change is made once though replies be lost. `OutcomeUnknownError` means that the time was up before it was known;
-    `fetch` shows what became of it.
+    A change is made exactly once, even if replies are lost. `OutcomeUnknownError` means that the time expired before
+    the outcome was known; `fetch` shows the outcome.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
         self._states = states
         self._updates = updates
         self._apply = apply
-        #: None until there is a state in the stream.
+        #: None until the stream has a state.
         self._revision: Revision | None = None
         self._turn = asyncio.Lock()
         self._growth = Growth(cluster.segments, stream._segment)
@@ -101,7 +101,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
 
     @property
     def revision(self) -> Revision:
-        """Where in the stream `value` is."""
+        """The place of `value` in the stream."""
         assert self._revision is not None, "set before it is handed out"
         return self._revision
 
@@ -109,7 +109,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
         return self
 
     async def fetch(self) -> State:
-        """Take in what others have written, and return the newest state."""
+        """Fetch the entries of other clients, and return the newest state."""
         self._check_open()
         with self._call("fetch"):
             async with in_turn(self._turn):
@@ -117,22 +117,22 @@ class SharedState(LifeCycle, Generic[State, Update]):
         return self._state
 
     def watch(self, *, from_now: bool = False) -> AsyncIterator[StateChange[State]]:
-        """Iterate over the states that come, each once; the one that is there is the first, unless `from_now`.
+        """Iterate over new states, each once; the current state comes first, unless `from_now`.
 
-        It waits for the stream to grow, and takes in what others have written as `fetch` does, so `value` follows.
-        Whoever is slow is told the newest state: what was in between may be left out, what lasts is not. Several
-        may be under way at once. A state that is as before is told too if somebody has written it.
+        It waits for the stream to grow, and fetches the entries of other clients as `fetch` does, so `value` follows. A
+        slow consumer gets the newest state: intermediate states may be missed, the last one is not. Several iterations
+        may be active at once. A state equal to the previous one is returned too if it was written.
 
-        It may be cancelled anywhere, and after an error, it may be asked again: nothing is lost. It ends when the
-        stream is sealed. Raises `ClosedError` when this is closed meanwhile, and what `fetch` raises.
+        It may be cancelled anywhere, and continued after an error: nothing is lost. It ends when the stream is sealed.
+        Raises `ClosedError` if this is closed meanwhile, and the errors of `fetch`.
         """
         self._check_open()
         return StateChanges(self._newest, self._growth, self._check_open, is_from_now=from_now)
 
     async def replace(self, step: Callable[[State], State]) -> State:
-        """Replace the state by what `step` makes of the newest one, with no other change between; return it.
+        """Atomically replace the newest state by the result of `step` for it; return the new state.
 
-        `step` may be called more than once. The whole state is written: fit for small ones.
+        `step` may be called more than once. The whole state is written: suitable for small states.
 
         Raises `MetadataConflictError` after `shared_state_update_count_max` lost races, `OutcomeUnknownError`.
         """
@@ -144,16 +144,16 @@ class SharedState(LifeCycle, Generic[State, Update]):
         return await self._write("replace the state", make)
 
     async def update(self, make: Callable[[State], Sequence[Update]]) -> State:
-        """Write the updates that `make` returns for the newest state, with no other change between; return the next.
+        """Atomically write the updates that `make` returns for the newest state; return the next state.
 
-        All of them or none are written. `make` may be called more than once; it returns none if nothing is to be done.
+        All of them or none are written. `make` may be called more than once; it returns none if no update is needed.
 
         Raises `MetadataConflictError` after `shared_state_update_count_max` lost races, `OutcomeUnknownError`.
         """
         return await self._write("update", lambda state: self._entry(make(state), state))
 
     async def compare_and_set(self, revision: Revision, state: State) -> bool:
-        """Replace the state if `revision` is that of the newest one; return whether it was. Fetches if not."""
+        """Replace the state if `revision` is that of the newest one; return whether it was. Otherwise fetch."""
         self._check_open()
         with self._call("compare and set"):
             async with in_turn(self._turn):
@@ -164,18 +164,18 @@ class SharedState(LifeCycle, Generic[State, Update]):
                 return await self._try(StateEntry(self._states.serialize(state)), state)
 
     async def post(self, *updates: Update) -> None:
-        """Write updates whatever others do meanwhile; `value` has them once they are fetched.
+        """Write updates unconditionally; `value` contains them after the next fetch.
 
-        For updates that are right in every state, as "add 1". Stored once. Raises `OutcomeUnknownError`.
+        For updates that are valid in every state, such as "add 1". Stored once. Raises `OutcomeUnknownError`.
         """
         self._check_open()
         with self._call("post"):
             await self._stream.write(self._encoded(updates))
 
     async def compact(self) -> None:
-        """Write the newest state whole, for clients that begin later, and forget what was before the last time.
+        """Write the newest state whole, for clients that start later, and delete the entries before the previous one.
 
-        Whoever fetched last before that begins with the whole state too. Do so when many updates were written.
+        A client whose last fetch is older starts from the whole state too. Call this after many updates.
         """
         with self._call("compact"):
             before: list[Revision] = []
@@ -185,14 +185,14 @@ class SharedState(LifeCycle, Generic[State, Update]):
                 return StateEntry(self._states.serialize(state)), state
 
             await self._write("compact", make)
-            # Where the whole state begins: an entry's revision is behind it.
+            # The start of the whole state: an entry's revision is after it.
             mark = Revision(before[0].segment, before[0].offset)
             old = await self._stream.mark()
             if old is None or old < mark:
                 try:
                     await self._stream.set_mark(old, mark)
                 except OutcomeUnknownError:
-                    pass  # Set or not: what is before the old one is needed by nobody either way.
+                    pass  # Set or not: the entries before the old mark are no longer needed in either case.
             if old is not None:
                 await self._stream.truncate(old)
 
@@ -203,7 +203,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
 
     async def _newest(self) -> StateChange[State]:
         await self.fetch()
-        # Not what `fetch` returned: others may have their turn before its caller goes on.
+        # Not the result of `fetch`: other tasks may run before its caller resumes.
         return StateChange(self._state, self.revision)
 
     async def _release(self) -> None:
@@ -231,7 +231,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
                 for _ in range(attempt_count_max):
                     made = make(self._state)
                     if made is None:
-                        # Nothing is to be done if this is the newest state; another may need it.
+                        # No write is needed if this is the newest state; another state may need one.
                         known = self._revision
                         await self._fetch()
                         if self._revision == known:
@@ -245,7 +245,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
 
     async def _try(self, entry: StateEntry, state: State) -> bool:
         """Write an entry that makes `state` of the copy, if that is the newest state; else fetch."""
-        # The next entry begins where this one ends, whichever of its updates was the last.
+        # The next entry begins where this one ends, regardless of which of its updates was the last.
         written = await self._stream.write_if(Revision(self.revision.segment, self.revision.offset), entry)
         if written is None:
             await self._fetch()
@@ -263,7 +263,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
                 await self._read(start, is_anew=is_anew)
                 return
             except SegmentTruncatedError:
-                # Others have compacted since: the whole state is behind the mark.
+                # Another client has compacted since: the whole state is after the mark.
                 mark = await self._stream.mark()
                 if mark is None or mark.offset <= start.offset:
                     raise

@@ -1,6 +1,6 @@
-"""What a cluster is doing: values that `Client.statistics` returns, and how answers of segment stores become them.
+"""A cluster's statistics: the values that `Client.statistics` returns, and their computation from stores' reports.
 
-Pure: answers in, values out. Who is asked, and when, is in `statistics_calls`. See ``docs/statistics.md``.
+Pure: reports in, values out. The requests are in `statistics_calls`. See ``docs/statistics.md``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.model.errors import InvalidNameError
 from penstock.model.names import parse_segment_name
 from penstock.wire.statistics import ContainerReport, Cursor, SegmentRow, StoreReport
 
-#: Segments that are put together in one turn of the loop.
+#: Segments merged before yielding to the event loop.
 _STEP_SEGMENTS = 1000
 
 
@@ -24,10 +24,10 @@ class SegmentLoad(msgspec.Struct, frozen=True):
 
     Attributes:
         name, stream: full names.
-        container_id: where it lives.
-        length_bytes: offset behind its last byte.
+        container_id: its container.
+        length_bytes: offset after its last byte.
         event_count, byte_count: written since its container began to watch it.
-        events_per_s, bytes_per_s: written lately; see `ClusterStatistics`.
+        events_per_s, bytes_per_s: current write rates; see `ClusterStatistics`.
         measured_s: when its counts were taken, on its store's clock.
     """
 
@@ -44,7 +44,7 @@ class SegmentLoad(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StreamLoad:
-    """Load of one stream: the sums over those of its segments that are remembered."""
+    """Load of one stream: the sums over those of its segments that are tracked."""
 
     name: str
     segment_count: int
@@ -56,20 +56,20 @@ class StreamLoad:
 
 @dataclass(frozen=True, slots=True)
 class ContainerLoad:
-    """A container: what it takes in, and what waits there.
+    """A container: its load and its backlog.
 
     Attributes:
-        id: its number; `store`: ``host:port`` of where it runs; `epoch`: of its log, other for each start.
+        id: its number; `store`: ``host:port`` of its segment store; `epoch`: of its log, new for each start.
         event_count, byte_count: written since its start.
-        events_per_s, bytes_per_s: written lately; see `ClusterStatistics`.
+        events_per_s, bytes_per_s: current write rates; see `ClusterStatistics`.
         events_per_s_averages, bytes_per_s_averages: over the last 2, 5, 10 and 20 minutes.
-        segment_count: segments that got data lately; `active_segment_count`: those in memory, its own included.
-        log_bytes: length of its log, all of which a start has to read; `is_log_long`: something keeps it from getting
-            shorter.
+        segment_count: segments with recent writes; `active_segment_count`: those in memory, its own included.
+        log_bytes: length of its log, all of which recovery reads; `is_log_long`: the log cannot be shortened at
+            present.
         outstanding_bytes: accepted and not yet synced to the log.
         backlog_bytes, backlog_operations: synced, and not yet in long-term storage.
         held_append_count: appends held because too much of their segment waits for long-term storage.
-        measured_s: when that was looked at, on its store's clock.
+        measured_s: when that was measured, on its store's clock.
     """
 
     id: int
@@ -94,15 +94,15 @@ class ContainerLoad:
 
 @dataclass(frozen=True, slots=True)
 class StoreLoad:
-    """A segment store, or one that did not say.
+    """A segment store, with or without a reply.
 
     Attributes:
         address: ``host:port``.
-        problem: why there is no answer; None: there is one. All numbers are 0 without.
-        resident_bytes: memory of its process; 0 where the system does not tell.
+        problem: why there is no reply; None: there is one. Without a reply all numbers are 0.
+        resident_bytes: memory of its process; 0 if the system does not report it.
         cache_bytes, cache_bytes_max: use and limit of its cache.
-        cache_lacking_bytes: of the cache, what cannot go because long-term storage lacks it.
-        storage_problem: why long-term storage cannot be used now; None when it can.
+        cache_lacking_bytes: cached bytes that cannot be evicted because they are not in long-term storage.
+        storage_problem: why long-term storage is unusable now; None when it is usable.
         failures: why containers do not run there, by their ids.
     """
 
@@ -118,13 +118,13 @@ class StoreLoad:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a reader group is behind, as of the positions it has stored last.
+    """A reader group's lag, as of the positions stored last.
 
     Attributes:
         name: ``scope/group``.
         unread_bytes: per stream, in the segments that the group knows.
         reader_count: its readers; `unassigned_segment_count`: segments that no reader holds.
-        problem: why it could not be looked at; None: it was.
+        problem: why its state could not be read; None: it was read.
         is_finished: every stream of the group was read to its end.
         recreated: streams that were deleted and created again since the group began to read them; it reads nothing of
             them, and they are not in `unread_bytes`.
@@ -146,17 +146,18 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatistics:
-    """A cluster at one moment. Give it to the next call as `since`: that one then asks only for what is new.
+    """A cluster at one moment. Pass it to the next call as `since`: only changes are then requested.
 
-    Rates of segments and containers are those since that earlier call if there was one (a second or more before), else
-    those of the last second. A store looks at its counts once a second.
+    Rates of segments and containers cover the time since that earlier call if there was one (a second or more before),
+    otherwise the last second. A store samples its counts once a second.
 
     Attributes:
-        stores: by address, those without an answer included.
-        containers: by id. `missing_containers` run nowhere, or where nobody answers; of them nothing is known here.
-        segments: by full name, all that got data lately (in the last 20 minutes, and since their container started).
-        groups: those asked for, by name.
-        container_count: of the whole cluster; 0: nobody has said.
+        stores: by address, those without a reply included.
+        containers: by id. `missing_containers` do not run, or run on stores without a reply; nothing is known of them
+            here.
+        segments: by full name, all with recent writes (in the last 20 minutes, and since their container started).
+        groups: the requested groups, by name.
+        container_count: of the whole cluster; 0: no store replied.
     """
 
     stores: Mapping[str, StoreLoad]
@@ -165,7 +166,7 @@ class ClusterStatistics:
     groups: Mapping[str, GroupLag] = field(default_factory=dict)
     missing_containers: Sequence[int] = ()
     container_count: int = 0
-    #: What has been told of each container, for the next question.
+    #: Position in each container's reports, for the next request.
     cursors: Mapping[int, Cursor] = field(default_factory=dict, repr=False)
 
     @property
@@ -180,7 +181,7 @@ class ClusterStatistics:
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes that long-term storage lacks."""
+        """Bytes that are not in long-term storage yet."""
         return sum(container.backlog_bytes for container in self.containers.values())
 
     def streams(self) -> dict[str, StreamLoad]:
@@ -201,7 +202,7 @@ class ClusterStatistics:
 
 @dataclass(slots=True)
 class Answer:
-    """What one store has said, page by page: the last of each kind, and all segments with news.
+    """Replies of one store, page by page: the last of each kind, and all changed segments.
 
     `reports` are by container id; their `segments` are in `rows`.
     """
@@ -213,7 +214,10 @@ class Answer:
     rows: dict[int, list[SegmentRow]] = field(default_factory=dict)
 
     def take(self, report: StoreReport, asked: Collection[int] | None) -> None:
-        """Take in a page about the containers that were asked about; None: all. One that has left tells no whole."""
+        """Add a page about the `asked` containers; None: all.
+
+        Drops the reports of containers that have left the store: they are incomplete.
+        """
         self.store = report
         for container_id in set(asked or ()) - {container.id for container in report.containers}:
             del self.reports[container_id]
@@ -223,7 +227,7 @@ class Answer:
 
 
 def merged(answers: Iterable[Answer], since: ClusterStatistics | None) -> ClusterStatistics:
-    """Put together what stores have said. Of a container that two speak of, the one of the higher epoch counts."""
+    """Merge the replies of all stores. If two report the same container, the one of the higher epoch counts."""
     steps = merging(answers, since)
     while True:
         try:
@@ -297,7 +301,7 @@ def _container(store: str, report: ContainerReport, earlier: ContainerLoad | Non
         events_per_s = _rate(report.last_event_count, report.interval_s)
         bytes_per_s = _rate(report.last_byte_count, report.interval_s)
     elif report.measured_s <= earlier.measured_s:
-        events_per_s, bytes_per_s = earlier.events_per_s, earlier.bytes_per_s  # Nobody has looked since.
+        events_per_s, bytes_per_s = earlier.events_per_s, earlier.bytes_per_s  # No sample was taken since.
     else:
         passed_s = report.measured_s - earlier.measured_s
         events_per_s = _rate(report.event_count - earlier.event_count, passed_s)
@@ -327,9 +331,9 @@ def _container(store: str, report: ContainerReport, earlier: ContainerLoad | Non
 def _segments(
     report: ContainerReport, rows: Sequence[SegmentRow], earlier: ContainerLoad | None, old: Sequence[SegmentLoad]
 ) -> Generator[None, None, dict[str, SegmentLoad]]:
-    """Return the segments of a container by name: those known before, changed by the news."""
+    """Return the segments of a container by name: the previous ones, updated by the changes."""
     has_looked = earlier is None or report.measured_s > earlier.measured_s
-    # Without news they got nothing since.
+    # A segment without changes got no data since the last report.
     segments = {load.name: _silent(load) if has_looked and load.bytes_per_s else load for load in old}
     known = {load.name: load for load in old}
     yield
@@ -351,7 +355,7 @@ def _segments(
             row.measured_s,
         )
     if len(segments) > report.segment_count:
-        # Some were forgotten there without a word, because they were silent for long.
+        # The store drops segments without recent writes and does not report that.
         oldest_s = report.oldest_s
         segments = {name: load for name, load in segments.items() if load.measured_s >= oldest_s}
     return segments
@@ -360,15 +364,15 @@ def _segments(
 def _segment_rates(
     report: ContainerReport, row: SegmentRow, earlier: ContainerLoad | None, before: SegmentLoad | None
 ) -> tuple[float, float]:
-    """Return events and bytes per second: since the earlier statistics, else of the last look."""
+    """Return events and bytes per second: since the earlier statistics, otherwise of the last sample."""
     if earlier is not None:
         events, byte_count, since_s = row.event_count, row.byte_count, earlier.measured_s
         if before is not None:
             events -= before.event_count
             byte_count -= before.byte_count
-            # The earlier page may have been made in the midst of a look.
+            # The earlier page may have been made while a sample was being taken.
             since_s = max(since_s, before.measured_s)
-        # And so may this one.
+        # So may this one.
         passed_s = max(report.measured_s, row.measured_s) - since_s
         if passed_s > 0 and events >= 0 and byte_count >= 0:
             return _rate(events, passed_s), _rate(byte_count, passed_s)
@@ -396,7 +400,7 @@ def _rate(count: int, passed_s: float) -> float:
 
 
 def stream_of(segment: str) -> str:
-    """Return the stream of a segment, or the segment's own name if it is of none."""
+    """Return the stream of a segment, or the segment's own name if it belongs to no stream."""
     try:
         scope, stream, _ = parse_segment_name(segment)
     except InvalidNameError:

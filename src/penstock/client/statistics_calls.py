@@ -1,8 +1,8 @@
-"""`StatisticsCalls`: asks all segment stores what they are doing, and reader groups how far they are.
+"""`StatisticsCalls`: requests statistics from all segment stores, and the lag of reader groups.
 
-Where stores are is found as any client finds a segment: by asking the controller for the home of a name. For each
-container there is a name that belongs to it, of a segment that need not exist. A store that does not answer in time
-takes nothing away from what the others say.
+Stores are located like any segment: the controller returns the home of a name. For each container there is a segment
+name that maps to it; the segment need not exist. A store that does not reply in time does not affect the results of
+other stores.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from penstock.runtime.bulk import for_each
 from penstock.wire.commands import GetStatistics, StatisticsTold
 from penstock.wire.statistics import Question, StoreReport, decode_report, encode_message
 
-#: Reader groups by ``scope/group``, or all there are.
+#: Reader groups by ``scope/group``, or all groups.
 Groups = Collection[str] | Literal["all"]
 
-#: Names asked about as long as nobody has said how many containers there are: enough to find a store that answers.
+#: Names located while the container count is unknown: enough to find a store that replies.
 _FIRST_NAMES = 4
-#: More containers than any cluster has; what says so is no segment store.
+#: More containers than any cluster has; a larger count is not from a segment store.
 _CONTAINER_COUNT_MAX = 65536
 _PAGE_SEGMENTS = 1000
-#: Reader groups looked at at the same time.
+#: Reader groups processed at the same time.
 _GROUPS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """Where a segment begins and ended when it was asked for. `is_there`: it was not truncated away as a whole."""
+    """Start and end of a segment when requested. `is_there`: it was not truncated away as a whole."""
 
     stream: str
     start_offset: int
@@ -63,7 +63,7 @@ class _Extent:
 
 
 class StatisticsCalls:
-    """Asks for one client. What it remembers spares requests, and changes no answer."""
+    """Requests statistics for one client. Its cache saves requests, and changes no result."""
 
     def __init__(self, cluster: Cluster, pool: ConnectionPool) -> None:
         self._cluster = cluster
@@ -71,9 +71,9 @@ class StatisticsCalls:
         self._settings = cluster.settings
         self._names: Sequence[str] = ()
         self._records: dict[str, GroupRecord] = {}
-        #: Of segments that groups are behind in, or that got nothing lately; each for `statistics_extent_age_s`.
+        #: Of segments in which groups lag, or without recent writes; each cached for `statistics_extent_age_s`.
         self._extents: dict[str, _Extent] = {}
-        #: Group -> when its streams of which no known segment exists were checked, and which were recreated.
+        #: Group -> when its streams without a known existing segment were checked, and which were recreated.
         self._recreations: dict[str, tuple[float, Sequence[str]]] = {}
 
     async def ask(self, since: ClusterStatistics | None, groups: Groups) -> ClusterStatistics:
@@ -88,7 +88,7 @@ class StatisticsCalls:
     # -- segment stores -----------------------------------------------------------------------------------------
 
     async def _ask_stores(self, since: ClusterStatistics | None) -> list[Answer]:
-        """Ask each store once. Raises what keeps all from being found, `ControllerUnavailableError` for instance."""
+        """Query each store once. Raises the error that prevents finding any, such as `ControllerUnavailableError`."""
         answers: dict[str, Answer] = {}
         names = self._names or _first_names()
         failure = await self._ask_at(names, since, answers)
@@ -98,7 +98,7 @@ class StatisticsCalls:
         told = {container_id for answer in answers.values() for container_id in answer.reports}
         missing = [name for container_id, name in enumerate(self._names) if container_id not in told]
         if missing:
-            # Nobody was asked who has them, or they have moved.
+            # The stores of the missing containers were not queried, or the containers have moved.
             for name in missing:
                 self._pool.forget(name)
             failure = await self._ask_at(missing, since, answers) or failure
@@ -109,7 +109,7 @@ class StatisticsCalls:
     async def _ask_at(
         self, names: Iterable[str], since: ClusterStatistics | None, answers: dict[str, Answer]
     ) -> PenstockError | None:
-        """Ask the stores at the homes of `names` that have not been asked; return why some have no home, if so."""
+        """Query the stores at the homes of `names` that were not queried yet; return why some have no home, if so."""
         failure: PenstockError | None = None
         homes: dict[str, str] = {}
         names = list(names)
@@ -160,7 +160,7 @@ class StatisticsCalls:
         except PenstockError as error:
             problem = str(error)
         self._pool.forget(name)
-        # What came of it is not whole.
+        # Discard the partial reply.
         return Answer(address, problem=problem)
 
     # -- reader groups ------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class StatisticsCalls:
         state = await self._state(name)
         unread = dict.fromkeys(state.streams, 0)
         positions = rgs.positions_of(state)
-        # Who is at the end of a segment need not know where it begins.
+        # The start of a segment does not matter if the group is at its end.
         behind = [
             segment
             for segment, offset in positions.items()
@@ -250,7 +250,7 @@ class StatisticsCalls:
             try:
                 return await record.state()
             except NoSuchReaderGroupError:
-                pass  # Deleted, and perhaps made again, under another id.
+                pass  # Deleted, and perhaps created again under another id.
         scope, group = split_scoped_name(name)
         registered = await self._cluster.controller.reader_group(scope, group)
         if registered is None:
@@ -259,7 +259,7 @@ class StatisticsCalls:
         return await record.state()
 
     async def _extents_of(self, segments: Sequence[str]) -> dict[str, _Extent]:
-        """Return what is known of segments, asking about those of which nothing is."""
+        """Return the extents of segments, requesting those that are not cached."""
         known = {segment: self._extents[segment] for segment in segments if segment in self._extents}
         unknown = [segment for segment in segments if segment not in known]
         now_s = asyncio.get_running_loop().time()
@@ -292,7 +292,7 @@ def _checked(report: StoreReport, address: str) -> StoreReport:
 
 
 def _name(number: int) -> str:
-    """Return the name of a segment that nobody has."""
+    """Return the name of a segment that does not exist."""
     return segment_name(SYSTEM_SCOPE, f"_statistics-{number}", segment_id(0, 0))
 
 
@@ -301,7 +301,7 @@ def _first_names() -> list[str]:
 
 
 def names_of_containers(container_count: int) -> list[str]:
-    """Return, for each container, a name that belongs to it."""
+    """Return, for each container, a name that maps to it."""
     names: dict[int, str] = {}
     for number in itertools.count():
         names.setdefault(container_of(_name(number), container_count), _name(number))

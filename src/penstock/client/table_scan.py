@@ -1,11 +1,11 @@
 """Scans of a key-value table: pages of entries, or of keys with their versions, in the order of the keys' bytes.
 
-Each partition is in order by itself; here they are merged. What is put or removed during a scan is seen or not; what
-stays is seen once.
+Each partition is sorted by itself; here they are merged. Keys put or removed during a scan are seen or not; keys that
+exist throughout are seen once.
 
-From its second page on a scan asks for the next page of a partition before it hands out this one, so that the server
-looks for it while the application works. At most one page per partition is read ahead, and of all partitions together
-`table_scan_ahead_bytes_max`. What fails ahead is asked for once more when its turn comes: nobody waited for it before.
+From its second page on, a scan requests the next page of a partition before it returns the current one, so that the
+server works while the application does. At most one page per partition is read ahead, and `table_scan_ahead_bytes_max`
+over all partitions together. A read-ahead that fails is repeated when its page is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOWEST, _HIGHEST = b"\x00", b"\xff"
 
 @dataclass(frozen=True, slots=True)
 class KeySpan:
-    """The keys from `first` to `last`, both included. `segment`: the one they are in, None if they may be in all."""
+    """The keys from `first` to `last`, both included. `segment`: their single segment, None if any may hold them."""
 
     first: bytes
     last: bytes
@@ -50,8 +50,8 @@ def span_of(
 
     Args:
         primary: the whole first part of the keys.
-        prefix: what the keys begin with, behind `primary` if that is given.
-        start, end: the first key, and the one behind the last.
+        prefix: the beginning of the keys, after `primary` if that is given.
+        start, end: the first key, and the first key after the span.
     """
     config = table.config
     begin = (primary or b"") + (prefix or b"")
@@ -77,13 +77,13 @@ def span_of(
 
 @dataclass(slots=True)
 class _Part(Generic[Item]):
-    """What is left of one partition.
+    """The rest of one partition.
 
     Attributes:
-        next_key: from where on is to be read; None at the end.
-        items: read, and not handed out.
+        next_key: where the next page starts; None at the end.
+        items: read, and not returned yet.
         page_count: pages read so far.
-        page_bytes: what the last of them had.
+        page_bytes: size of the last page.
         coming: the next page, being read ahead.
     """
 
@@ -96,13 +96,13 @@ class _Part(Generic[Item]):
 
 
 class _Merge(Generic[Item]):
-    """Reads partitions a page at a time, and hands their items out in the order of all keys.
+    """Reads partitions a page at a time, and returns their items in the order of all keys.
 
     Args:
         read: reads a page of a segment, from a key on.
         key_of: the key of an item.
-        bytes_of: how many bytes the items of a page have.
-        ahead_bytes_max: of all pages that are read ahead together, going by the one before each.
+        bytes_of: the size of a page of items in bytes.
+        ahead_bytes_max: total size of the pages that are read ahead, estimated from the page before each.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class _Merge(Generic[Item]):
             while self._parts:
                 await self._refill()
                 if self._has_begun_ahead:
-                    # The application may keep the loop busy for as long as it works on the page: what was made just now
-                    # gets the loop's next round, and has sent its request then.
+                    # The application may block the loop while it processes the page. Yield once, so that the tasks
+                    # created just now send their requests first.
                     self._has_begun_ahead = False
                     await asyncio.sleep(0)
                 if len(self._parts) == 1:
@@ -137,7 +137,7 @@ class _Merge(Generic[Item]):
                 if page:
                     yield page
         finally:
-            # Whoever stops early leaves nothing behind.
+            # Cancel the read-ahead of an iteration that stops early.
             for part in parts:
                 if part.coming is not None:
                     part.coming.cancel()
@@ -160,7 +160,7 @@ class _Merge(Generic[Item]):
             part.coming = asyncio.get_running_loop().create_task(
                 self._page(part.segment, part.next_key), name=f"scan {part.segment}"
             )
-            # It may fail when nobody asks for it any more.
+            # It may fail after its last awaiter is gone; retrieve the exception.
             part.coming.add_done_callback(lambda task: None if task.cancelled() else task.exception())
             self._has_begun_ahead = True
 
@@ -186,7 +186,7 @@ class _Merge(Generic[Item]):
         return await self._read(segment, first)
 
     def _merged(self) -> list[Item]:
-        """Take what is in order already: up to the least of the last keys, behind which more may come of that part."""
+        """Take the items whose order is final: up to the least of the last keys. After it, that part may have more."""
         if not self._parts:
             return []
         key_of = self._key_of
@@ -196,7 +196,7 @@ class _Merge(Generic[Item]):
             taken = _count_up_to(part.items, border, key_of)
             page += part.items[:taken]
             del part.items[:taken]
-        # Runs in order, which is what sorting is fast at.
+        # A concatenation of sorted runs, which the sort merges fast.
         page.sort(key=key_of)
         return page
 
@@ -240,7 +240,7 @@ def entry_pages(
 def key_pages(
     cluster: Cluster, table: TableSegments, span: KeySpan, page_entry_count: int, segments: Sequence[str] | None = None
 ) -> AsyncIterator[Sequence[tuple[bytes, int]]]:
-    """Read the keys of a span with their versions, page by page; of some `segments` alone if they are given."""
+    """Read the keys of a span with their versions, page by page; only from `segments` if they are given."""
 
     async def read(segment: str, first: bytes) -> Sequence[tuple[bytes, int]]:
         if first > span.last:

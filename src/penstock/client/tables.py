@@ -1,7 +1,7 @@
 """`Table`: a key-value table, with conditional changes, scans and watches.
 
-What is stored is what Pravega's Java client stores: see `TableConfig` for the keys, and `TableKeys` for how an
-application calls them; values are what a serializer makes of them.
+The stored format is that of Pravega's Java client: see `TableConfig` for the keys, and `TableKeys` for their form in
+the application. A serializer encodes the values.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def split_table_name(table: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TableChange(Generic[Key, Value]):
-    """What a watch tells: `entry` is what `key` holds now, None if it is gone."""
+    """A change reported by a watch: `entry` is the current entry of `key`, None if it was removed."""
 
     key: Key
     entry: Entry[Key, Value] | None
 
 
 class TableChanges(Generic[Key, Value]):
-    """Iterates over the changes of a table, without end. After an error it may be asked again, and goes on."""
+    """Iterates over the changes of a table, until closed. After an error, iteration can be continued."""
 
     def __init__(self, watch: TableWatch | None, change_of: Callable[[KeyChange], TableChange[Key, Value]]) -> None:
         self._watch = watch
@@ -79,14 +79,15 @@ class TableChanges(Generic[Key, Value]):
 
 
 class Table(LifeCycle, Generic[Key, Value]):
-    """A key-value table. Made by `Client.table`; any number of calls may be under way at once.
+    """A key-value table. Made by `Client.table`; any number of calls may be in progress at once.
 
-    Every key has a *version*, which grows with each write and never comes again. What names a version is done if the
-    key has that version, else `TableKeyVersionError` or `TableKeyMissingError` is raised, and nothing is done; both are
-    `TableConditionError`. `OutcomeUnknownError` of a change means that its reply was lost: it may be done or not. What
-    names a version is sent again until there is an answer, and so the error is rare there; the rest is sent once.
+    Every key has a *version*, which grows with each write and is never reused. A change with a version is applied if
+    the key has that version; otherwise `TableKeyVersionError` or `TableKeyMissingError` is raised, and nothing changes.
+    Both are subclasses of `TableConditionError`. `OutcomeUnknownError` means that the reply to a change was lost: it
+    may be applied or not. A change with a version is retried until there is a reply, so the error is rare there; other
+    changes are sent once.
 
-    All methods raise `NoSuchTableError` once the table is gone, and `ClosedError`.
+    All methods raise `NoSuchTableError` once the table is deleted, and `ClosedError`.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Table(LifeCycle, Generic[Key, Value]):
     async def _open(
         cls, cluster: Cluster, table: str, keys: TableKeys[Key], values: Serializer[Value], owner: LifeCycle
     ) -> Table[Key, Value]:
-        """Look a table up. Raises `NoSuchTableError`."""
+        """Look up a table. Raises `NoSuchTableError`."""
         scope, name = split_table_name(table)
         controller = cluster.controller
         with within(f"open table {table}", cluster.settings.retry_time_max_s, "retry_time_max_s"):
@@ -119,7 +120,7 @@ class Table(LifeCycle, Generic[Key, Value]):
 
     @property
     def config(self) -> TableConfig:
-        """The lengths of its keys, and how many partitions it has."""
+        """The lengths of its keys, and its number of partitions."""
         return self._segments.config
 
     async def __aenter__(self) -> Self:
@@ -138,9 +139,9 @@ class Table(LifeCycle, Generic[Key, Value]):
         return None if found is None else Entry(key, self._values.deserialize(found.value), found.version)
 
     async def get_many(self, keys: Iterable[Key]) -> list[Entry[Key, Value] | None]:
-        """Return value and version of each key, in order, None for those that have none.
+        """Return value and version of each key, in order, None for keys without a value.
 
-        The answers may be of different moments.
+        The results may be of different moments.
         """
         wanted = list(keys)
         found = await self._read("get", list(map(self._key, wanted)))
@@ -150,7 +151,7 @@ class Table(LifeCycle, Generic[Key, Value]):
         ]
 
     async def contains(self, key: Key) -> bool:
-        """Say whether `key` has a value, without reading it."""
+        """Return whether `key` has a value, without reading the value."""
         self._check_open()
         data = self._key(key)
         segment = self._segments.segment_of(data)
@@ -158,7 +159,7 @@ class Table(LifeCycle, Generic[Key, Value]):
             return bool((await self._cluster.segments.table_keys(segment, limit=1, first=data, last=data)).keys)
 
     async def count(self) -> int:
-        """Return how many keys the table has. Each partition is asked once."""
+        """Return the number of keys in the table. Sends one request per partition."""
         self._check_open()
         with self._call("count keys"), self._segments.of_table():
             return sum(
@@ -168,14 +169,14 @@ class Table(LifeCycle, Generic[Key, Value]):
     # -- change -------------------------------------------------------------------------------------------------
 
     async def put(self, key: Key, value: Value, *, version: int | None = None) -> int:
-        """Store `value` under `key`; return its version. With `version` only if that is the key's version now.
+        """Store `value` under `key`; return its new version. With `version`, only if that is the key's current version.
 
         Raises `TableConditionError`, `SerializationError`, `OutcomeUnknownError`.
         """
         return (await self._change("put", [self._update(key, value, version)]))[0]
 
     async def insert(self, key: Key, value: Value) -> int:
-        """Store `value` under `key`, which must have none; return its version.
+        """Store `value` under `key`, which must have no value; return its version.
 
         Raises `TableKeyVersionError`, `SerializationError`, `OutcomeUnknownError`.
         """
@@ -184,15 +185,15 @@ class Table(LifeCycle, Generic[Key, Value]):
     async def put_many(
         self, items: Mapping[Key, Value] | Iterable[tuple[Key, Value] | Entry[Key, Value]], *, as_one: bool = False
     ) -> list[int]:
-        """Store many values; return their versions, in order. Of an `Entry` the version is a condition, as in `put`.
+        """Store many values; return their versions, in order. The version of an `Entry` is a condition, as in `put`.
 
         Args:
             items: keys and values. An `Entry` with version -1 is inserted.
-            as_one: all or none. They must be of one partition then, as keys with the same first part are, each key
-                once, and fit into one request (`table_batch_key_count_max`, `table_batch_bytes_max`). Otherwise, after
-                an error, some are stored.
+            as_one: store all or none. The keys must then be in one partition, as keys with the same first part are,
+                occur once each, and fit into one request (`table_batch_key_count_max`, `table_batch_bytes_max`).
+                Without `as_one`, some values may be stored when an error is raised.
 
-        Raises as `put`, and `InvalidArgumentError` for what cannot be stored as one.
+        Raises as `put`, and `InvalidArgumentError` for items that cannot be stored atomically.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         updates = [
@@ -204,24 +205,24 @@ class Table(LifeCycle, Generic[Key, Value]):
         return await self._change("put", updates, is_whole=as_one)
 
     async def remove(self, key: Key, *, version: int | None = None) -> None:
-        """Remove `key`. With `version` only if that is its version now; without, it is fine if it is not there.
+        """Remove `key`. With `version`, only if that is its current version; without, a missing key is no error.
 
         Raises `TableConditionError`, `OutcomeUnknownError`.
         """
         await self._change("remove", [TableRemoval(self._key(key), _wanted(version))])
 
     async def pop(self, key: Key, default: Default | None = None) -> Value | Default | None:
-        """Remove `key` and return its value, or `default` if it has none. Of several who do so one gets the value.
+        """Remove `key` and return its value, or `default` if it has none. Of concurrent calls, one gets the value.
 
         Raises:
-            MetadataConflictError: `table_update_count_max` attempts in a row lost against others.
+            MetadataConflictError: `table_update_count_max` consecutive attempts lost against concurrent changes.
             OutcomeUnknownError: a reply was lost; the key may be removed or not.
         """
         removed = await self._take(key)
         return default if removed is None else removed.value
 
     async def remove_many(self, keys: Iterable[Key | Entry[Key, Value]], *, as_one: bool = False) -> None:
-        """Remove many keys. Of an `Entry` the version is a condition, as in `remove`. `as_one`: see `put_many`."""
+        """Remove many keys. The version of an `Entry` is a condition, as in `remove`. `as_one`: see `put_many`."""
         removals = [
             TableRemoval(self._key(item.key), _wanted(item.version))
             if isinstance(item, Entry)
@@ -233,13 +234,13 @@ class Table(LifeCycle, Generic[Key, Value]):
     async def update(
         self, key: Key, step: Callable[[Value], Value], *, default: Value | None = None
     ) -> Entry[Key, Value]:
-        """Replace the value of `key` by what `step` makes of it, with nobody else's change between; return the new one.
+        """Atomically replace the value of `key` by the result of `step` for it; return the new value.
 
-        `step` may be called more than once. A key that has no value has `default`, if that is given.
+        `step` may be called more than once. A key without a value has the value `default`, if that is given.
 
         Raises:
             TableKeyMissingError: the key has no value, and there is no `default`.
-            MetadataConflictError: `table_update_count_max` attempts in a row lost against others.
+            MetadataConflictError: `table_update_count_max` consecutive attempts lost against concurrent changes.
             OutcomeUnknownError: a reply was lost; the value may be replaced or not.
         """
         with self._call("update a key"):
@@ -270,13 +271,13 @@ class Table(LifeCycle, Generic[Key, Value]):
     ) -> AsyncIterator[Entry[Key, Value]]:
         """Iterate over entries in the order of the keys' bytes, across partitions.
 
-        What is changed meanwhile is seen or not; what stays is seen once.
+        Concurrent changes are seen or not; an entry that exists throughout the scan is returned once.
 
         Args:
-            primary: the whole first part of the keys: they are all in one partition.
-            prefix: what the keys begin with; behind `primary`, if that is given.
+            primary: the whole first part of the keys; it selects a single partition.
+            prefix: the beginning of the keys; after `primary`, if that is given.
             start: the first key.
-            end: the first key that is left out.
+            end: the first key that is excluded.
         """
         async for page in self.scan_pages(primary=primary, prefix=prefix, start=start, end=end):
             for entry in page:
@@ -290,13 +291,13 @@ class Table(LifeCycle, Generic[Key, Value]):
         start: Key | None = None,
         end: Key | None = None,
     ) -> AsyncIterator[Sequence[Entry[Key, Value]]]:
-        """As `scan`, but in lists of up to some thousands, which cost less."""
+        """As `scan`, but in lists of up to some thousands, at a lower cost per entry."""
         self._check_open()
         span = self._span(primary, prefix, start, end)
         if span is None:
             return
         key_of, value_of, config = self._keys.deserialize, self._values.deserialize, self.config
-        # As `Entry(...)`, in a quarter of the time.
+        # Equivalent to `Entry(...)`, in a quarter of the time.
         make: Callable[[type[Entry[Key, Value]], tuple[Key, Value, int]], Entry[Key, Value]] = tuple.__new__
         pages = entry_pages(self._cluster, self._segments, span, self._cluster.settings.table_page_entry_count)
         async for page in pages:
@@ -324,7 +325,7 @@ class Table(LifeCycle, Generic[Key, Value]):
         start: Key | None = None,
         end: Key | None = None,
     ) -> AsyncIterator[Sequence[Key]]:
-        """As `keys`, but in lists of up to some thousands, which cost less."""
+        """As `keys`, but in lists of up to some thousands, at a lower cost per key."""
         self._check_open()
         span = self._span(primary, prefix, start, end)
         if span is None:
@@ -335,7 +336,7 @@ class Table(LifeCycle, Generic[Key, Value]):
             self._check_open()
 
     async def items(self) -> AsyncIterator[tuple[Key, Value]]:
-        """Iterate over keys and values, all of them. Order as for `scan`."""
+        """Iterate over all keys and values. Order as for `scan`."""
         async for page in self.scan_pages():
             for entry in page:
                 yield entry.key, entry.value
@@ -349,10 +350,10 @@ class Table(LifeCycle, Generic[Key, Value]):
         end: Key | None = None,
         from_now: bool = False,
     ) -> AsyncIterator[TableChange[Key, Value]]:
-        """Iterate over what becomes of keys, for ever; everything that is there comes first, unless `from_now`.
+        """Iterate over changes of keys, until closed; all current entries come first, unless `from_now`.
 
-        It looks every `table_watch_interval_s`, and tells the newest state of each key that has another version than
-        before; what was in between may be left out. It remembers a version for each key
+        The table is polled every `table_watch_interval_s`. The newest state of each key whose version changed is
+        returned; intermediate states may be missed. The watch remembers a version for each key
         (`table_watch_key_count_max`). Which keys: see `scan`.
         """
         self._check_open()
@@ -394,7 +395,7 @@ class Table(LifeCycle, Generic[Key, Value]):
             raise TableKeyMissingError(self.name, key=self._key(key))
 
     async def _take(self, key: Key) -> Entry[Key, Value] | None:
-        """Remove `key` in the version that was read, and return what that was; None if there was none."""
+        """Remove `key` in the version that was read, and return that entry; None if there was none."""
         with self._call("remove a key"):
             for _ in range(self._cluster.settings.table_update_count_max):
                 entry = await self.entry(key)

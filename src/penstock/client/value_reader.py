@@ -1,4 +1,4 @@
-"""`ValueReader`: a `Reader` that makes values of events by a serializer."""
+"""`ValueReader`: a `Reader` that deserializes events to values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.model.names import segment_name, split_scoped_name
 
 
 class ValueEvent(NamedTuple, Generic[Value]):
-    """One event as a value, and where it is; see `Event` for the fields."""
+    """One event as a value, and its place; see `Event` for the fields."""
 
     value: Value
     segment_id: int
@@ -29,7 +29,7 @@ class ValueEvent(NamedTuple, Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class ValueBatch(Generic[Value]):
-    """Values of events that follow each other in one segment; see `EventBatch` for the fields."""
+    """Values of consecutive events of one segment; see `EventBatch` for the fields."""
 
     stream: str
     segment_id: int
@@ -47,14 +47,14 @@ class ValueBatch(Generic[Value]):
 
 
 class ValueReader(NotPicklable, Generic[Value]):
-    """Reads values; else as `Reader`. Made by `ReaderGroup.reader` with a serializer.
+    """Reads values; otherwise as `Reader`. Made by `ReaderGroup.reader` with a serializer.
 
-    An event that the serializer cannot read raises `UndecodableEventError`, which says where it is. It stays the next
-    one, and unread, until the application takes it as bytes: ``events.read()``; so nothing is passed over unseen.
+    An event that the serializer cannot decode raises `UndecodableEventError`, which contains its place. It remains the
+    next event, unread, until the application reads it as bytes with ``events.read()``; so no event is skipped silently.
 
     Attributes:
-        events: the reader of the bytes, for what this class does not offer.
-        serializer: makes values of the bytes.
+        events: the reader of the bytes, for operations that this class does not offer.
+        serializer: deserializes the bytes.
     """
 
     def __init__(self, events: Reader, serializer: Serializer[Value]) -> None:
@@ -68,7 +68,7 @@ class ValueReader(NotPicklable, Generic[Value]):
 
     @property
     def is_finished(self) -> bool:
-        """True when everything that the group reads was read; see `Reader.is_finished`."""
+        """True when the group has read everything; see `Reader.is_finished`."""
         return self.events.is_finished
 
     async def read(self, timeout_s: float | None = None) -> ValueEvent[Value] | None:
@@ -81,7 +81,7 @@ class ValueReader(NotPicklable, Generic[Value]):
     ) -> ValueBatch[Value] | None:
         """Return the next values of one segment, up to one that cannot be decoded; see `Reader.read_batch`.
 
-        Raises `UndecodableEventError` when that is the first.
+        Raises `UndecodableEventError` if the first one cannot be decoded.
         """
         chunk = self.events._chunk_in_hand() or await self.events._next_chunk(timeout_s)
         return None if chunk is None else take_values(chunk, self.serializer.deserialize, max_bytes)
@@ -96,27 +96,27 @@ class ValueReader(NotPicklable, Generic[Value]):
         return event
 
     async def store_positions(self) -> None:
-        """Store how far this reader is, now; see `Reader.store_positions`."""
+        """Store this reader's positions now; see `Reader.store_positions`."""
         await self.events.store_positions()
 
     async def time_window(self, stream: str) -> TimeWindow:
-        """Return between which times the group is in a stream; see `Reader.time_window`."""
+        """Return the bounds of the group's time in a stream; see `Reader.time_window`."""
         return await self.events.time_window(stream)
 
     def position(self) -> dict[str, int]:
-        """Return where the events end that were handed out so far (segment -> offset), for `commit` and `seek`."""
+        """Return the end of the events returned so far (segment -> offset), for `commit` and `seek`."""
         return self.events.position()
 
     async def commit(self, at: ValueEvent[Value] | ValueBatch[Value] | Mapping[str, int] | None = None) -> None:
-        """Say that events are done; see `Reader.commit`."""
+        """Mark events as done; see `Reader.commit`."""
         await self.events.commit({_segment_of(at): at.position} if isinstance(at, ValueEvent | ValueBatch) else at)
 
     async def seek(self, at: ValueEvent[Value] | Mapping[str, int]) -> None:
-        """Go on with `at` once more; see `Reader.seek`."""
+        """Continue from `at` again; see `Reader.seek`."""
         await self.events.seek({_segment_of(at): at.offset} if isinstance(at, ValueEvent) else at)
 
     async def skip(self, damage: CorruptionError) -> int:
-        """Give up the bytes of a segment that are not events; see `Reader.skip`."""
+        """Skip the bytes of a segment that are not events; see `Reader.skip`."""
         return await self.events.skip(damage)
 
     @property
@@ -126,7 +126,7 @@ class ValueReader(NotPicklable, Generic[Value]):
 
     @property
     def is_closed(self) -> bool:
-        """True once closing is over: nothing happens here any more."""
+        """True once closing is complete."""
         return self.events.is_closed
 
     async def close(self, timeout_s: float | None = None, *, is_done: bool | None = None) -> None:
@@ -147,7 +147,7 @@ class ValueReader(NotPicklable, Generic[Value]):
 
 
 def take_value(chunk: EventChunk, deserialize: Callable[[bytes], Value]) -> ValueEvent[Value]:
-    """Hand out the next event of a chunk as a value. One that cannot be decoded is not handed out."""
+    """Return the next event of a chunk as a value. An event that cannot be decoded stays the next one."""
     (value,) = _decoded(chunk, [chunk.events[chunk.following]], deserialize)
     event: Event = chunk.hand_out()
     return ValueEvent(value, *event[1:])
@@ -156,10 +156,10 @@ def take_value(chunk: EventChunk, deserialize: Callable[[bytes], Value]) -> Valu
 def take_values(
     chunk: EventChunk, deserialize: Callable[[bytes], Value], bytes_max: int
 ) -> ValueBatch[Value]:
-    """Hand out the next events of a chunk as values, up to one that cannot be decoded."""
+    """Return the next events of a chunk as values, up to one that cannot be decoded."""
     start = chunk.following
     batch: EventBatch = chunk.hand_out_many(bytes_max)
-    # Until it is known how many can be.
+    # Until the number of decodable events is known.
     chunk.following = start
     values = _decoded(chunk, batch.events, deserialize)
     chunk.following = start + len(values)
@@ -170,7 +170,7 @@ def take_values(
 
 def _decoded(chunk: EventChunk, events: list[bytes], deserialize: Callable[[bytes], Value]) -> list[Value]:
     """Return the values of the chunk's next events, up to one that cannot be decoded; raises if that is the first."""
-    # Who asks for more is done with what was handed out before, whatever comes.
+    # Reading more marks the events returned before as done, whatever the outcome.
     chunk.unfinished = chunk.following
     values: list[Value] = []
     try:

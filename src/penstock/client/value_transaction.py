@@ -1,4 +1,4 @@
-"""`ValueTransaction`: a `Transaction` of values that a serializer makes bytes of."""
+"""`ValueTransaction`: a `Transaction` of values that a serializer encodes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ValueTransaction(NotPicklable, Generic[Value]):
     A value that cannot be serialized raises `SerializationError`, and is not written.
 
     Attributes:
-        events: the transaction of the bytes, for what this class does not offer.
-        serializer: makes bytes of the values.
+        events: the transaction of the bytes, for operations that this class does not offer.
+        serializer: serializes the values.
     """
 
     def __init__(self, events: Transaction, serializer: Serializer[Value]) -> None:
@@ -60,19 +60,19 @@ class ValueTransaction(NotPicklable, Generic[Value]):
         await self.events.flush(timeout_s)
 
     async def commit(self, *, time: NotedTime | None = None) -> None:
-        """Flush and decide that the transaction commits; see `Transaction.commit`."""
+        """Flush and commit; see `Transaction.commit`."""
         await self.events.commit(time=time)
 
     async def abort(self) -> None:
-        """Decide that none of the transaction's events are ever read; see `Transaction.abort`."""
+        """Abort: none of the transaction's events are ever read; see `Transaction.abort`."""
         await self.events.abort()
 
     async def detach(self) -> str:
-        """Flush and leave the transaction open for whoever goes on with it by its id; see `Transaction.detach`."""
+        """Flush, leave the transaction open for another process, and return its id; see `Transaction.detach`."""
         return await self.events.detach()
 
     async def prepare(self, *, limit_s: float | None = None) -> str:
-        """Flush, let nothing more be written, and leave the decision to whoever knows the id, which this returns.
+        """Flush, take no more events, and leave the decision to any process that has the id, which this returns.
 
         See `Transaction.prepare`.
         """
@@ -89,11 +89,11 @@ class ValueTransaction(NotPicklable, Generic[Value]):
 
     @property
     def is_closed(self) -> bool:
-        """True once closing is over: nothing happens here any more."""
+        """True once closing is complete."""
         return self.events.is_closed
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Abort the transaction if nobody has decided on it, and stop; see `Transaction`."""
+        """Abort the transaction if it is undecided, and stop; see `Transaction`."""
         await self.events.close(timeout_s)
 
     async def __aenter__(self) -> ValueTransaction[Value]:

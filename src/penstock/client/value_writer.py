@@ -1,4 +1,4 @@
-"""`ValueWriter`: an `EventWriter` for values that a serializer makes bytes of."""
+"""`ValueWriter`: an `EventWriter` for values that a serializer encodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.client.serializers import Serializer, Value
 from penstock.model.errors import InvalidArgumentError, WriteTimeoutError
 from penstock.model.times import NotedTime
 
-#: Values made bytes of in one turn of the event loop.
+#: Values serialized before yielding to the event loop.
 _SLICE_VALUE_COUNT = 512
 
 
@@ -49,13 +49,13 @@ async def write_values(
 
 
 class ValueWriter(NotPicklable, Generic[Value]):
-    """Writes values; else as `EventWriter`. Made by `Client.event_writer` with a serializer.
+    """Writes values; otherwise as `EventWriter`. Made by `Client.event_writer` with a serializer.
 
     A value that cannot be serialized raises `SerializationError`, and is not written.
 
     Attributes:
-        events: the writer of the bytes, for what this class does not offer.
-        serializer: makes bytes of the values.
+        events: the writer of the bytes, for operations that this class does not offer.
+        serializer: serializes the values.
     """
 
     def __init__(self, events: EventWriter, serializer: Serializer[Value]) -> None:
@@ -81,9 +81,9 @@ class ValueWriter(NotPicklable, Generic[Value]):
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Write many values; see `EventWriter.write_many`. Those before one that fails may be written.
+        """Write many values; see `EventWriter.write_many`. Values before one that fails may be written.
 
-        `WriteTimeoutError` says how many were taken when not all were within `timeout_s`.
+        `WriteTimeoutError` reports how many were taken if not all were taken within `timeout_s`.
         """
         await write_values(self.events.write_many, self.serializer.serialize, values, routing_keys, timeout_s)
 
@@ -102,7 +102,7 @@ class ValueWriter(NotPicklable, Generic[Value]):
 
     @property
     def is_closed(self) -> bool:
-        """True once closing is over: nothing happens here any more."""
+        """True once closing is complete."""
         return self.events.is_closed
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -115,7 +115,7 @@ class ValueWriter(NotPicklable, Generic[Value]):
         return self
 
     def __await__(self) -> Generator[object, None, ValueWriter[Value]]:
-        """`_start`, if it was not called yet."""
+        """Call `_start` unless it was called already."""
         return self.__aenter__().__await__()
 
     async def __aenter__(self) -> ValueWriter[Value]:

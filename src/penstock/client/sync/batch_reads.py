@@ -18,29 +18,29 @@ from penstock.model.stream_cuts import StreamCut
 class BatchReader(Handle[aio.BatchReader]):
     """See the module. Made by `Client.batch`; any number of ranges may be read at once.
 
-    What it is to read does not change: events that come later are behind its end.
+    Its ranges do not change: events that come later are after its end.
     """
 
     @property
     def ranges(self) -> Sequence[BatchRange]:
-        """What there is to read, by segment id and offset; none are empty."""
+        """The ranges to read, by segment id and offset; none are empty."""
         return self._part.ranges
 
     @property
     def start(self) -> StreamCut | None:
-        """The cut that it starts at; None for one that was given ranges."""
+        """The cut at which it starts; None if ranges were given."""
         return self._part.start
 
     @property
     def end(self) -> StreamCut | None:
-        """The cut that it ends at: where a later batch begins. None for one that was given ranges."""
+        """The cut at which it ends, where a later batch begins. None if ranges were given."""
         return self._part.end
 
     def read(self, part: BatchRange) -> Iterator[EventBatch]:
         """Iterate over the events of a range in order, some hundreds of KiB at a time.
 
-        Raises `SegmentTruncatedError` or `NoSuchSegmentError` if they are gone, `CorruptionError`, and
-        `InvalidArgumentError` for a range whose end is none of an event.
+        Raises `SegmentTruncatedError` or `NoSuchSegmentError` if they no longer exist, `CorruptionError`, and
+        `InvalidArgumentError` for a range that does not end at the end of an event.
         """
         return self._portal.iterate(self._part.read(part))
 
@@ -60,6 +60,6 @@ class BatchReader(Handle[aio.BatchReader]):
     def read_all(self, range_count: int | None = None) -> Iterator[EventBatch]:
         """Read `range_count` ranges at the same time (None: `batch_range_count_max`); iterate over events as they come.
 
-        Those of one range are in order. Raises as `read`, for the first range that fails.
+        Events of one range are in order. Raises as `read`, for the first range that fails.
         """
         return self._portal.iterate(self._part.read_all(range_count))

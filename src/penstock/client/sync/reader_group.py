@@ -26,9 +26,9 @@ from penstock.model.stream_cuts import StreamCut
 class ReaderGroup(Handle[aio.ReaderGroup]):
     """A named set of readers. Made by `Client.reader_group`; its state outlives every reader and client.
 
-    Each event goes to one reader. Events of one routing key are read in order, also across splits and merges.
-    An event is read again after a crash or an exception, or when a reader that was declared dead was only slow (at
-    least once); otherwise exactly once. What is promised, and what shows it, is in ``docs/reader-groups.md``.
+    Each event goes to one reader. Events of one routing key are read in order, also across splits and merges. An event
+    is read again after a crash or an exception, or when a reader that was declared dead was only slow (at least once);
+    otherwise exactly once. For the guarantees and their tests see ``docs/reader-groups.md``.
     """
 
     @property
@@ -71,17 +71,18 @@ class ReaderGroup(Handle[aio.ReaderGroup]):
     ) -> Reader | ValueReader[Value]:
         """Start a reader of events, or with a serializer of values. Use it as a context manager.
 
-        One that ran before under the same name goes on where that one last stored its positions.
+        A reader resumes from the positions that the previous reader of the same name stored last.
 
-        If the older one still runs, it fails at its next step. Without a name the reader gets one of its own; after a
-        crash its segments are then free only once it is found dead, after the group's `reader_timeout_s`.
+        If the previous one still runs, it fails at its next step. Without a name, the reader gets a unique one. After a
+        crash, the segments of an unnamed reader are released only when it is declared dead, after the group's
+        `reader_timeout_s`.
 
         Args:
             name: of the reader in its group.
-            positions: when its positions move: "automatic", "manual" or "at_exit", see `Positions`.
-            on_change: called in the client's own thread with the names of segments that came, and of those that went.
-                It must not block; an error in it ends the reader.
-            serializer: makes values of the events' bytes, see `ValueReader`.
+            positions: when its positions advance: "automatic", "manual" or "at_exit", see `Positions`.
+            on_change: called in the client's own thread with the names of segments that were added, and of those
+                removed. It must not block; an error in it ends the reader.
+            serializer: deserializes the events' bytes, see `ValueReader`.
         """
         async def opening() -> AsyncReader | AsyncValueReader[Value]:
             return await self._part.reader(
@@ -94,86 +95,86 @@ class ReaderGroup(Handle[aio.ReaderGroup]):
         return Reader(self, self._portal, opened)
 
     def stream_cuts(self) -> dict[str, StreamCut]:
-        """Return how far the group is in each stream, as last stored: up to `position_interval_s` old."""
+        """Return the group's stored position in each stream: up to `position_interval_s` old."""
         return self._portal.call(self._part.stream_cuts())
 
     def checkpoint(self) -> dict[str, StreamCut]:
-        """Let the readers started here store their positions now, then return `stream_cuts`.
+        """Have the readers started here store their positions now, then return `stream_cuts`.
 
-        Events handed out and not yet followed by another read count as unread.
+        Events that were returned and not yet followed by another read count as unread.
         """
         return self._portal.call(self._part.checkpoint())
 
     def add_streams(self, streams: Sequence[str], *, start: Start = None, until: Start = None) -> None:
         """Read more streams: names, or patterns (``scope/*``). All readers take part, wherever they run.
 
-        Streams that the group reads already stay where they are. `start`, `until`: of those that are new, see
-        `Client.reader_group`; what a pattern finds later is read from its beginning. Safe to repeat.
+        Positions in streams that the group already reads do not change. `start`, `until`: of the new streams, see
+        `Client.reader_group`; a stream that a pattern finds later is read from its beginning. Safe to repeat.
 
-        Raises `NoSuchStreamError`, `NoSuchScopeError`; `InvalidArgumentError` for a start or an end that is none.
+        Raises `NoSuchStreamError`, `NoSuchScopeError`; `InvalidArgumentError` for an invalid start or end.
         """
         self._portal.call(self._part.add_streams(streams, start=start, until=until))
 
     def remove_streams(self, streams: Sequence[str]) -> None:
-        """Read fewer streams: names, or patterns, with all that only they have found. Its places in them are forgotten.
+        """Read fewer streams: names, or patterns with the streams that only they matched. Their positions are dropped.
 
-        An event that a reader has in hand is one of before. Streams that it does not read are no matter. Safe to
+        An event already returned by a reader is not affected. Streams that the group does not read are ignored. Safe to
         repeat.
 
-        Raises `InvalidArgumentError` when nothing would be left, or for a stream that a pattern would find again.
+        Raises `InvalidArgumentError` if no stream would be left, or for a stream that a pattern would find again.
         """
         self._portal.call(self._part.remove_streams(streams))
 
     def set_retention(self, retention: GroupRetention | str) -> None:
-        """Change what the group holds of its streams: "none", "manual" or "automatic", see `GroupRetention`.
+        """Change which data the group retains in its streams: "none", "manual" or "automatic", see `GroupRetention`.
 
-        From "none" it subscribes to all of them, and holds what is there; to "none" it holds nothing any more. What it
-        has acknowledged counts on between the others. With readers or without; safe to repeat.
+        Changing from "none" subscribes to all streams, and retains the data that exists now; changing to "none" retains
+        nothing any more. Acknowledged cuts stay valid between the other two. With readers or without; safe to repeat.
 
-        Raises `NoSuchReaderGroupError`, and `StreamError` when a stream to subscribe to was deleted.
+        Raises `NoSuchReaderGroupError`, and `StreamError` if a stream to subscribe to was deleted.
         """
         self._portal.call(self._part.set_retention(retention))
 
     def set_checkpoint_interval(self, interval_s: float) -> None:
-        """Have one of the readers take a checkpoint every so many seconds, 0.001 to 1e9; 0: none any more.
+        """Set the interval of automatic checkpoints, in seconds from 0.001 to 1e9; 0: no checkpoints.
 
         With readers or without; safe to repeat. Raises `InvalidArgumentError`, `NoSuchReaderGroupError`.
         """
         self._portal.call(self._part.set_checkpoint_interval(interval_s))
 
     def acknowledge(self, cuts: StreamCut | str | Mapping[str, StreamCut | str]) -> bool:
-        """Say that the group, whose retention is "manual", needs nothing before a cut, or one for each of some streams.
+        """Acknowledge all data before a cut, or one cut for each of some streams. For groups with "manual" retention.
 
-        Returns once the controller has stored it, so that the streams' retention may delete what lies before. False: at
-        least one lies before what was acknowledged there already, which stays. No cut may be beyond what is stored as
-        read: see `stream_cuts`, `checkpoint` and `Reader.commit`. Safe to repeat.
+        Returns once the controller has stored it, so that the streams' retention may delete the data before the cuts.
+        Returns False if at least one cut lies before the acknowledged one of its stream, which remains. No cut may be
+        beyond the positions stored as read: see `stream_cuts`, `checkpoint` and `Reader.commit`. Safe to repeat.
 
         Raises:
-            InvalidArgumentError: the group's retention is another; or it does not read the stream; or a cut is none of
-                its stream, or lies beyond what the group has read.
-            StreamError: the stream was deleted, or made again under its name, and the group has not followed yet.
+            InvalidArgumentError: the group's retention is not "manual"; or it does not read the stream; or a cut is not
+                a cut of its stream, or lies beyond what the group has read.
+            StreamError: the stream was deleted, or created again under its name, and the group has not followed yet.
             NoSuchReaderGroupError: the group was deleted.
         """
         return self._portal.call(self._part.acknowledge(cuts))
 
     def reset(self, start: Start) -> None:
-        """Let the group go on somewhere else: "earliest", "latest", at a time, or at a stream cut for each stream.
+        """Move the group to new positions: "earliest", "latest", a time, or a stream cut for each stream.
 
-        Its readers lose what they hold and go on there, also those that run elsewhere. An event that a reader has in
-        hand by then is one of before.
+        All its readers, also those that run elsewhere, release their segments and continue from there. An event already
+        returned by a reader is not affected.
 
-        Raises `InvalidArgumentError` for a start that is none, or lies beyond the end of its stream.
+        Raises `InvalidArgumentError` for an invalid start, or one beyond the end of its stream.
         """
         self._portal.call(self._part.reset(start))
 
     def unread_bytes(self) -> int:
-        """Return how many bytes the group has still to read in the segments it knows, as of the stored positions.
+        """Return the unread bytes in the segments that the group knows, as of the stored positions.
 
-        What follows a segment is known once a reader has asked for it at the segment's end, so 0 need not be the end.
-        Raises `NoSuchStreamError` when a stream of the group was deleted, and created again under the same name.
+        The successors of a segment become known when a reader reaches its end, so 0 need not be the end of the stream.
+        Raises `NoSuchStreamError` if a stream of the group was deleted, and created again under the same name.
         """
         return self._portal.call(self._part.unread_bytes())
 
     def describe(self) -> GroupDescription:
-        """Return who reads what, how far the group is, and how much it has still to read."""
+        """Return the group's readers with their segments, its positions, and its unread bytes."""
         return self._portal.call(self._part.describe())

@@ -14,7 +14,7 @@ from penstock.client.sync.handle import Handle
 
 
 class RevisionedStream(Handle[aio.RevisionedStream[Value]], Generic[Value]):
-    """See the module. Made by `Client.revisioned_stream`. Calls at the same time are fine; writes take their turns."""
+    """See the module. Made by `Client.revisioned_stream`. Calls may be concurrent; writes are serialized."""
 
     @property
     def name(self) -> str:
@@ -22,46 +22,47 @@ class RevisionedStream(Handle[aio.RevisionedStream[Value]], Generic[Value]):
         return self._part.name
 
     def oldest(self) -> Revision:
-        """Return the revision before the first entry that is still there."""
+        """Return the revision before the first entry that still exists."""
         return self._portal.call(self._part.oldest())
 
     def latest(self) -> Revision:
-        """Return the revision behind the last entry."""
+        """Return the revision after the last entry."""
         return self._portal.call(self._part.latest())
 
     def read(self, after: Revision) -> Iterator[tuple[Revision, Value]]:
-        """Iterate over the entries after a revision that are there now, each with the revision behind it.
+        """Iterate over the entries that now exist after a revision, each with the revision after it.
 
-        Raises `SegmentTruncatedError` if some of them are gone, `SerializationError`.
+        Raises `SegmentTruncatedError` if some of them were truncated, `SerializationError`.
         """
         return self._portal.iterate(self._part.read(after))
 
     def write(self, value: Value) -> None:
-        """Append an entry, whatever is there.
+        """Append an entry unconditionally.
 
-        Stored once, though replies be lost. Raises `SerializationError`, `OutcomeUnknownError` when the time is up.
+        Stored exactly once, even if replies are lost. Raises `SerializationError`, `OutcomeUnknownError` when the time
+        limit expires.
         """
         self._portal.call(self._part.write(value))
 
     def write_if(self, latest: Revision, value: Value) -> Revision | None:
         """Append an entry if `latest` is the latest revision; return the new one, None if there was a newer.
 
-        The answer is exact, though replies be lost. Raises `SerializationError`, `OutcomeUnknownError` when the time
-        is up.
+        The result is exact, even if replies are lost. Raises `SerializationError`, `OutcomeUnknownError` when the time
+        limit expires.
         """
         return self._portal.call(self._part.write_if(latest, value))
 
     def mark(self) -> Revision | None:
-        """Return the mark: a revision that clients have agreed on, as where to begin to read. None if there is none."""
+        """Return the mark, a revision agreed on by the clients, such as where to begin reading; or None."""
         return self._portal.call(self._part.mark())
 
     def set_mark(self, expected: Revision | None, mark: Revision | None) -> bool:
-        """Replace the mark if it is `expected`; return whether it was. None stands for no mark.
+        """Replace the mark if it is `expected`; return whether it was. None means no mark.
 
-        Raises `OutcomeUnknownError` when the reply was lost: the mark may be replaced or not.
+        Raises `OutcomeUnknownError` if the reply was lost: the mark may be replaced or not.
         """
         return self._portal.call(self._part.set_mark(expected, mark))
 
     def truncate(self, revision: Revision) -> None:
-        """Forget the entries before a revision; nothing happens if they are gone. The controller is not told."""
+        """Delete the entries before a revision; no effect if they are deleted. The controller has no record of it."""
         self._portal.call(self._part.truncate(revision))

@@ -16,13 +16,13 @@ from penstock.client.sync.handle import Handle
 
 
 class SharedState(Handle[aio.SharedState[State, Update]], Generic[State, Update]):
-    """See the module. Made by `Client.shared_state`. Calls at the same time take their turns.
+    """See the module. Made by `Client.shared_state`. Concurrent calls are serialized.
 
-    `value` is this client's copy: of the newest state when something was fetched or written here last. States are never
-    changed in place: `apply`, and the steps that methods take, return new ones.
+    `value` is this client's copy: the newest state as of the last fetch or write here. States are never changed in
+    place: `apply`, and the steps that methods take, return new ones.
 
-    A change is made once though replies be lost. `OutcomeUnknownError` means that the time was up before it was known;
-    `fetch` shows what became of it.
+    A change is made exactly once, even if replies are lost. `OutcomeUnknownError` means that the time expired before
+    the outcome was known; `fetch` shows the outcome.
     """
 
     @property
@@ -37,57 +37,57 @@ class SharedState(Handle[aio.SharedState[State, Update]], Generic[State, Update]
 
     @property
     def revision(self) -> Revision:
-        """Where in the stream `value` is."""
+        """The place of `value` in the stream."""
         return self._part.revision
 
     def fetch(self) -> State:
-        """Take in what others have written, and return the newest state."""
+        """Fetch the entries of other clients, and return the newest state."""
         return self._portal.call(self._part.fetch())
 
     def watch(self, *, from_now: bool = False) -> Iterator[StateChange[State]]:
-        """Iterate over the states that come, each once; the one that is there is the first, unless `from_now`.
+        """Iterate over new states, each once; the current state comes first, unless `from_now`.
 
-        It waits for the stream to grow, and takes in what others have written as `fetch` does, so `value` follows.
-        Whoever is slow is told the newest state: what was in between may be left out, what lasts is not. Several
-        may be under way at once. A state that is as before is told too if somebody has written it.
+        It waits for the stream to grow, and fetches the entries of other clients as `fetch` does, so `value` follows. A
+        slow consumer gets the newest state: intermediate states may be missed, the last one is not. Several iterations
+        may be active at once. A state equal to the previous one is returned too if it was written.
 
-        It may be cancelled anywhere, and after an error, it may be asked again: nothing is lost. It ends when the
-        stream is sealed. Raises `ClosedError` when this is closed meanwhile, and what `fetch` raises.
+        It may be cancelled anywhere, and continued after an error: nothing is lost. It ends when the stream is sealed.
+        Raises `ClosedError` if this is closed meanwhile, and the errors of `fetch`.
         """
         return self._portal.iterate(self._part.watch(from_now=from_now))
 
     def replace(self, step: Callable[[State], State]) -> State:
-        """Replace the state by what `step` makes of the newest one, with no other change between; return it.
+        """Atomically replace the newest state by the result of `step` for it; return the new state.
 
-        `step` may be called more than once. The whole state is written: fit for small ones.
+        `step` may be called more than once. The whole state is written: suitable for small states.
 
         Raises `MetadataConflictError` after `shared_state_update_count_max` lost races, `OutcomeUnknownError`.
         """
         return self._portal.call(self._part.replace(step))
 
     def update(self, make: Callable[[State], Sequence[Update]]) -> State:
-        """Write the updates that `make` returns for the newest state, with no other change between; return the next.
+        """Atomically write the updates that `make` returns for the newest state; return the next state.
 
-        All of them or none are written. `make` may be called more than once; it returns none if nothing is to be done.
+        All of them or none are written. `make` may be called more than once; it returns none if no update is needed.
 
         Raises `MetadataConflictError` after `shared_state_update_count_max` lost races, `OutcomeUnknownError`.
         """
         return self._portal.call(self._part.update(make))
 
     def compare_and_set(self, revision: Revision, state: State) -> bool:
-        """Replace the state if `revision` is that of the newest one; return whether it was. Fetches if not."""
+        """Replace the state if `revision` is that of the newest one; return whether it was. Otherwise fetch."""
         return self._portal.call(self._part.compare_and_set(revision, state))
 
     def post(self, *updates: Update) -> None:
-        """Write updates whatever others do meanwhile; `value` has them once they are fetched.
+        """Write updates unconditionally; `value` contains them after the next fetch.
 
-        For updates that are right in every state, as "add 1". Stored once. Raises `OutcomeUnknownError`.
+        For updates that are valid in every state, such as "add 1". Stored once. Raises `OutcomeUnknownError`.
         """
         self._portal.call(self._part.post(*updates))
 
     def compact(self) -> None:
-        """Write the newest state whole, for clients that begin later, and forget what was before the last time.
+        """Write the newest state whole, for clients that start later, and delete the entries before the previous one.
 
-        Whoever fetched last before that begins with the whole state too. Do so when many updates were written.
+        A client whose last fetch is older starts from the whole state too. Call this after many updates.
         """
         self._portal.call(self._part.compact())

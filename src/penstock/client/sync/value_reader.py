@@ -20,14 +20,14 @@ from penstock.runtime.portal import Portal
 
 
 class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
-    """Reads values; else as `Reader`. Made by `ReaderGroup.reader` with a serializer.
+    """Reads values; otherwise as `Reader`. Made by `ReaderGroup.reader` with a serializer.
 
-    An event that the serializer cannot read raises `UndecodableEventError`, which says where it is. It stays the next
-    one, and unread, until the application takes it as bytes: ``events.read()``; so nothing is passed over unseen.
+    An event that the serializer cannot decode raises `UndecodableEventError`, which contains its place. It remains the
+    next event, unread, until the application reads it as bytes with ``events.read()``; so no event is skipped silently.
 
     Attributes:
-        events: the reader of the bytes, for what this class does not offer.
-        serializer: makes values of the bytes.
+        events: the reader of the bytes, for operations that this class does not offer.
+        serializer: deserializes the bytes.
     """
 
     def __init__(self, client: object, portal: Portal, part: aio.ValueReader[Value]) -> None:
@@ -43,7 +43,7 @@ class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
 
     @property
     def is_finished(self) -> bool:
-        """True when everything that the group reads was read; see `Reader.is_finished`."""
+        """True when the group has read everything; see `Reader.is_finished`."""
         return self._part.is_finished
 
     def read(self, timeout_s: float | None = None) -> ValueEvent[Value] | None:
@@ -55,7 +55,7 @@ class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
     def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> ValueBatch[Value] | None:
         """Return the next values of one segment, up to one that cannot be decoded; see `Reader.read_batch`.
 
-        Raises `UndecodableEventError` when that is the first.
+        Raises `UndecodableEventError` if the first one cannot be decoded.
         """
         reader = self._part.events
         chunk = reader._chunk_in_hand() or self._portal.call(reader._next_chunk(timeout_s))
@@ -66,27 +66,27 @@ class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
             yield event
 
     def store_positions(self) -> None:
-        """Store how far this reader is, now; see `Reader.store_positions`."""
+        """Store this reader's positions now; see `Reader.store_positions`."""
         self._portal.call(self._part.store_positions())
 
     def time_window(self, stream: str) -> TimeWindow:
-        """Return between which times the group is in a stream; see `Reader.time_window`."""
+        """Return the bounds of the group's time in a stream; see `Reader.time_window`."""
         return self._portal.call(self._part.time_window(stream))
 
     def position(self) -> dict[str, int]:
-        """Return where the events end that were handed out so far (segment -> offset), for `commit` and `seek`."""
+        """Return the end of the events returned so far (segment -> offset), for `commit` and `seek`."""
         return self._portal.call_soon(lambda: self._part.position())
 
     def commit(self, at: ValueEvent[Value] | ValueBatch[Value] | Mapping[str, int] | None = None) -> None:
-        """Say that events are done; see `Reader.commit`."""
+        """Mark events as done; see `Reader.commit`."""
         self._portal.call(self._part.commit(at))
 
     def seek(self, at: ValueEvent[Value] | Mapping[str, int]) -> None:
-        """Go on with `at` once more; see `Reader.seek`."""
+        """Continue from `at` again; see `Reader.seek`."""
         self._portal.call(self._part.seek(at))
 
     def skip(self, damage: CorruptionError) -> int:
-        """Give up the bytes of a segment that are not events; see `Reader.skip`."""
+        """Skip the bytes of a segment that are not events; see `Reader.skip`."""
         return self._portal.call(self._part.skip(damage))
 
     def close(self, timeout_s: float | None = None, *, is_done: bool | None = None) -> None:

@@ -24,8 +24,8 @@ class ValueTransaction(PlainHandle[aio.ValueTransaction[Value]], Generic[Value])
     A value that cannot be serialized raises `SerializationError`, and is not written.
 
     Attributes:
-        events: the transaction of the bytes, for what this class does not offer.
-        serializer: makes bytes of the values.
+        events: the transaction of the bytes, for operations that this class does not offer.
+        serializer: serializes the values.
     """
 
     def __init__(self, client: object, portal: Portal, part: aio.ValueTransaction[Value]) -> None:
@@ -66,19 +66,19 @@ class ValueTransaction(PlainHandle[aio.ValueTransaction[Value]], Generic[Value])
         self._portal.call(self._part.flush(timeout_s))
 
     def commit(self, *, time: NotedTime | None = None) -> None:
-        """Flush and decide that the transaction commits; see `Transaction.commit`."""
+        """Flush and commit; see `Transaction.commit`."""
         self._portal.call(self._part.commit(time=time))
 
     def abort(self) -> None:
-        """Decide that none of the transaction's events are ever read; see `Transaction.abort`."""
+        """Abort: none of the transaction's events are ever read; see `Transaction.abort`."""
         self._portal.call(self._part.abort())
 
     def detach(self) -> str:
-        """Flush and leave the transaction open for whoever goes on with it by its id; see `Transaction.detach`."""
+        """Flush, leave the transaction open for another process, and return its id; see `Transaction.detach`."""
         return self._portal.call(self._part.detach())
 
     def prepare(self, *, limit_s: float | None = None) -> str:
-        """Flush, let nothing more be written, and leave the decision to whoever knows the id, which this returns.
+        """Flush, take no more events, and leave the decision to any process that has the id, which this returns.
 
         See `Transaction.prepare`.
         """

@@ -19,13 +19,13 @@ from penstock.runtime.portal import Portal
 
 
 class ValueWriter(PlainHandle[aio.ValueWriter[Value]], Generic[Value]):
-    """Writes values; else as `EventWriter`. Made by `Client.event_writer` with a serializer.
+    """Writes values; otherwise as `EventWriter`. Made by `Client.event_writer` with a serializer.
 
     A value that cannot be serialized raises `SerializationError`, and is not written.
 
     Attributes:
-        events: the writer of the bytes, for what this class does not offer.
-        serializer: makes bytes of the values.
+        events: the writer of the bytes, for operations that this class does not offer.
+        serializer: serializes the values.
     """
 
     def __init__(self, client: object, portal: Portal, part: aio.ValueWriter[Value]) -> None:
@@ -53,9 +53,9 @@ class ValueWriter(PlainHandle[aio.ValueWriter[Value]], Generic[Value]):
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Write many values; see `EventWriter.write_many`. Those before one that fails may be written.
+        """Write many values; see `EventWriter.write_many`. Values before one that fails may be written.
 
-        `WriteTimeoutError` says how many were taken when not all were within `timeout_s`.
+        `WriteTimeoutError` reports how many were taken if not all were taken within `timeout_s`.
         """
         self.events.write_many(list(map(self._serialize, values)), routing_keys, timeout_s=timeout_s)
 
