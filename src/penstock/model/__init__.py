@@ -1,1 +1,1 @@
-"""Values shared by all: names, segments, policies, errors. No I/O; imports nothing of the rest."""
+"""Values shared by all packages: names, segments, policies, errors. No I/O; imports none of the other packages."""

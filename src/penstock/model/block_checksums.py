@@ -1,4 +1,4 @@
-"""Checksums of a chunk's blocks, checked as bytes are read: by the store, and by who reads chunks without it."""
+"""Checksums of a chunk's blocks, verified on read: by the store, and by clients that read chunks directly."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def block_range(start: int, end: int, *, length: int, block_length: int) -> tupl
 def verify_blocks(
     chunk: str, start: int, data: bytes, checksums: Sequence[int], *, block_length: int, first_block: int = 0
 ) -> None:
-    """Check `data`, whole blocks of `chunk` from byte `start` on, against `checksums`: of block `first_block` and on.
+    """Verify `data`, whole blocks of `chunk` from byte `start` on, against `checksums`, the first for `first_block`.
 
     Raises:
-        CorruptionError: names the chunk and the first byte of the first block that is not what was written.
+        CorruptionError: names the chunk and the first byte of the first block that does not match.
     """
     first = start // block_length
-    # A slice of the bytes themselves would be a copy.
+    # Slicing the bytes themselves would copy.
     view = memoryview(data)
     for index, position in enumerate(range(0, len(data), block_length), first):
         part = view[position : position + block_length]

@@ -1,8 +1,8 @@
-"""Event framing: how events lie in a segment.
+"""Event framing: the layout of events in a segment.
 
 Each event is an int32 big-endian type code (0), an int32 big-endian payload length in bytes and the payload, with
-nothing between events. Clients frame and split; servers never look. Loops run in C where they can: `map`, `zip` and
-`join`, not one Python statement per event.
+nothing between events. Clients frame and split; servers never parse events. Loops run in C where possible: `map`, `zip`
+and `join`, not one Python statement per event.
 
 Source: Pravega wire protocol, Event command; wire protocol specification section 8.
 """
@@ -26,7 +26,7 @@ HEADER_LENGTH_VALUE_MAX = 0x7FFFFFFF
 
 _HEADER = struct.Struct(">Q")
 _HEADER_CACHE_SIZE_MAX = 16384
-#: With fewer bytes or events it is not worth the look whether all are of one length.
+#: With fewer bytes or events, checking for equal lengths does not pay.
 _EQUAL_BYTES_MIN = 4096
 _EQUAL_COUNT_MIN = 16
 
@@ -52,22 +52,22 @@ def frame_event(event: Buffer) -> bytes:
 
 
 def frame_events(events: Sequence[Buffer]) -> bytes:
-    """Return all `events` with their headers, one after another."""
+    """Return all `events` with their headers, concatenated."""
     return b"".join(chain.from_iterable(zip(map(_header_of, map(len, events)), events, strict=True)))
 
 
 def framed_length(events: Sequence[Buffer]) -> int:
-    """Return how many bytes `frame_events` would return."""
+    """Return the length of the result of `frame_events` in bytes."""
     return sum(map(len, events)) + EVENT_HEADER_LENGTH * len(events)
 
 
 def split_events(data: Buffer, *, source: str = "buffer", base_offset: int = 0) -> tuple[list[bytes], int]:
     """Return the payloads of the whole events in `data`, which starts at an event, and how many bytes they take.
 
-    A partial event at the end is left alone: pass it again with what follows. `source` (a segment's name) and
-    `base_offset` (where `data` starts in it) go into the error.
+    A partial event at the end is not consumed: pass it again with the bytes that follow. `source` (a segment's name)
+    and `base_offset` (the offset of `data` in it) appear in the error.
 
-    Raises `CorruptionError` when `data` starts with a header that is not an event's: a type code other than 0, or a
+    Raises `CorruptionError` if `data` starts with a header that is not an event's: a type code other than 0, or a
     negative length. Such a header after whole events ends the result, so that the events before it are delivered: the
     next call, which starts there, raises.
     """
@@ -79,7 +79,7 @@ def split_events(data: Buffer, *, source: str = "buffer", base_offset: int = 0) 
     end = len(data)
     last_header = end - EVENT_HEADER_LENGTH
     while at <= last_header:
-        # Type code and length read as one number: more than 31 bits means a bad type code or a negative length.
+        # Read type code and length as one number: more than 31 bits means a bad type code or a negative length.
         length = unpack(data, at)[0]
         if length > HEADER_LENGTH_VALUE_MAX:
             if at:
@@ -95,7 +95,7 @@ def split_events(data: Buffer, *, source: str = "buffer", base_offset: int = 0) 
 
 
 def _split_equal(data: bytes) -> tuple[list[bytes], int]:
-    """Split events that are all as long as the first one, in C loops; return none if some are not, or they are few."""
+    """Split events that all have the length of the first, in C loops; return none if lengths differ or for few."""
     if len(data) < _EQUAL_BYTES_MIN:
         return [], 0
     header = data[:EVENT_HEADER_LENGTH]
@@ -106,7 +106,7 @@ def _split_equal(data: bytes) -> tuple[list[bytes], int]:
         return [], 0
     for at in (stride, count // 2 * stride, (count - 1) * stride):
         if data[at : at + EVENT_HEADER_LENGTH] != header:
-            return [], 0  # Of most that are not equal this tells.
+            return [], 0  # Detects most inputs of unequal lengths.
     whole = count * stride
     for index, value in enumerate(header):
         if data[index:whole:stride].count(value) != count:
@@ -160,21 +160,21 @@ def bad_header(header: int, source: str, offset: int) -> CorruptionError:
 
 
 class EventAssembler:
-    """Turns the byte blocks of a segment, in order, into whole events.
+    """Assembles whole events from the byte blocks of a segment, in order.
 
-    Pure: `feed` blocks as they arrive, `take` what is complete. Events of any length are put together without
-    copying the parts more than once.
+    Pure: `feed` blocks as they arrive, `take` the complete events. Events of any length are assembled without copying
+    their parts more than once.
     """
 
     __slots__ = ("_parts", "_pending_bytes", "_wanted_bytes", "offset", "source")
 
     def __init__(self, source: str, offset: int) -> None:
         self.source: str = source
-        #: Where the next event starts in the segment: the position to go on from.
+        #: Where the next event starts in the segment: the position to resume from.
         self.offset: int = offset
         self._parts: list[bytes] = []
         self._pending_bytes = 0
-        # No whole event can be there before so many bytes are.
+        # No whole event is complete before this many bytes.
         self._wanted_bytes = EVENT_HEADER_LENGTH
 
     @property
@@ -184,7 +184,7 @@ class EventAssembler:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes to feed at least before another event can be whole, as far as is known; 0 if one may be."""
+        """Minimum bytes to feed before another event can be complete, as far as is known; 0 if one may be complete."""
         return max(self._wanted_bytes - self._pending_bytes, 0)
 
     @property
@@ -211,13 +211,13 @@ class EventAssembler:
             raise CorruptionError(self.source, self.offset, f"{what} ends {self._pending_bytes} bytes into an event")
 
     def feed(self, data: bytes) -> None:
-        """Add the block that follows what was fed before."""
+        """Add the block that follows the previous one."""
         if data:
             self._parts.append(data)
             self._pending_bytes += len(data)
 
     def take_raw(self) -> tuple[bytes, int]:
-        """Return all pending bytes and their offset, whole events or not, and forget them. See `give_back`."""
+        """Return and drop all pending bytes, whole events or not, with their offset. See `give_back`."""
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         at = self.offset
         self._parts = []
@@ -246,7 +246,7 @@ class EventAssembler:
         events, consumed = split_events(data, source=self.source, base_offset=at)
         rest = data[consumed:]
         self.give_back(rest)
-        # With a bad header nothing is missing: the next call raises.
+        # After a bad header no bytes are missing: the next call raises.
         self._wanted_bytes = EVENT_HEADER_LENGTH
         if len(rest) >= EVENT_HEADER_LENGTH:
             length: int = _HEADER.unpack_from(rest)[0]

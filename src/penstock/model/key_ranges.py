@@ -1,7 +1,7 @@
-"""Key ranges: which part of [0, 1) a segment takes.
+"""Key ranges: the part of [0, 1) that a segment takes.
 
 Ranges are half-open `[start, end)`; neighbours share the identical double, and the last one ends at exactly 1.0
-(clients refuse a segment map whose highest bound is below).
+(clients reject a segment map whose highest bound is lower).
 
 Source: controller API specification, section 8.4.
 """
@@ -26,15 +26,15 @@ class KeyRange:
     end: float
 
     def overlaps(self, other: KeyRange) -> bool:
-        """Say whether some key is in both; ranges that only touch do not overlap."""
+        """Return whether some key is in both; ranges that only touch do not overlap."""
         return self.start < other.end and other.start < self.end
 
     def contains(self, key_hash: float) -> bool:
-        """Say whether a key with this hash is in the range."""
+        """Return whether a key with this hash is in the range."""
         return self.start <= key_hash < self.end
 
     def is_valid(self) -> bool:
-        """Say whether the range is not empty, not backwards, and within [0, 1]."""
+        """Return whether the range is non-empty, ascending, and within [0, 1]."""
         return math.isfinite(self.start) and math.isfinite(self.end) and 0.0 <= self.start < self.end <= 1.0
 
 
@@ -42,14 +42,14 @@ def initial_ranges(count: int) -> list[KeyRange]:
     """Split [0, 1) into `count` equal ranges in ascending order."""
     if count < 1:
         raise InvalidArgumentError(f"cannot split the key space into {count} ranges: use 1 or more")
-    # The products are what Pravega computes, so that bounds are the same double for double. The last one is set: the
-    # product misses 1.0 for 49, 98, 103 and many more.
+    # Pravega computes the same products, so that all bounds are identical doubles. The last one is set explicitly: the
+    # product is not 1.0 for 49, 98, 103 and many more.
     bounds = [index * (1.0 / count) for index in range(count)] + [1.0]
     return [KeyRange(bounds[index], bounds[index + 1]) for index in range(count)]
 
 
 def merged(ranges: Iterable[KeyRange]) -> list[KeyRange]:
-    """Return the ranges sorted, with those that touch joined. Overlapping ranges raise `InvalidArgumentError`."""
+    """Return the ranges sorted, with touching ranges joined. Overlapping ranges raise `InvalidArgumentError`."""
     result: list[KeyRange] = []
     start = end = -1.0  # Of the range that may still grow.
     for current in sorted(ranges, key=_BOUNDS):
@@ -68,7 +68,7 @@ def merged(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 
 
 def tiles(ranges: Sequence[KeyRange]) -> bool:
-    """Say whether the ranges cover [0, 1) without a gap and without an overlap."""
+    """Return whether the ranges cover [0, 1) without gaps and overlaps."""
     try:
         return merged(ranges) == [KeyRange(0.0, 1.0)]
     except InvalidArgumentError:

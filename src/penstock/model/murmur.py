@@ -1,7 +1,7 @@
 """MurmurHash3 for 64-bit machines, 128 bits wide, with a 64-bit seed.
 
-Libraries take seeds of 32 bits, and fill them up with zeros. Java's (Guava) fills them up with the sign, so what it
-does with a negative seed needs an implementation of one's own. For short keys: a block of 16 bytes costs about 2 us.
+Libraries take 32-bit seeds and zero-extend them. Java's (Guava) sign-extends them, so its results for negative seeds
+need a separate implementation. For short keys: a block of 16 bytes costs about 2 us.
 
 Source: Austin Appleby's MurmurHash3_x64_128, which is in the public domain; Guava `Hashing.murmur3_128`.
 """

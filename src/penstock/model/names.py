@@ -1,4 +1,4 @@
-"""Names: scopes, streams, segments, and the rules they follow.
+"""Names of scopes, streams and segments, and their rules.
 
 A stream segment is called ``<scope>/<stream>/<number>.#epoch.<epoch>``; a transaction segment appends
 ``#transaction.<32 hex>``, a transient one ``#transient.<32 hex>.<32 hex>``.
@@ -22,14 +22,14 @@ STREAM_NAME_LENGTH_MAX = 255
 USER_NAME_LENGTH_MAX = 250
 
 SYSTEM_SCOPE = "_system"
-#: What the name of a stream of watermarks begins with: the rest is the name of the stream that it belongs to.
+#: Prefix of the name of a stream of watermarks: the rest is the name of the stream that it belongs to.
 MARK_STREAM_PREFIX = "_MARK"
-#: What the name of a reader group's state stream begins with: the rest is the name of the group.
+#: Prefix of the name of a reader group's state stream: the rest is the name of the group.
 STATE_STREAM_PREFIX = "_RG"
-#: Names in the root of long-term storage that begin so are the storage's own.
+#: Prefix of names in the root of long-term storage that are reserved for the storage.
 STORAGE_NAME_PREFIX = "penstock-storage."
-#: Names that mean something to a file system or to an object store: HDFS and NFS servers have ``.snapshot``, HDFS has
-#: ``.reserved``, Google's object store has ``.well-known``.
+#: Names reserved by a file system or an object store: HDFS and NFS servers have ``.snapshot``, HDFS has ``.reserved``,
+#: Google's object store has ``.well-known``.
 _FILE_SYSTEM_NAMES = frozenset({".", "..", ".snapshot", ".reserved", ".well-known"})
 EPOCH_DELIMITER = ".#epoch."
 TRANSACTION_DELIMITER = "#transaction."
@@ -41,7 +41,7 @@ READER_GROUP_TABLE_SUFFIX = "_penstockrg"
 _INTERNAL_NAME = re.compile(r"_?[A-Za-z0-9.-]+\Z")
 _USER_NAME = re.compile(r"[A-Za-z0-9.-]+\Z")
 _HEX32 = re.compile(r"[0-9a-f]{32}\Z")
-#: Characters of a name that an error shows.
+#: Characters of a name shown in an error.
 _SHOWN_LENGTH_MAX = 80
 
 
@@ -65,7 +65,7 @@ def _check_no_file_system_name(kind: str, name: str) -> None:
 def check_new_scope_name(name: str) -> str:
     """Return `name` if a scope of that name can be created, with every kind of long-term storage.
 
-    A scope is the first part of the names of files and objects, so it must not be the storage's own. One leading
+    A scope is the first part of the names of files and objects, so it must not be reserved for the storage. One leading
     underscore is allowed. Raises `InvalidNameError`.
     """
     check_scope_name(name)
@@ -79,7 +79,7 @@ def check_new_scope_name(name: str) -> str:
 
 
 def check_new_stream_name(name: str) -> str:
-    """Return `name` if a stream of that name can be created, and all that is derived from it.
+    """Return `name` if a stream of that name, and all names derived from it, can be created.
 
     One leading underscore is allowed, for the state streams of reader groups; streams of watermarks are never created
     on their own. Raises `InvalidNameError`.
@@ -113,9 +113,9 @@ def check_users_new_stream_name(name: str) -> str:
 
 
 def check_written_stream_name(name: str) -> str:
-    """Return `name` unless it is of a stream that belongs to another stream or to a reader group.
+    """Return `name` unless that stream belongs to another stream or to a reader group.
 
-    Bytes of users would make the watermarks, or the state of the group, unreadable. Raises `InvalidNameError`.
+    User data would make the watermarks, or the state of the group, unreadable. Raises `InvalidNameError`.
     """
     for prefix, owner in ((MARK_STREAM_PREFIX, "the watermarks of stream"), (STATE_STREAM_PREFIX, "reader group")):
         if name.startswith(prefix):
@@ -136,7 +136,7 @@ def _check_not_internal(kind: str, name: str) -> None:
 def check_scope_name(name: str) -> str:
     """Return `name` if a scope can have it (one leading underscore is allowed), else raise `InvalidNameError`.
 
-    New scopes have more rules: `check_new_scope_name`.
+    New scopes have additional rules: `check_new_scope_name`.
     """
     return _check("scope", name, _INTERNAL_NAME, SCOPE_NAME_LENGTH_MAX)
 
@@ -144,20 +144,20 @@ def check_scope_name(name: str) -> str:
 def check_stream_name(name: str) -> str:
     """Return `name` if a stream can have it (one leading underscore is allowed), else raise `InvalidNameError`.
 
-    New streams have more rules: `check_new_stream_name`.
+    New streams have additional rules: `check_new_stream_name`.
     """
     return _check("stream", name, _INTERNAL_NAME, STREAM_NAME_LENGTH_MAX)
 
 
 def check_user_name(kind: str, name: str) -> str:
-    """Return `name` if it may name a reader group, reader, writer or table; `kind` goes into the error."""
+    """Return `name` if it may name a reader group, reader, writer or table; `kind` appears in the error."""
     return _check(kind, name, _USER_NAME, USER_NAME_LENGTH_MAX)
 
 
 def reader_group_table(scope: str, group_id: str) -> str:
-    """Return the full name of the table segment that a Python reader group with this id (a UUID) has its record in.
+    """Return the full name of the table segment with the record of the Python reader group of this id (a UUID).
 
-    Each life of a group's name has a table of its own: what is left of an earlier one does no harm.
+    Each life of a group's name has its own table, so remains of an earlier one are harmless.
     """
     return segment_name(scope, group_id.replace("-", "") + READER_GROUP_TABLE_SUFFIX, 0)
 
@@ -224,30 +224,30 @@ def parent_segment_name(name: str) -> str:
 
 
 def is_transient_segment(name: str) -> bool:
-    """Say whether `name` names a transient segment (a large event under construction)."""
+    """Return whether `name` names a transient segment (a large event under construction)."""
     at = name.rfind(TRANSIENT_DELIMITER)
     return at >= 0 and len(name) - at - len(TRANSIENT_DELIMITER) >= 32
 
 
 def index_segment_name(segment: str) -> str:
-    """Return the name of the segment that keeps borders between the appends of `segment`."""
+    """Return the name of the segment that stores append boundaries of `segment`."""
     return f"{segment}{INDEX_SUFFIX}"
 
 
 def is_index_segment(name: str) -> bool:
-    """Say whether `name` names an index segment: the server's own, beside a segment of a stream."""
+    """Return whether `name` names an index segment: an internal segment beside a segment of a stream."""
     return name.endswith(INDEX_SUFFIX)
 
 
 def has_index_segment(name: str) -> bool:
-    """Say whether a segment of this name may have an index segment: those that last and hold a stream's events."""
+    """Return whether a segment of this name may have an index segment: permanent segments with a stream's events."""
     return parent_segment_name(name) == name
 
 
 def is_written_for_readers(name: str) -> bool:
-    """Say whether a segment is the system's own, or keeps what readers agree upon: what goes on when users must wait.
+    """Return whether a segment is internal or holds reader coordination: its writes continue when users' writes wait.
 
-    Those are the system scope, streams that Pravega makes itself (their names begin with ``_``), and tables of reader
+    These are the system scope, streams that Pravega creates itself (their names begin with ``_``), and tables of reader
     groups.
     """
     scope, _, rest = name.partition("/")
@@ -256,10 +256,10 @@ def is_written_for_readers(name: str) -> bool:
 
 
 def is_mark_segment(name: str) -> bool:
-    """Say whether `name` names a segment of a stream of watermarks."""
+    """Return whether `name` names a segment of a stream of watermarks."""
     return name.partition("/")[2].startswith(MARK_STREAM_PREFIX)
 
 
 def primary_name(name: str) -> str:
-    """Return the part of a segment's name that places it: no transaction or transient suffix, no epoch."""
+    """Return the part of a segment's name that selects its container: no transaction or transient suffix, no epoch."""
     return parent_segment_name(name).partition(EPOCH_DELIMITER)[0]

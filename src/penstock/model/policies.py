@@ -1,4 +1,4 @@
-"""Policies of a stream: how it scales, what it keeps, what it is called for searching.
+"""Configuration of a stream: scaling, retention, tags.
 
 Values only: limits that depend on a stream's history are checked by the controller.
 
@@ -22,7 +22,7 @@ _INT32_MAX = (1 << 31) - 1
 
 
 class ScalingKind(IntEnum):
-    """What makes a stream scale. The numbers are those of the wire."""
+    """The measure that a stream scales by. The numbers are those of the wire."""
 
     FIXED = 0
     BY_DATA_RATE = 1
@@ -30,30 +30,30 @@ class ScalingKind(IntEnum):
 
 
 class RetentionKind(IntEnum):
-    """What a retention policy measures. The numbers are those of the wire (0 there means: no policy)."""
+    """The measure of a retention policy. The numbers are those of the wire (0 there means: no policy)."""
 
     BY_TIME = 1
     BY_SIZE = 2
 
 
 class GroupRetention(IntEnum):
-    """What of its streams a reader group holds. The numbers are those of the wire.
+    """Which data a reader group retains in its streams. The numbers are those of the wire.
 
-    A group that holds data subscribes to its streams: retention keeps what it has not acknowledged, up to the maximum
-    of the stream's policy. Source: Pravega, ``ReaderGroupConfig.StreamDataRetention``.
+    A group that retains data subscribes to its streams: retention keeps unacknowledged data, up to the maximum of the
+    stream's policy. Source: Pravega, ``ReaderGroupConfig.StreamDataRetention``.
     """
 
-    #: Nothing: data go as the policy says, read or not.
+    #: None: the stream's policy applies, whether data was read or not.
     NONE = 0
-    #: What the application has not acknowledged, see `ReaderGroup.acknowledge`.
+    #: Data that the application has not acknowledged, see `ReaderGroup.acknowledge`.
     MANUAL = 1
-    #: What lies behind its last checkpoint; it acknowledges that by itself. Without automatic checkpoints, what lies
-    #: behind the positions that are stored for it.
+    #: Data after its last checkpoint, which is acknowledged automatically. Without automatic checkpoints, data after
+    #: the group's stored positions.
     AUTOMATIC = 2
 
     @classmethod
     def of(cls, value: GroupRetention | str) -> GroupRetention:
-        """Return the one of this name: "none", "manual" or "automatic". Raises `InvalidArgumentError`."""
+        """Return the member of this name: "none", "manual" or "automatic". Raises `InvalidArgumentError`."""
         if isinstance(value, cls):
             return value
         found = cls.__members__.get(value.upper()) if isinstance(value, str) else None
@@ -71,13 +71,13 @@ def _positive(name: str, value: int, limit: int = _INT32_MAX) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """When a stream gets more segments, or fewer. Make one with `fixed`, `by_event_rate` or `by_data_rate`.
+    """When the number of a stream's segments changes. Make one with `fixed`, `by_event_rate` or `by_data_rate`.
 
     Attributes:
-        kind: what is measured.
+        kind: the measure.
         target_rate: events/s or kilobytes/s that one segment should carry; 0 for a fixed count.
-        factor: into how many segments a hot one is split; 0 for a fixed count.
-        min_segments: how many segments the stream starts with and never goes below.
+        factor: number of segments that a hot one is split into; 0 for a fixed count.
+        min_segments: initial and minimum number of segments.
     """
 
     kind: ScalingKind = ScalingKind.FIXED
@@ -87,9 +87,9 @@ class Scaling:
 
     @classmethod
     def fixed(cls, segments: int) -> Scaling:
-        """Keep `segments` segments (1 or more) until told otherwise.
+        """Keep `segments` segments (1 or more) until the policy is changed.
 
-        Events with the same routing key go to the same segment; a segment is what one reader reads at a time.
+        Events with the same routing key go to the same segment; a segment is read by one reader at a time.
         """
         return cls(ScalingKind.FIXED, 0, 0, _positive("segments", segments))
 
@@ -117,10 +117,10 @@ class Scaling:
         return cls(kind, rate, _positive("factor", factor), _positive("min_segments", min_segments))
 
     def checked(self) -> Scaling:
-        """Return this policy, or raise `InvalidArgumentError` if it makes no sense in itself.
+        """Return this policy, or raise `InvalidArgumentError` if it is inconsistent.
 
-        Pravega's clients make policies without `by_event_rate` and `by_data_rate`; a fixed one may carry any rate and
-        factor (the Rust client sends 1), which mean nothing.
+        Pravega's clients create policies without `by_event_rate` and `by_data_rate`; a fixed one may carry any rate and
+        factor (the Rust client sends 1), which are ignored.
         """
         if self.min_segments < 1:
             raise InvalidArgumentError(f"a stream needs 1 segment or more, not {self.min_segments}")
@@ -132,13 +132,13 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much of a stream is kept. Make one with `by_time` or `by_size`; a stream without one keeps all.
+    """How much of a stream is retained. Make one with `by_time` or `by_size`; a stream without one retains everything.
 
     Attributes:
-        kind: what is measured.
-        min_limit: milliseconds or bytes that are always kept.
-        max_limit: milliseconds or bytes that are never exceeded, even for a subscriber that lags behind;
-            0 and `LIMIT_NONE` both mean that there is no such limit.
+        kind: the measure.
+        min_limit: milliseconds or bytes that are always retained.
+        max_limit: milliseconds or bytes that are never exceeded, even for a subscriber that lags; 0 and `LIMIT_NONE`
+            both mean that there is no such limit.
     """
 
     kind: RetentionKind
@@ -158,10 +158,10 @@ class Retention:
         max_minutes: float = 0,
         max_seconds: float = 0,
     ) -> Retention:
-        """Keep what was written in the last `days` + `hours` + `minutes` + `seconds`.
+        """Retain the data written in the last `days` + `hours` + `minutes` + `seconds`.
 
-        With a maximum, subscribers that have not read that far can hold older data back up to that age; without
-        one they can hold it for as long as they need.
+        With a maximum, subscribers that have not read that far retain older data up to that age; without one they
+        retain it for as long as they need it.
         """
         least = _milliseconds(days, hours, minutes, seconds)
         most = _milliseconds(max_days, max_hours, max_minutes, max_seconds)
@@ -181,9 +181,9 @@ class Retention:
         return cls(kind, least, min(most, LIMIT_NONE) or LIMIT_NONE)
 
     def checked(self) -> Retention:
-        """Return this policy, or raise `InvalidArgumentError` if it makes no sense in itself.
+        """Return this policy, or raise `InvalidArgumentError` if it is inconsistent.
 
-        A minimum of 0 is allowed, as Pravega's clients may send it: nothing has to be kept.
+        A minimum of 0 is allowed, as Pravega's clients may send it: no data has to be retained.
         """
         unit = "ms" if self.kind is RetentionKind.BY_TIME else "bytes"
         if self.min_limit < 0:
@@ -196,7 +196,7 @@ class Retention:
 
     @property
     def has_max(self) -> bool:
-        """Say whether there is an upper limit."""
+        """Return whether there is an upper limit."""
         return 0 < self.max_limit < LIMIT_NONE
 
 
@@ -208,13 +208,13 @@ def _milliseconds(days: float, hours: float, minutes: float, seconds: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class StreamConfig:
-    """Everything a stream is configured with.
+    """The configuration of a stream.
 
     Attributes:
         scaling: when the number of segments changes.
-        retention: what is kept; None keeps all.
+        retention: how much data is retained; None retains all.
         tags: words to find the stream by; fewer than 128, each shorter than 256 characters.
-        timestamp_aggregation_timeout_ms: after this time without a word from a writer its clock no longer counts.
+        timestamp_aggregation_timeout_ms: after this time without a noted time, a writer's clock no longer counts.
         rollover_bytes: largest chunk in long-term storage; 0 = the segment store's default.
     """
 
@@ -227,7 +227,7 @@ class StreamConfig:
     def checked(self) -> StreamConfig:
         """Return this configuration with duplicate tags dropped, or raise `InvalidArgumentError`.
 
-        Checks what can be told without the stream: both policies, sizes not negative, tags within bounds.
+        Performs all checks that do not need the stream: both policies, sizes not negative, tags within bounds.
         """
         self.scaling.checked()
         if self.retention is not None:

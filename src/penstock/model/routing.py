@@ -1,7 +1,7 @@
-"""Where things go: routing keys and keys of tables to [0, 1), segments to containers.
+"""Routing: routing keys and table keys to [0, 1), segments to containers.
 
-All are murmur3-128, over UTF-16LE text or over the bytes of a table's key, as Pravega's clients and servers compute
-them, so that every client sends one key to one segment and every server looks for one segment in one container.
+All use murmur3-128, over UTF-16LE text or over the bytes of a table's key, as Pravega's clients and servers do, so that
+every client maps a key to the same segment and every server maps a segment to the same container.
 
 Source: Pravega EventRouter / HashHelper, KeyValueTableSegments, SegmentToContainerMapper; Guava's consistent hash.
 """
@@ -56,7 +56,7 @@ def consistent_hash(state: int, bucket_count: int) -> int:
 def container_of(segment: str, container_count: int) -> ContainerId:
     """Return the container that owns `segment` (any stream, transaction, transient, index or table segment).
 
-    Containers' own segments are in the container that their names say, which only `admin_container_of` looks at.
+    A container's own segments are in the container that their name contains, which only `admin_container_of` handles.
     """
     return ContainerId(consistent_hash(_hash64(primary_name(segment), CONTAINER_SEED), container_count))
 
@@ -64,7 +64,7 @@ def container_of(segment: str, container_count: int) -> ContainerId:
 def admin_container_of(segment: str, container_count: int) -> ContainerId:
     """Return the container that owns `segment`, which may be one of a container's own.
 
-    A name behind a ``$`` is that of an index that belongs to the segment before it.
+    A name after a ``$`` is that of an index of the segment before it.
     """
     owner = segment.partition("$")[0]
     system = _SYSTEM_SEGMENT.match(owner)

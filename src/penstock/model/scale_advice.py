@@ -1,4 +1,4 @@
-"""`ScaleAdvisor`: who says which segments are too hot or too cold for their policies, whoever asks.
+"""`ScaleAdvisor`: reports which segments are too hot or too cold for their scaling policies.
 
 Implementations: the segment store itself (direct calls in one process) and `penstock.client.wire_scale_advice` (the
 wire protocol over TCP). See ``docs/auto-scaling.md``.
@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class ScaleDirection(IntEnum):
-    """What a segment's load asks for. The numbers are those of Pravega's auto-scale event."""
+    """The direction that a segment's load calls for. The numbers are those of Pravega's auto-scale event."""
 
     UP = 0
     DOWN = 1
@@ -21,9 +21,9 @@ class ScaleDirection(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScaleAdvice:
-    """What the load of a segment, given by its full name, asks for now.
+    """The scaling that a segment's load calls for now, with the segment's full name.
 
-    `split_count`: into how many to split it, 2 or more, for UP; else 0. `is_silent`: it got nothing at all for long.
+    `split_count`: number of segments to split it into, 2 or more, for UP; else 0. `is_silent`: it got no data for long.
     """
 
     segment: str
@@ -33,16 +33,16 @@ class ScaleAdvice:
 
 
 class ScaleAdvisor(Protocol):
-    """See the module. Advice is about now: it is not remembered, so one that gets lost is given again when asked."""
+    """See the module. Advice is about the present: it is not stored, so lost advice is given again on the next call."""
 
     async def scale_advice(self, container_id: int, segments: Sequence[str] | None = None) -> Sequence[ScaleAdvice]:
         """Return the advice of one container about `segments`, which are its own; None: about all, the hottest first.
 
-        What has no advice is left out, what does not exist too. About all, the answer is bounded, and may name what was
-        deleted lately. Changes nothing.
+        Segments without advice and missing segments are omitted. For None the result is bounded, and may name recently
+        deleted segments. Changes nothing.
 
         Raises:
-            ContainerNotFoundError: it is not running where it was asked for.
-            ConnectionLostError: its store cannot be reached, or did not answer in time.
-            ProtocolError: what answered is no segment store of Penstock's.
+            ContainerNotFoundError: the container is not running there.
+            ConnectionLostError: its store cannot be reached, or did not reply in time.
+            ProtocolError: the peer is not a segment store of Penstock's.
         """

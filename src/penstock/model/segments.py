@@ -1,11 +1,11 @@
-"""`Segments`: what the controller and the clients ask of a segment store, whoever answers.
+"""`Segments`: the requests of the controller and the clients to a segment store.
 
-Implementations: the segment store itself (direct calls in one process), `penstock.client.wire_segments` (the
-wire protocol over TCP) and an in-memory one for tests. Every implementation passes the same conformance suite.
+Implementations: the segment store itself (direct calls in one process), `penstock.client.wire_segments` (the wire
+protocol over TCP) and an in-memory one for tests. Every implementation passes the same conformance suite.
 
-Unless said otherwise a call returns after its effect is durable, and raises the errors of
-`penstock.model.errors`: `NoSuchSegmentError` for a missing segment, `ContainerNotFoundError` when another store
-owns it, `OutcomeUnknownError` when the reply was lost. If a call is cancelled its effect is unknown.
+Unless stated otherwise, a call returns after its effect is durable, and raises the errors of `penstock.model.errors`:
+`NoSuchSegmentError` for a missing segment, `ContainerNotFoundError` if another store owns it, `OutcomeUnknownError` if
+the reply was lost. If a call is cancelled, its effect is unknown.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ VERSION_ABSENT = -1
 
 TABLE_KEY_LENGTH_MAX = 8192
 TABLE_VALUE_LENGTH_MAX = 1024 * 1024 - 8192
-#: Keys that one request to read a table may have. Fewer are let in if their entries do not fit into one reply.
+#: Maximum keys of one request to read a table. The limit is lower if their entries do not fit into one reply.
 TABLE_READ_KEY_COUNT_MAX = 10_000
-#: So many entries of the greatest length fit into one reply. Pravega's Java client never asks for more.
+#: This many entries of maximum length fit into one reply. Pravega's Java client never requests more.
 TABLE_READ_KEY_COUNT_SURE = 15
-#: Largest answer to one read, as Pravega's server clips it.
+#: Largest reply to one read, as Pravega's server limits it.
 READ_LENGTH_MAX = 2 * 1024 * 1024
 
 
@@ -49,10 +49,10 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class SegmentData:
-    """The answer to a read: `data` starts at `offset`.
+    """The result of a read: `data` starts at `offset`.
 
-    `is_at_tail`: the data reach the current end of an unsealed segment. `is_end_of_segment`: the segment is
-    sealed and nothing follows.
+    `is_at_tail`: the data reach the current end of an unsealed segment. `is_end_of_segment`: the segment is sealed and
+    nothing follows.
     """
 
     offset: int
@@ -67,7 +67,7 @@ class SegmentData:
 
 @dataclass(frozen=True, slots=True)
 class TableUpdate:
-    """Put `value` under `key`. `version`: `VERSION_ANY`, `VERSION_ABSENT`, or the exact one that must be there."""
+    """Put `value` under `key`. `version`: `VERSION_ANY`, `VERSION_ABSENT`, or the exact current version."""
 
     key: bytes
     value: bytes
@@ -76,7 +76,7 @@ class TableUpdate:
 
 @dataclass(frozen=True, slots=True)
 class TableRemoval:
-    """Remove `key`. `version` as in `TableUpdate`; a missing key is fine with `VERSION_ANY`."""
+    """Remove `key`. `version` as in `TableUpdate`; with `VERSION_ANY` a missing key is no error."""
 
     key: bytes
     version: int = VERSION_ANY
@@ -85,7 +85,7 @@ class TableRemoval:
 class TableEntry(NamedTuple):
     """A key, its value and the version of its last write (>= 0, growing over the table's life).
 
-    A tuple, since scans make one per entry.
+    A tuple, because scans create one per entry.
     """
 
     key: bytes
@@ -93,13 +93,13 @@ class TableEntry(NamedTuple):
     version: int
 
 
-#: Makes a `TableEntry` of key, value and version, in a quarter of the time: for pages of them.
+#: Creates a `TableEntry` of key, value and version in a quarter of the time, for whole pages.
 table_entry_of: Callable[[tuple[bytes, bytes, int]], TableEntry] = partial(tuple.__new__, TableEntry)
 
 
 @dataclass(frozen=True, slots=True)
 class TablePage:
-    """A page of an iteration. An empty page ends it; otherwise go on from `token`."""
+    """A page of an iteration. An empty page ends it; otherwise continue from `token`."""
 
     entries: Sequence[TableEntry]
     token: bytes
@@ -107,7 +107,7 @@ class TablePage:
 
 @dataclass(frozen=True, slots=True)
 class TableKeyPage:
-    """A page of keys with their versions. An empty page ends the iteration; otherwise go on from `token`."""
+    """A page of keys with their versions. An empty page ends the iteration; otherwise continue from `token`."""
 
     keys: Sequence[tuple[bytes, int]]
     token: bytes
@@ -115,10 +115,10 @@ class TableKeyPage:
 
 @dataclass(frozen=True, slots=True)
 class TableDelta:
-    """What changed in a table since a position.
+    """Changes of a table since a position.
 
-    `last_position` is where the next delta read goes on. `should_clear`: the position asked for is older than
-    what is kept, rebuild from scratch. `reached_end`: nothing more for now.
+    `last_position`: where the next delta read continues. `should_clear`: the requested position is older than the
+    retained changes, rebuild from scratch. `reached_end`: no more changes for now.
     """
 
     entries: Sequence[TableEntry]
@@ -150,22 +150,22 @@ class Segments(Protocol):
         """Delete a segment and its data. Raises `NoSuchSegmentError`."""
 
     async def seal_segment(self, segment: str) -> None:
-        """Allow no more appends. Raises `SegmentSealedError` when it is sealed already."""
+        """Seal a segment: it takes no more appends. Raises `SegmentSealedError` if it is sealed already."""
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
-        """Forget the bytes before `offset`. Raises `SegmentTruncatedError` unless start <= offset <= length."""
+        """Delete the bytes before `offset`. Raises `SegmentTruncatedError` unless start <= offset <= length."""
 
     async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
-        """Store the scaling policy that the segment's load is measured against."""
+        """Store the scaling policy that the segment's load is compared with."""
 
     async def segment_info(self, segment: str) -> SegmentInfo:
         """Return the durable state of a segment."""
 
     async def segment_infos(self, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
-        """Return the state of each segment, or why it cannot be told, in the order of the names.
+        """Return the state of each segment, or its error, in the order of the names.
 
-        One call for very many names: what is asked at once is bounded. A name is asked for once; to ask again for
-        those whose error `is_retriable` is up to the caller (see `retriable_names`).
+        One call for very many names: the number of concurrent requests is bounded. Each name is requested once; the
+        caller may repeat the call for names whose error `is_retriable` (see `retriable_names`).
         """
 
     async def delete_segments(self, segments: Sequence[str]) -> Sequence[PenstockError | None]:
@@ -175,10 +175,10 @@ class Segments(Protocol):
         """Truncate each of these segments at its offset; return None or its error, in order. As `segment_infos`."""
 
     async def locate_offset(self, segment: str, offset: int, *, before: bool = False) -> int:
-        """Return a border between appends near `offset`: the first known one at or behind it, or the segment's length.
+        """Return a boundary between appends near `offset`: the first known one at or after it, or the segment's length.
 
-        With `before` the last known one that is not behind it, or the start offset. Borders are known about once in a
-        MiB, best effort: without any the answer is only coarser. Raises `SegmentTruncatedError` before the start.
+        With `before`, the last known one at or before it, or the start offset. Boundaries are recorded about once in a
+        MiB, best effort: without any the result is only coarser. Raises `SegmentTruncatedError` before the start.
         """
 
     async def merge_segments(self, target: str, sources: Sequence[str]) -> Sequence[int]:
@@ -190,15 +190,15 @@ class Segments(Protocol):
     async def append(self, segment: str, data: Buffer, *, expected_offset: int | None = None) -> int:
         """Append `data` without a writer's identity; return the new length in bytes.
 
-        Raises `BadOffsetError` when `expected_offset` is given and is not the current length.
+        Raises `BadOffsetError` if `expected_offset` is given and is not the current length.
         """
 
     async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
-        """Read up to `length` bytes from `offset`; fewer come at the tail or at a boundary of the cache.
+        """Read up to `length` bytes from `offset`; fewer at the tail or at a boundary of the cache.
 
-        At the tail of an unsealed segment: an empty answer, or with `wait` the data that arrive next.
-        Raises `SegmentTruncatedError` before the start offset. Over the wire raises `PositionBeyondEndError` beyond
-        the end with `wait`, unless a position there existed on the same connection.
+        At the tail of an unsealed segment: an empty result, or with `wait` the data that arrive next. Raises
+        `SegmentTruncatedError` before the start offset. Over the wire raises `PositionBeyondEndError` beyond the end
+        with `wait`, unless a position there existed on the same connection.
         """
 
     async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
@@ -221,8 +221,8 @@ class Segments(Protocol):
     ) -> Sequence[int]:
         """Write all updates or none; return the new versions in order.
 
-        Raises `TableKeyMissingError` / `TableKeyVersionError` when a condition fails; with `expected_offset` >= 0
-        also `BadOffsetError` unless that is the table's length.
+        Raises `TableKeyMissingError` / `TableKeyVersionError` if a condition fails; with `expected_offset` >= 0 also
+        `BadOffsetError` unless that is the table's length.
         """
 
     async def table_remove(
@@ -236,11 +236,11 @@ class Segments(Protocol):
     async def table_entries(
         self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
     ) -> TablePage:
-        """Return a page of at most `limit` live entries. Entries that stay are seen exactly once.
+        """Return a page of at most `limit` live entries. Entries that exist throughout are seen exactly once.
 
-        Hash tables go on behind `token`. Fixed-key tables are in ascending order of keys and take a range instead,
-        `first` and `last` included: the next page begins at the successor of the last key; their token is empty.
-        Raises `InvalidArgumentError` for a range of a hash table or a token of a fixed-key table.
+        Hash tables continue after `token`. Fixed-key tables are in ascending order of keys and take a range instead,
+        `first` and `last` included: the next page begins at the successor of the last key; their token is empty. Raises
+        `InvalidArgumentError` for a range of a hash table or a token of a fixed-key table.
         """
 
     async def table_keys(
@@ -253,7 +253,7 @@ class Segments(Protocol):
 
 
 def retriable_names(names: Sequence[str], results: Sequence[object]) -> list[str]:
-    """Return those of `names` whose result of a bulk call is an error that may pass: ask again for these alone."""
+    """Return those of `names` whose result of a bulk call is a transient error: only these need a retry."""
     return [
         name
         for name, result in zip(names, results, strict=True)
@@ -262,6 +262,6 @@ def retriable_names(names: Sequence[str], results: Sequence[object]) -> list[str
 
 
 def next_fixed_key(key: bytes) -> bytes | None:
-    """Return the smallest key of the same length that follows `key`, None behind the last one."""
+    """Return the smallest key of the same length that follows `key`, None after the last one."""
     number = int.from_bytes(key, "big") + 1
     return None if number >> (8 * len(key)) else number.to_bytes(len(key), "big")

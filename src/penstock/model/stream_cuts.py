@@ -21,26 +21,26 @@ from penstock.model.names import check_scope_name, check_stream_name, segment_ep
 
 #: Offset of a segment in a cut that has not been reached yet: its predecessors are not fully read.
 OFFSET_FUTURE: Final = -1
-#: What the ends of a stream are called, wherever a position is given by a word; the first is what is said.
+#: Names of the ends of a stream, wherever a position is given by a word; messages use the first.
 EARLIEST: Final = ("earliest", "head")
 LATEST: Final = ("latest", "tail")
 
 _FORMAT_VERSION = 1
 _INT64_MAX = (1 << 63) - 1
 _INT32_MAX = (1 << 31) - 1
-#: What the text of Pravega's clients begins with: gzip's header in base64.
+#: Prefix of the text of Pravega's clients: gzip's header in base64.
 _GZIP_BASE64 = "H4sI"
 #: As Java writes it: no time, no level, no system.
 _GZIP_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
 #: checksum, length
 _GZIP_TRAILER = struct.Struct("<II")
 _PRAVEGA_VERSION = "0"
-#: Longest that such a text may be when it is unpacked: a cut of half a million segments.
+#: Maximum length of such a text after decompression: a cut of half a million segments.
 _PRAVEGA_TEXT_LENGTH_MAX = 16 * 1024 * 1024
 
 
 def is_cut_text(text: str) -> bool:
-    """Say whether a text is meant to be a stream cut, in one of the forms that `StreamCut.from_text` reads."""
+    """Return whether a text is meant as a stream cut, in one of the forms that `StreamCut.from_text` parses."""
     return text.lstrip().startswith(("{", _GZIP_BASE64))
 
 
@@ -49,7 +49,7 @@ class StreamCut:
     """A position in stream `scope`/`stream`.
 
     `positions` maps segment ids to offsets in bytes (`OFFSET_FUTURE` for a segment not reached yet); it is copied and
-    cannot be changed. Whether the segments tile the key space is known to the controller alone.
+    immutable. Only the controller can check that the segments tile the key space.
     """
 
     scope: str
@@ -85,7 +85,7 @@ class StreamCut:
         )
 
     def to_pravega_text(self) -> str:
-        """Return the cut as Pravega's clients exchange it: what ``StreamCut.from`` of Java reads.
+        """Return the cut in the text form of Pravega's clients, which Java's ``StreamCut.from`` parses.
 
         ``0:retail/orders:0,1:0,0:10,20``, numbers, epochs and offsets of the segments, packed by gzip, in base64.
         """
@@ -100,10 +100,10 @@ class StreamCut:
 
     @classmethod
     def from_text(cls, text: str) -> StreamCut:
-        """Read what `to_text` or `to_pravega_text` wrote, and ``StreamCut.asText`` of Java.
+        """Parse the results of `to_text` and `to_pravega_text`, and of Java's ``StreamCut.asText``.
 
-        Also JSON with ``cut`` for ``positions``, as checkpoints of Spark once had it. Raises `InvalidArgumentError`
-        saying what is wrong with other text.
+        Also accepts JSON with ``cut`` for ``positions``, as in old checkpoints of Spark. Raises `InvalidArgumentError`
+        with the reason for other text.
         """
         if text.lstrip().startswith(_GZIP_BASE64):
             return cls._from_pravega_text(text.strip())
@@ -165,7 +165,7 @@ def _number(text: str) -> int:
 
 
 def _unpacked(text: str) -> str:
-    """Return what is in a text of Pravega's clients. Raises `InvalidArgumentError`."""
+    """Return the decompressed text of a cut from Pravega's clients. Raises `InvalidArgumentError`."""
     unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         data = unpacker.decompress(base64.b64decode(text, validate=True), _PRAVEGA_TEXT_LENGTH_MAX)

@@ -1,4 +1,4 @@
-"""`TableConfig`: the shape of a key-value table, which its creator fixes for good."""
+"""`TableConfig`: the shape of a key-value table, fixed at creation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class TableConfig:
     Pravega's segment stores take keys of 256 bytes at most, Penstock's of 8192.
 
     Attributes:
-        primary_key_length: bytes of the first part, which decides on the partition: 1 or more. Changes of several keys
-            that are made as one have this part in common.
+        primary_key_length: bytes of the first part, which selects the partition: 1 or more. Keys that are changed
+            atomically share this part.
         secondary_key_length: bytes of the second part, 0 or more.
-        partition_count: how many segments share the keys, 1 or more. A table never scales.
-        rollover_bytes: how long a chunk of it may get in long-term storage; 0: as the server likes it.
+        partition_count: number of segments that share the keys, 1 or more. A table never scales.
+        rollover_bytes: maximum length of a chunk in long-term storage; 0: the server's default.
 
     Source: Pravega KeyValueTableConfiguration.
     """

@@ -1,4 +1,4 @@
-"""Times as people say them. The clock itself is the runtime's."""
+"""Times in users' formats. The clock itself is the runtime's."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from penstock.model.errors import InvalidArgumentError
 #: A moment, with its time zone, or as text in ISO 8601.
 Time: TypeAlias = datetime | str
 
-#: A time that a writer notes: a number in a unit of the application's own, or a moment: milliseconds since the epoch.
+#: A time that a writer notes: a number in a unit of the application's choice, or a moment: milliseconds since the
+#: epoch.
 NotedTime: TypeAlias = int | Time
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a duration as messages show it: ``0.25 s``, ``61.3 s``, ``1060 s``; never in powers of ten."""
+    """Format a duration for messages: ``0.25 s``, ``61.3 s``, ``1060 s``; never in powers of ten."""
     digits = 0 if abs(seconds) >= 100 else 1 if abs(seconds) >= 10 else 2
     text = f"{seconds:.{digits}f}"
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} s"
 
 
 def is_time(value: object) -> bool:
-    """Say whether a value is meant as a `Time`, and not as some other text."""
+    """Return whether a value is meant as a `Time`, and not as some other text."""
     return isinstance(value, datetime) or (isinstance(value, str) and value[:4].isdecimal())
 
 
 def time_ms(value: Time, what: str) -> int:
     """Return a time in milliseconds since the epoch; `what`: its name in messages.
 
-    Raises `InvalidArgumentError` for text that is none, and for a time without its time zone.
+    Raises `InvalidArgumentError` for invalid text, and for a time without a time zone.
     """
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -45,7 +46,7 @@ def time_ms(value: Time, what: str) -> int:
 
 
 def noted_time(value: NotedTime, what: str = "time") -> int:
-    """Return a time that is noted, or asked for, as the number that is stored.
+    """Return a noted or requested time as the number that is stored.
 
     Raises `InvalidArgumentError` for a number of more than 64 bits, and as `time_ms`.
     """

@@ -1,7 +1,7 @@
-"""Watermarks: where a stream was when its writers had noted a time. What is stored of them is what Pravega stores.
+"""Watermarks: a stream's position when its writers had noted a time. The stored format is Pravega's.
 
 The watermarks of stream ``scope/stream`` are events of one segment, that of ``scope/_MARK<stream>``. Byte tables are in
-``docs/formats.md``; what watermarks mean, and how they are made: ``docs/watermarks.md``.
+``docs/formats.md``; for the meaning and computation of watermarks see ``docs/watermarks.md``.
 
 Source: controller internals specification, section 15.2; Pravega, ``io.pravega.shared.watermarks.Watermark``.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 
-#: Format of what follows (always 0), version, how many revisions, number of the revision, bytes of the revision.
+#: Format of the content (always 0), version, number of revisions, number of the revision, bytes of the revision.
 _HEADER = struct.Struct(">BBBBi")
 _TIMES = struct.Struct(">qq")
 #: Segment id, start and end of its keys.
@@ -42,7 +42,7 @@ class Watermark:
     """All events that writers noted as of `lower_bound` or before lie before the cut.
 
     Attributes:
-        lower_bound: the least of the times that writers had noted, in the unit that they use.
+        lower_bound: the least of the times that writers had noted, in their unit.
         upper_bound: the greatest of them.
         segments: the cut, which covers the key space once, by id.
     """
@@ -57,7 +57,7 @@ class Watermark:
         return {segment.segment_id: segment.offset for segment in self.segments}
 
     def encode(self) -> bytes:
-        """Return the bytes that are stored, without the header of an event."""
+        """Return the stored bytes, without the header of an event."""
         parts = [_TIMES.pack(self.lower_bound, self.upper_bound), _encode_count(len(self.segments))]
         for segment in self.segments:
             keys = _KEYS.pack(segment.segment_id, segment.key_start, segment.key_end)
@@ -67,9 +67,9 @@ class Watermark:
 
     @classmethod
     def decode(cls, data: bytes, *, segment: str, offset: int) -> Watermark:
-        """Read a watermark; what later revisions add behind it is left alone.
+        """Parse a watermark; additions of later revisions after it are ignored.
 
-        Raises `CorruptionError`, which says that it was read at `offset` of `segment`.
+        Raises `CorruptionError`, which names `offset` and `segment` as its place.
         """
         try:
             return cls._decode(data)
@@ -98,7 +98,7 @@ class Watermark:
 
 
 def _revision(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the first revision of what is stored at `at` begins and ends."""
+    """Return start and end of the first revision in the data at `at`."""
     format_version, version, revisions, revision, length = _HEADER.unpack_from(data, at)
     if (format_version, version, revision) != (0, 0, 0) or revisions < 1:
         raise ValueError(f"format {format_version}, version {version}, {revisions} revisions from {revision}")
@@ -109,7 +109,7 @@ def _revision(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _encode_count(count: int) -> bytes:
-    """Return a count in one, two or four bytes; its first bits tell which."""
+    """Encode a count in one, two or four bytes; its first bits select the length."""
     if count <= _COUNT_MAX_1:
         return bytes([count])
     if count <= _COUNT_MAX_2:
@@ -120,7 +120,7 @@ def _encode_count(count: int) -> bytes:
 
 
 def _decode_count(data: bytes, at: int) -> tuple[int, int]:
-    """Return a count, and where what follows it begins."""
+    """Return a count, and the offset after it."""
     first = data[at]
     if first <= _COUNT_MAX_1:
         return first, at + 1
