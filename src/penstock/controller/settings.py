@@ -109,7 +109,7 @@ class ControllerSettings:
         completed_transactions_listed_max: entries in a listing of completed transactions.
         commit_batch_max: transactions merged, or aborted, by one run of a workflow; other workflows on the stream may
             run before the next.
-        commit_batches_max: batches of transactions that one run merges in succession, while they contain no more than
+        commit_batches_max: batches of transactions that one run merges in succession; fewer once they contain
             `commit_batch_max` transactions in total.
         removal_delay_ms: time that unreferenced rows of ended transactions wait for more, to be removed with one
             request.

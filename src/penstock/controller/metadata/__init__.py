@@ -1,1 +1,1 @@
-"""What the controller remembers: records, the tables they live in, and the store that keeps the tables."""
+"""The controller's persistent state: records, the tables that hold them, and the store of the tables."""

@@ -1,11 +1,11 @@
-"""`Announcements`: work that was begun, who has to finish it, and who must not any more.
+"""`Announcements`: work that has begun, and which controller must finish it.
 
-The announcement of a piece of work is its lock and its fence. There is one row per subject; it is written on condition
-that there is none, passes to another owner by compare-and-set, and is removed on condition that it is still the
-remover's. What arrives late does nothing: a removal or a take-over has a version that is gone, and a request to
-announce also writes the fence of the subject's bucket, whose version has moved on since.
+The announcement of a piece of work is its lock and its fence. There is one row per subject. It is created only if it
+does not exist, changes its owner by compare-and-set, and is removed only if it still belongs to the remover. Late
+requests have no effect: a removal or a take-over carries an outdated version, and a request to announce also writes the
+fence of the subject's bucket, whose version has changed since.
 
-Why it is safe, case by case: ``docs/controller-ownership.md``.
+The safety argument, case by case: ``docs/controller-ownership.md``.
 """
 
 from __future__ import annotations
@@ -45,48 +45,48 @@ from penstock.model.segments import VERSION_ABSENT
 
 _logger = logging.getLogger(__name__)
 
-#: Rows that all announcements share as fences; few enough to be read in passing, enough not to be a queue.
+#: Rows that all announcements share as fences: few enough to read them all in passing, enough to avoid contention.
 FENCE_COUNT = 64
-#: Longer names are never given: they need not fit in a key.
+#: Longer names are never assigned, and might not fit in a key.
 _NAME_LENGTH_MAX = max(SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An announcement that this controller owns, and the version of its row: proof of the ownership."""
+    """An announcement that this controller owns, and the version of its row, which proves the ownership."""
 
     work: PendingWork
     version: int
 
     @property
     def subject(self) -> Subject:
-        """What is worked on."""
+        """The subject of the work."""
         return self.work.subject
 
 
 class Announcements:
-    """The announcements of all controllers, as one of them sees them.
+    """The announcements of all controllers, as seen by one of them.
 
     Attributes:
-        taken_over_count: announcements of others that have become this controller's.
+        taken_over_count: announcements that this controller has taken over from others.
     """
 
     def __init__(self, records: RecordStore, settings: ControllerSettings, peers: Peers) -> None:
         self._membership: Membership | None = None
-        #: Draws waits, which are to differ from those of other members; names are drawn from the runtime's generator.
+        #: Draws waits, which must differ between members; names are drawn from the runtime's generator.
         self._rng = random.Random("")
         self.taken_over_count: int = 0
         self._records = records
         self._settings = settings
         self._locks = StreamLocks()
-        #: Fences as this controller has written them last; a version that is not current any more is a conflict.
+        #: Fences as last written by this controller; a version that is no longer current causes a conflict.
         self._fences: dict[str, Versioned[AnnouncementFence]] = {}
         self._waiting = WaitingRequests(peers, settings.turn_timeout_ms / 1000)
-        #: Announcements that are this controller's, or may be, as far as it knows.
+        #: Subjects whose announcements belong to this controller, or may, as far as it knows.
         self._unfinished: set[Subject] = set()
 
     def enter(self, membership: Membership) -> None:
-        """Let what is announced and taken over from now on be this member's."""
+        """Announce and take over work as this member from now on."""
         self._membership = membership
         self._rng = random.Random(membership.name)
 
@@ -96,15 +96,15 @@ class Announcements:
         return "" if self._membership is None else self._membership.name
 
     async def living(self) -> frozenset[str]:
-        """Return the names of the controllers that are alive. Raises `MembershipLostError`."""
+        """Return the names of the live controllers. Raises `MembershipLostError`."""
         if self._membership is None:
             raise MembershipLostError("this controller has not joined the others yet")
         return (await self._membership.members()).names
 
     async def check_is_member(self) -> None:
-        """Raise `MembershipLostError` if the others take this controller for dead: what it was asked may be long ago.
+        """Raise `MembershipLostError` if the others consider this controller dead: its requests may be stale.
 
-        For what is done without an announcement. A coordinator that gives no answer keeps nobody from anything.
+        For changes made without an announcement. A coordinator that does not answer prevents nothing.
         """
         try:
             await self.living()
@@ -114,25 +114,25 @@ class Announcements:
             _logger.info("whether this controller is a member cannot be found out; it goes on: %s", error)
 
     def is_unfinished(self, subject: Subject) -> bool:
-        """Say whether this controller has announced something there, or taken it over, and not withdrawn it."""
+        """Say whether this controller has announced or taken over work there, and not withdrawn it."""
         return subject in self._unfinished
 
     async def announce(self, work: PendingWork, *, in_turn: bool = True) -> Announcement:
-        """Announce `work`; `in_turn` False: as a part of what has begun, whoever waits.
+        """Announce `work`. With `in_turn` False it is part of work already begun, and ignores the line.
 
-        Raises `WorkElsewhereError` when something else is announced there, or it is somebody else's turn;
-        `MembershipLostError`; `OutcomeUnknownError` when even repeated attempts have shown nothing: `is_unfinished` is
-        true then; `WorkTakenOverError` when it may have been announced, and done by somebody else, while no reply came.
+        Raises `WorkElsewhereError` when other work is announced there, or another controller's turn comes first;
+        `MembershipLostError`; `OutcomeUnknownError` when repeated attempts got no reply: `is_unfinished` is true then;
+        `WorkTakenOverError` when a request without a reply may have announced it, and another controller completed it.
         """
         if self._membership is None or self._membership.is_over:
             raise MembershipLostError(f"{work.subject}: this controller is no member any more and begins nothing")
         subject = work.subject
         fence = _fence_of(subject)
-        # What may be there already, on its way, has begun: it is nobody else's turn any more.
+        # A request that may already have arrived counts as begun: it no longer waits for its turn.
         is_on_its_way = not in_turn
         async with self._locks.hold(fence):
             attempt, lost_count = 1, 0
-            #: What the fence counted before a request without a reply.
+            #: The fence's count before a request that got no reply.
             unanswered: int | None = None
             version = self._fences.pop(fence, None)
             if version is not None and (is_on_its_way or self._is_free(work, version)):
@@ -153,8 +153,8 @@ class Announcements:
                     return Announcement(found.record, found.version)
                 count = _read(version)[0]
                 if unanswered is not None and count != unanswered:
-                    # If it was that request that was counted, somebody took this controller for dead, and did the work:
-                    # begun again it would undo what was done after it.
+                    # If the count is from that request, another controller considered this one dead and did the work:
+                    # repeating it would undo later changes.
                     self._unfinished.discard(subject)
                     raise WorkTakenOverError(f"{subject}: the {work.kind} may have been done by another controller")
                 if not is_on_its_way and not self._is_free(work, version):
@@ -165,7 +165,7 @@ class Announcements:
                 except MetadataConflictError:
                     if attempt == self._settings.conflict_attempts_max:
                         raise
-                    # Somebody else was faster, mostly with another subject: the bucket is busy, nothing is wrong.
+                    # Another request was faster, mostly for another subject: the bucket is busy, which is no error.
                     await asyncio.sleep(conflict_delay_s(self._settings, attempt, self._rng))
                 except OutcomeUnknownError:
                     if attempt == self._settings.conflict_attempts_max:
@@ -197,11 +197,12 @@ class Announcements:
     # Turns.
 
     async def stand_in_line(self, subject: Subject, lane: Lane, caller: object, ticket: str) -> None:
-        """Put this controller's name in line for `caller`, who wants to begin and has met others; fine if it is there.
+        """Put this controller in line for `caller`, which met other work; does nothing if it is in line already.
 
-        `ticket`: a UUID, for a new name. To be called again with each attempt: what others commit uses up what waits
-        to commit. Where the line is full, or others write there without a pause, the caller goes without. Who has to
-        wait for nothing but another commit stays out of the line: that one merges what was decided here too.
+        `ticket`: a UUID, for a new place in line. Call it again with each attempt: a commit by another controller uses
+        up the place of a waiting commit. If the line is full, or other controllers write it without a pause, the caller
+        waits without a place. A commit that waits only for another commit takes no place: that one merges the same
+        transactions.
         """
         if self._membership is None or self._membership.is_over:
             return
@@ -225,7 +226,7 @@ class Announcements:
                         layout.PENDING_WORK, fence, AnnouncementFence(count, (*line, request)), version=expected
                     )
                 except MetadataConflictError:
-                    continue  # Somebody else was faster, and may be the busier for it: no wait.
+                    continue  # Another request was faster. No wait, since a busy line would win again.
                 except OutcomeUnknownError:
                     await asyncio.sleep(delay_s(self._settings, attempt))
                     continue
@@ -233,9 +234,9 @@ class Announcements:
                 return
 
     async def leave_line(self, subject: Subject, lane: Lane, caller: object) -> None:
-        """Take the name of `caller`, who does not come any more, out of the line, if nobody else here waits by it.
+        """Remove the place of `caller`, which no longer waits, unless other callers of this controller share it.
 
-        What fails of that is logged: others pass over the name when its turn has come.
+        A failure is logged only: the place is skipped when its turn comes.
         """
         ticket = self._waiting.give_up(subject, lane, caller)
         if ticket is None:
@@ -269,10 +270,10 @@ class Announcements:
         )
 
     async def claim(self, subject: Subject) -> Announcement | None:
-        """Return what is announced, as this controller's own; None if nothing is, or for a name too long to have any.
+        """Return the announced work, now owned by this controller; None if there is none, or the name is too long.
 
-        What belongs to a controller that is gone is taken over: whatever that one still does on condition of its
-        version fails from then on. Raises `WorkElsewhereError` for work of one that is alive; `MembershipLostError`.
+        Work of a departed controller is taken over: its later conditional writes fail, since the version has changed.
+        Raises `WorkElsewhereError` for work of a live controller; `MembershipLostError`.
         """
         if max(len(subject.scope), len(subject.name)) > _NAME_LENGTH_MAX:
             return None
@@ -284,7 +285,7 @@ class Announcements:
             if found.record.owner == self.owner:
                 self._unfinished.add(subject)
                 return Announcement(found.record, found.version)
-            # Asked behind the read: whoever was in the row then and is no member now will never be one again.
+            # Checked after the read: an owner in the row that is no member now will never be one again.
             if found.record.owner in await self.living():
                 self._unfinished.discard(subject)
                 raise WorkElsewhereError(
@@ -302,14 +303,14 @@ class Announcements:
         raise MetadataConflictError(f"{subject}: what is announced keeps changing; try again")
 
     async def confirm(self, announcement: Announcement) -> None:
-        """Raise `WorkTakenOverError` unless the announcement is still there and still this controller's."""
+        """Raise `WorkTakenOverError` unless the announcement still exists and belongs to this controller."""
         found = await self._records.get(layout.PENDING_WORK, announcement.subject.key, PendingWork)
         if found is None or found.version != announcement.version:
             self._unfinished.discard(announcement.subject)
             raise WorkTakenOverError(f"{announcement.subject}: another controller has taken this work over")
 
     async def is_taken_over(self, subject: Subject) -> bool:
-        """Say whether what this controller has begun on `subject` has become another one's, or was ended by one."""
+        """Say whether work that this controller has begun on `subject` was taken over or ended by another one."""
         if not self.is_unfinished(subject):
             return False
         try:
@@ -318,7 +319,7 @@ class Announcements:
             return True
 
     async def withdraw(self, announcement: Announcement) -> None:
-        """Note that the work is finished. One that is not this controller's any more is left alone."""
+        """Record that the work is finished. Does nothing if the announcement no longer belongs to this controller."""
         subject, attempt = announcement.subject, 1
         while True:
             try:
@@ -326,7 +327,7 @@ class Announcements:
             except MetadataConflictError:
                 _logger.debug("%s: the announcement was withdrawn or taken over before", subject)
             except OutcomeUnknownError:
-                # Asked again it is a conflict at worst: its version never comes back.
+                # A repetition gets a conflict at worst: the version is never reused.
                 if attempt == self._settings.attempts_max:
                     raise
                 await asyncio.sleep(delay_s(self._settings, attempt))
@@ -336,7 +337,7 @@ class Announcements:
             return
 
     async def orphans(self) -> AsyncIterator[Subject]:
-        """Yield everything that is announced by no controller that is alive, or in a way that cannot be read."""
+        """Yield every subject whose announcement has no live owner, or cannot be decoded."""
         async for row in self._records.walk_rows(layout.PENDING_WORK):
             if "/" not in row.key:
                 continue
@@ -351,7 +352,7 @@ class Announcements:
                 yield subject
 
     async def pending(self) -> AsyncIterator[Subject]:
-        """Yield everything for which something is announced."""
+        """Yield every subject with an announcement."""
         async for row in self._records.walk_rows(layout.PENDING_WORK):
             if "/" in row.key:
                 yield Subject.of_key(row.key)

@@ -36,16 +36,16 @@ from penstock.model.segments import VERSION_ABSENT
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
-#: Chunks that the streams of one tag are spread over.
+#: Number of chunks that the streams of one tag are spread over.
 TAG_CHUNK_COUNT = 25
 _TAG_TOKEN = "chunk-"
-#: Names no stream: read to find out whether a table exists.
+#: A key that is no stream's name: read to find out whether a table exists.
 _ANY_KEY = " "
 
 
 @dataclass(frozen=True, slots=True)
 class NamePage:
-    """A page of names. An empty page ends a listing; its token repeats the one asked with."""
+    """A page of names. An empty page ends a listing; its token repeats the token of the request."""
 
     names: tuple[str, ...]
     token: str
@@ -57,7 +57,7 @@ def tag_chunk(stream: str) -> int:
 
 
 class Catalog:
-    """Scope and stream ids are remembered; an id that has gone stale is found out by its missing tables."""
+    """Scope and stream ids are cached; a stale id is detected by its missing tables."""
 
     def __init__(self, records: RecordStore, settings: ControllerSettings) -> None:
         self._records = records
@@ -69,11 +69,11 @@ class Catalog:
     # Scopes.
 
     async def create_scope(self, scope: str, new_id: Callable[[], str]) -> None:
-        """Create a scope, or replace one that was created, or deleted, by half. Raises `ScopeExistsError`.
+        """Create a scope, or replace one that was created or deleted in part. Raises `ScopeExistsError`.
 
-        Controllers that create and delete a scope at the same moment are kept apart by its record: each attempt has an
-        id of its own (`new_id`), makes tables of that id alone, and counts once it has written the record again while
-        that has its id. Raises `MetadataConflictError` when others were faster each time.
+        Concurrent creations and deletions by several controllers are resolved by the scope's record: each attempt has
+        its own id (`new_id`), creates tables of that id only, and succeeds once it has written the record again while
+        the record still has its id. Raises `MetadataConflictError` when other controllers won each time.
         """
         half: Versioned[ScopeRecord] | None = None
         for _ in range(self._settings.conflict_attempts_max):
@@ -97,15 +97,15 @@ class Catalog:
         raise MetadataConflictError(f"scope {scope} is being created and deleted by other controllers; try again")
 
     async def _create_scope(self, scope: str, record: ScopeRecord, found: Versioned[ScopeRecord] | None) -> None:
-        """Create a scope in place of what was `found`. Raises `MetadataConflictError` when it was lost to another."""
+        """Create a scope in place of what was `found`. Raises `MetadataConflictError` if another controller won."""
         is_visible = False
         try:
             version = await self._put_scope(scope, record, VERSION_ABSENT if found is None else found.version)
-            # The table of streams comes last: where it is, the scope is complete.
+            # The table of streams comes last: if it exists, the scope is complete.
             for table in (layout.tags_in_scope(scope, record.id), layout.streams_in_scope(scope, record.id)):
                 await self._records.store.create_table(table)
             is_visible = True
-            # From here on no other creation can replace it: those that have read the record have another version.
+            # From here on no other creation can replace it: the version that it has read is outdated.
             await self._put_scope(scope, record, version)
         except MetadataConflictError:
             was_dropped = await self._drop_tables_of_lost_creation(scope, record.id)
@@ -113,23 +113,22 @@ class Catalog:
                 raise
             _logger.info("scope %s was deleted as soon as it was created", scope)
         if found is not None:
-            # What the half of a scope has left; nothing leads to it.
+            # The rest of the incomplete scope, which is no longer referenced.
             await self._records.store.drop_table(layout.tags_in_scope(scope, found.record.id))
         self._scope_ids.pop(scope, None)
 
     async def _drop_tables_of_lost_creation(self, scope: str, scope_id: str) -> bool:
-        """Drop the tables of an id that the record of a scope does not have; return whether a deletion does or did so.
-        """
+        """Drop the tables of an id that is not in the scope's record; return whether a deletion does or did so."""
         try:
             streams = layout.streams_in_scope(scope, scope_id)
             was_there = await self._records.store.drop_table(streams, must_be_empty=True)
         except TableNotEmptyError:
-            return True  # The scope is being deleted with what it holds.
+            return True  # The scope is being deleted with its contents.
         await self._records.store.drop_table(layout.tags_in_scope(scope, scope_id))
         return not was_there
 
     async def _put_scope(self, scope: str, record: ScopeRecord, version: int) -> int:
-        """Write the record of a scope at a version; return the new one. A write whose reply was lost is read back."""
+        """Write the record of a scope at a version; return the new one. After a lost reply the record is read back."""
         for attempt in range(self._settings.attempts_max):
             try:
                 return await self._records.put(layout.SCOPES, scope, record, version=version)
@@ -138,7 +137,7 @@ class Catalog:
                     raise
             present = await self._records.get(layout.SCOPES, scope, ScopeRecord)
             if present is not None and present.record.id == record.id:
-                version = present.version  # Its id is this attempt's alone: it was not replaced.
+                version = present.version  # The id belongs to this attempt alone: the record was not replaced.
             elif (VERSION_ABSENT if present is None else present.version) != version:
                 raise MetadataConflictError(f"scope {scope} was created or deleted by another controller")
         raise AssertionError("attempts_max is positive")
@@ -151,18 +150,18 @@ class Catalog:
         return True
 
     async def delete_scope(self, scope: str) -> None:
-        """Delete a scope that holds nothing. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
         scope_id = await self.scope_id(scope, cached=False)
         if scope == SYSTEM_SCOPE:
             raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
-        # The table of streams goes last: without the others, which are made when they are needed, a scope is complete.
+        # The table of streams goes last: the other tables are created on demand, so a scope without them is complete.
         for table, content in (
             (layout.reader_groups_in_scope(scope, scope_id), "reader groups; delete"),
             (layout.key_value_tables_in_scope(scope, scope_id), "key-value tables; delete"),
             (layout.streams_in_scope(scope, scope_id), "streams; seal and delete"),
         ):
             try:
-                # The store checks and drops in one step: what is added meanwhile is either seen, or finds no table.
+                # The store checks and drops in one step: a concurrent addition is either seen, or finds no table.
                 await self._records.store.drop_table(table, must_be_empty=True)
             except TableNotEmptyError as error:
                 raise ScopeNotEmptyError(f"scope {scope} still holds {content} them first") from error
@@ -174,7 +173,7 @@ class Catalog:
             try:
                 await self._records.remove_version(layout.SCOPES, scope, found.version)
             except MetadataConflictError:
-                continue  # Its creation has written it again meanwhile: the tables are gone, so the record goes too.
+                continue  # Its creation has rewritten it meanwhile: the tables are gone, so the record goes too.
             break
         else:
             raise MetadataConflictError(f"the record of scope {scope} keeps changing; try again")
@@ -196,9 +195,9 @@ class Catalog:
         return found.record.id
 
     async def open_scope_id(self, scope: str) -> str:
-        """Return the id of a scope, read anew, that takes new streams, groups and tables.
+        """Return the id of a scope that accepts new streams, groups and tables. Not cached.
 
-        Raises `NoSuchScopeError`, also for a scope that is about to be deleted.
+        Raises `NoSuchScopeError`, also for a scope that is being deleted.
         """
         found = None
         if 0 < len(scope) <= SCOPE_NAME_LENGTH_MAX:
@@ -212,7 +211,7 @@ class Catalog:
         return found.record.id
 
     async def close_scope(self, scope: str) -> None:
-        """Let a scope take no more streams, groups and tables. Raises `NoSuchScopeError`."""
+        """Make a scope accept no more streams, groups and tables. Raises `NoSuchScopeError`."""
         found = await self._records.get(layout.SCOPES, scope, ScopeRecord)
         if found is None:
             raise NoSuchScopeError(f"scope {scope} does not exist")
@@ -221,7 +220,7 @@ class Catalog:
             await self._records.put(layout.SCOPES, scope, closed, version=found.version)
 
     async def scope_exists(self, scope: str) -> bool:
-        """Say whether a scope's record is there."""
+        """Say whether a scope's record exists."""
         try:
             await self.scope_id(scope, cached=False)
         except NoSuchScopeError:
@@ -233,7 +232,7 @@ class Catalog:
         return await self.list_table(layout.SCOPES, token, limit)
 
     async def in_scope(self, scope: str, action: Callable[[str], Awaitable[T]]) -> T:
-        """Run `action(scope_id)`; once more with a fresh id when the remembered one has gone stale."""
+        """Run `action(scope_id)`; once more with a fresh id when the cached one is stale."""
         was_cached = scope in self._scope_ids
         try:
             return await action(await self.scope_id(scope))
@@ -246,7 +245,7 @@ class Catalog:
     # Streams in a scope.
 
     async def add_stream(self, scope: str, stream: str, new_id: str) -> str:
-        """Add a stream to its scope's listing; return its id, which is an older one if the stream was there."""
+        """Add a stream to its scope's listing; return its id: the existing one if the stream is listed already."""
 
         async def add(scope_id: str) -> str:
             table = layout.streams_in_scope(scope, scope_id)
@@ -262,7 +261,7 @@ class Catalog:
         return stream_id
 
     async def remove_stream(self, scope: str, stream: str, stream_id: str) -> None:
-        """Take one life of a stream out of its scope's listing; a later one of its name stays."""
+        """Remove one incarnation of a stream from its scope's listing; a later one of the same name stays."""
         self._stream_ids.pop((scope, stream), None)
 
         async def remove(scope_id: str) -> None:
@@ -274,7 +273,7 @@ class Catalog:
         await self.in_scope(scope, remove)
 
     async def stream_id(self, scope: str, stream: str) -> str | None:
-        """Return the id of a listed stream, read anew; None when it is not listed. Raises `NoSuchScopeError`."""
+        """Return the id of a listed stream, not cached; None if it is not listed. Raises `NoSuchScopeError`."""
 
         async def read(scope_id: str) -> str | None:
             if not 0 < len(stream) <= STREAM_NAME_LENGTH_MAX:
@@ -296,7 +295,7 @@ class Catalog:
         )
 
     async def on_stream(self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]) -> T:
-        """Run `action` on a stream's tables; once more when the remembered stream has been deleted since.
+        """Run `action` on a stream's tables; once more when the cached stream has been deleted since.
 
         Raises `NoSuchStreamError`, also for a missing scope.
         """
@@ -320,7 +319,7 @@ class Catalog:
             raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created, or half deleted") from error
 
     def tables_of(self, scope: str, stream: str, stream_id: str) -> StreamTables:
-        """Return the tables of one life of a stream."""
+        """Return the tables of one incarnation of a stream."""
         return StreamTables(self._records, scope, stream, stream_id)
 
     def _remember_stream(self, scope: str, stream: str, stream_id: str) -> None:
@@ -329,12 +328,12 @@ class Catalog:
     # Last segment numbers.
 
     async def first_segment_number(self, scope: str, stream: str) -> int:
-        """Return the number that the first segment of a new stream of this name gets."""
+        """Return the number of the first segment of a new stream of this name."""
         found = await self._records.get(layout.DELETED_STREAMS, f"{scope}/{stream}", LastSegment)
         return 0 if found is None else found.record.number + 1
 
     async def record_last_segment(self, scope: str, stream: str, number: int) -> None:
-        """Remember that numbers up to `number` are used up for this name."""
+        """Record that numbers up to `number` are used for this name."""
         key = f"{scope}/{stream}"
         found = await self._records.get(layout.DELETED_STREAMS, key, LastSegment)
         if found is None or found.record.number < number:
@@ -358,7 +357,7 @@ class Catalog:
             table = layout.tags_in_scope(scope, scope_id)
             for tag in tags:
                 key = layout.tag_key(tag_chunk(stream), tag)
-                # One at a time, so that many streams with one tag don't use up each other's attempts.
+                # One at a time, so that concurrent changes of one tag do not exhaust each other's attempts.
                 async with self._tag_locks.hold(f"{table}/{key}"):
                     await self._change_tag(table, key, change)
 
@@ -382,19 +381,19 @@ class Catalog:
                 return
 
     async def list_streams_by_tag(self, scope: str, tag: str, token: str) -> NamePage:
-        """Return the streams with `tag` of the next chunk that has any. Raises `NoSuchScopeError`."""
+        """Return the streams with `tag` of the next non-empty chunk. Raises `NoSuchScopeError`."""
         first = 0
         if token:
             known = [f"{_TAG_TOKEN}{chunk}" for chunk in range(TAG_CHUNK_COUNT)]
             if token not in known:
                 raise InvalidArgumentError(f"{token[:80]!r} is not a continuation token of a listing by tag")
             first = known.index(token) + 1
-        # A tag that no stream can have is looked for nowhere: it may be too long for a key.
+        # A tag that no stream can have is not looked up: it may be too long for a key.
         chunks = range(first, TAG_CHUNK_COUNT if len(tag) < TAG_LENGTH_LIMIT else first)
 
         async def read(scope_id: str) -> NamePage:
             table = layout.tags_in_scope(scope, scope_id)
-            # The table is asked even if nothing is left to read, so that a missing scope is always told.
+            # The table is read even if no chunk is left, so that a missing scope is always detected.
             keys = [layout.tag_key(chunk, tag) for chunk in chunks] or [layout.tag_key(0, "")]
             rows = await self._records.get_rows(table, keys)
             for chunk, row in zip(chunks, rows, strict=False):
@@ -429,6 +428,6 @@ def _remember(cache: dict[T, str], key: T, value: str, limit: int) -> None:
 
 
 def _raise_unless_metadata(error: Exception) -> None:
-    """Re-raise an error about a segment that is none of the controller's tables: it says nothing about stale ids."""
+    """Re-raise an error about a segment that is not a table of the controller: it does not show that an id is stale."""
     if isinstance(error, NoSuchSegmentError) and not layout.is_metadata_table(error.segment):
         raise error

@@ -9,7 +9,7 @@ offset  length  content
                 kind of record, and what `packing` says
 ======  ======  ============================================================
 
-Packed records that were written as maps of fields are still read.
+Packed records that were written as maps of fields by earlier releases are still read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def encode(record: object) -> bytes:
 def decode(kind: type[R], value: bytes, *, table: str, key: str) -> R:
     """Read the stored form of a `kind`. Raises `CorruptionError`, naming table and key, for anything else.
 
-    An intact record that only a later version reads is a `LaterVersionError`.
+    An intact record of a later version raises `LaterVersionError`.
     """
     path = f"table {table}, key {key!r}"
     if len(value) <= _HEADER_BYTES:

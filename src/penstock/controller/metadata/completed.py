@@ -1,9 +1,9 @@
-"""`CompletedTransactions`: how transactions ended, kept for one to two times a TTL.
+"""`CompletedTransactions`: the outcomes of transactions, kept for one to two times a TTL.
 
-Records go to the newest of a row of numbered batch tables shared by the cluster. A batch is the newest for a TTL, then
-another one begins, and all but the two newest are dropped. The record of a batch has the time at which it began. A time
-that is later than a controller's own clock was written by a clock that was ahead: it is replaced by the present time,
-so that a wrong clock delays the next batch by one TTL at most, however far it was ahead.
+Records go to the newest of a sequence of numbered batch tables shared by the cluster. A batch is the newest for a TTL,
+then another one begins, and all but the two newest are dropped. The record of a batch has the time at which it began. A
+time that is later than a controller's own clock was written by a fast clock: it is replaced by the present time, so
+that a wrong clock delays the next batch by one TTL at most, however fast it was.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _logger = logging.getLogger(__name__)
 
 
 class CompletedTransactions:
-    """Writes to the newest batch, reads all that are kept."""
+    """Writes to the newest batch, and reads all retained ones."""
 
     def __init__(self, records: RecordStore, runtime: Runtime, settings: ControllerSettings) -> None:
         self._records = records
         self._runtime = runtime
         self._settings = settings
-        #: The batches known to exist, by ascending numbers.
+        #: The known batches, by ascending numbers.
         self._batches: list[Versioned[CompletedBatch]] = []
 
     async def _load(self) -> None:
@@ -38,7 +38,7 @@ class CompletedTransactions:
         self._batches = sorted(found, key=lambda each: each.record.number)
 
     def _is_current(self) -> bool:
-        """Return whether the newest batch that is known began less than a TTL ago, and not in the future."""
+        """Return whether the newest known batch began less than a TTL ago, and not in the future."""
         if not self._batches:
             return False
         age_ms = self._runtime.wall_clock_ms() - self._begun_ms(self._batches[-1].record)
@@ -50,7 +50,7 @@ class CompletedTransactions:
         return batch.number * self._settings.completed_transaction_ttl_ms
 
     async def _current(self) -> int:
-        """Return the number of the batch to write to; begin it and drop stale ones if it is time to."""
+        """Return the number of the batch to write to; begin a new one and drop stale ones if it is due."""
         if not self._is_current():
             await self._load()
         if not self._is_current():
@@ -58,7 +58,7 @@ class CompletedTransactions:
         return self._batches[-1].record.number
 
     async def _begin(self) -> None:
-        """Begin another batch, or correct the time of one that a clock has begun which was ahead."""
+        """Begin another batch, or correct the time of a batch that was begun by a fast clock."""
         now_ms = self._runtime.wall_clock_ms()
         newest = self._batches[-1] if self._batches else None
         if newest is not None and self._begun_ms(newest.record) > now_ms:
@@ -92,7 +92,7 @@ class CompletedTransactions:
         status: TransactionStatus,
         abort_reason: AbortReason = AbortReason.NONE,
     ) -> None:
-        """Record how transactions ended. A repetition changes nothing that matters."""
+        """Record how transactions ended. Idempotent, except for the recorded time."""
         record = CompletedTransaction(self._runtime.wall_clock_ms(), status, abort_reason)
         records: list[tuple[str, object, int]] = [
             (f"{scope}/{stream}/{transaction.text}", record, -(1 << 63)) for transaction in transactions
@@ -109,7 +109,7 @@ class CompletedTransactions:
         return TransactionStatus.UNKNOWN if found is None else found.status
 
     async def find(self, scope: str, stream: str, transaction: TransactionId) -> CompletedTransaction | None:
-        """Return how a transaction ended; None if that is not known, or not any more. 1 read per batch."""
+        """Return how a transaction ended; None if that is not known, or no longer. 1 read per batch."""
         if not self._is_current():
             await self._load()
         for batch in reversed(self._batches):
@@ -125,9 +125,9 @@ class CompletedTransactions:
         return None
 
     async def newest(self, scope: str, stream: str) -> list[tuple[TransactionId, TransactionStatus]]:
-        """Return the newest completed transactions of a stream, newest first, at most the number set for listings.
+        """Return the newest completed transactions of a stream, newest first, up to the limit set for listings.
 
-        Walks all batches: a call for inspection, not for a hot path.
+        Reads all batches: for inspection, not for a hot path.
         """
         await self._load()
         prefix = f"{scope}/{stream}/"

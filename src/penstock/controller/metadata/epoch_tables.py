@@ -1,4 +1,4 @@
-"""`EpochTables`: the records of a stream's epochs: what its segments are, were, and are about to be."""
+"""`EpochTables`: the records of a stream's epochs: its current and past segments, and the scale in progress."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from penstock.model.segments import VERSION_ABSENT
 
 R = TypeVar("R")
 
-#: Segments that a page of changes has, more or less: some milliseconds of work.
+#: Approximate number of segments in a page of changes: some milliseconds of work.
 _CHANGED_SEGMENTS_PER_PAGE = 2000
-#: Ends of segments that are asked for in one request.
+#: Ends of segments that are read in one request.
 _ENDS_PER_READ = 500
-#: Shards of sealed sizes that are asked for in one request: 8 MB at most.
+#: Shards of sealed sizes that are read in one request: 8 MB at most.
 _SHARDS_PER_READ = 32
 
-#: Key, record, and the version at which it is replaced.
+#: Key, record, and the version that it replaces.
 Row = tuple[str, object, int]
 
 
@@ -47,7 +47,7 @@ class EpochTables(TransactionTables):
         super().__init__(records, scope, stream, stream_id)
         self.metadata: str = layout.stream_metadata(scope, stream, stream_id)
         self._time_index = TimeIndex(records, self.metadata)
-        #: What was read last: an epoch never changes, and one with very many segments takes long to read.
+        #: The epoch last read: an epoch never changes, and one with very many segments takes long to read.
         self._last_read: EpochRecord | None = None
 
     async def need(self, key: str, kind: type[R]) -> Versioned[R]:
@@ -73,7 +73,7 @@ class EpochTables(TransactionTables):
         return self._last_read
 
     async def epoch(self, epoch: int) -> EpochRecord | None:
-        """Read one epoch's record; None when there is none. 1 read, none for what these tables have read last."""
+        """Read one epoch's record; None if there is none. 1 read, none if it is the one that was last read."""
         known = self._last_read
         if known is not None and known.epoch == epoch:
             return known
@@ -113,7 +113,7 @@ class EpochTables(TransactionTables):
                     yield entry
 
     async def changes(self, first: int, last: int) -> AsyncIterator[Sequence[Change]]:
-        """Yield what changed with each epoch behind `first`, up to `last`, in pages; others have their turn between.
+        """Yield the changes of each epoch after `first`, up to `last`, in pages; other tasks run between pages.
 
         1 read per history chunk, 2 in one request for each duplicate or large change.
         """
@@ -136,7 +136,7 @@ class EpochTables(TransactionTables):
             yield page
 
     async def _change(self, epoch: int) -> Change:
-        """Return what changed with an epoch, from its own record and the one before it. Others have their turn."""
+        """Return the change of an epoch, from its own record and the previous one. Other tasks run meanwhile."""
         this_row, before_row = await self._epoch_pair_rows(epoch)
         this = self.records.decoded(self.metadata, this_row, EpochRecord)
         await asyncio.sleep(0)
@@ -157,7 +157,7 @@ class EpochTables(TransactionTables):
         return Change(epoch, sealed, created)
 
     async def sealed_epochs(self, segments: Sequence[int]) -> dict[int, int]:
-        """Return the first epoch without them, of those of these segments that are not active. 1 read each."""
+        """Return, for each of the segments that is not active, the first epoch without it. 1 read each."""
         result: dict[int, int] = {}
         for start in range(0, len(segments), _ENDS_PER_READ):
             page = segments[start : start + _ENDS_PER_READ]
@@ -171,14 +171,14 @@ class EpochTables(TransactionTables):
     async def epochs(self, first: int, last: int) -> list[EpochRecord]:
         """Return the records of epochs `first` to `last`, both included.
 
-        1 read of an epoch record, 1 per history chunk, 1 per duplicate epoch inside.
+        1 read of an epoch record, 1 per history chunk, 1 per duplicate epoch or large change in between.
         """
         result = [await self.need_epoch(first)]
         async for entry in self.history(first, last):
             if entry.epoch == first:
                 continue
             before = result[-1]
-            if not entry.created:  # A duplicate, or a large change: its segments are in its own record alone.
+            if not entry.created:  # A duplicate, or a large change: its segments are only in its own record.
                 result.append(await self.need_epoch(entry.epoch))
                 continue
             change = EpochTransition(before.epoch, entry.created_ms, entry.sealed, entry.created)
@@ -186,7 +186,7 @@ class EpochTables(TransactionTables):
         return result
 
     async def sealed_sizes(self, segments: Iterable[int]) -> dict[int, int]:
-        """Return the lengths in bytes of segments that were sealed, as far as they are on record. 1 read per shard."""
+        """Return the lengths in bytes of sealed segments, as far as they are recorded. 1 read per shard."""
         wanted = list(segments)
         found = await self._sizes_in(wanted, layout.sealed_sizes_key)
         early = [segment for segment in wanted if segment not in found]
@@ -207,7 +207,7 @@ class EpochTables(TransactionTables):
         return result
 
     async def epoch_at(self, time_ms: int) -> int:
-        """Return the epoch that was the current one at a time; 0 for a time before the stream. 4 reads at most."""
+        """Return the epoch that was current at a time; 0 for a time before the stream. 4 reads at most."""
         return await self._time_index.epoch_at(await self.current_epoch(), time_ms)
 
     # Changes.
@@ -227,10 +227,10 @@ class EpochTables(TransactionTables):
         sizes: Mapping[int, int],
         fence: Row,
     ) -> int:
-        """Write successive epochs, for each segment that ends (`ended`) its first epoch without it, and sealed sizes.
+        """Write successive epochs, the first epoch without it for each ended segment (`ended`), and sealed sizes.
 
-        All of it or nothing; `fence` alone when the epochs are there already. The current epoch stays what it is.
-        Return the new version of `fence`: only who owns the work knows the version it had.
+        Atomic; writes `fence` alone if the epochs exist already. The current epoch does not change.
+        Return the new version of `fence`: only the owner of the work knows its expected version.
         """
         key, record, version = fence
         present = await self.epoch(added[0][0].epoch)
@@ -249,7 +249,7 @@ class EpochTables(TransactionTables):
         return (await self.records.put_all(self.metadata, rows))[0]
 
     async def _history_rows(self, entries: Sequence[HistoryEntry]) -> list[Row]:
-        """Return the chunks with these entries added; with one that is full then, the time index of its epochs."""
+        """Return the chunks with these entries added, and for each chunk that becomes full the time index rows."""
         chunks: dict[str, list[HistoryEntry]] = {}
         for entry in entries:
             chunks.setdefault(layout.history_chunk_key(entry.epoch), []).append(entry)
@@ -257,7 +257,7 @@ class EpochTables(TransactionTables):
         for key, new in chunks.items():
             found = await self.records.get(self.metadata, key, HistoryChunk)
             if found is not None and found.record.next_epoch > new[0].epoch:
-                # They were not there a moment ago: who has taken this work over was faster.
+                # They were not there at the first read: a controller that has taken over this work was faster.
                 raise MetadataConflictError(f"stream {self.name}: epoch {new[0].epoch} has just been written")
             chunk = HistoryChunk.of(new) if found is None else found.record.followed_by(new)
             result.append((key, chunk, VERSION_ABSENT if found is None else found.version))
@@ -266,7 +266,7 @@ class EpochTables(TransactionTables):
         return result
 
     async def _size_rows(self, sizes: Mapping[int, int]) -> list[Row]:
-        """Return the shards with these sizes added; the first value written for a segment stays."""
+        """Return the shards with these sizes added; the first value written for a segment is kept."""
         shards: dict[str, dict[int, int]] = {}
         for segment, size_bytes in sorted(sizes.items()):
             shards.setdefault(layout.sealed_sizes_key(segment), {})[segment] = size_bytes
@@ -280,7 +280,7 @@ class EpochTables(TransactionTables):
         return result
 
     async def enter_epoch(self, epoch: EpochRecord, sizes: Mapping[int, int], others: Sequence[Row]) -> Sequence[int]:
-        """Make `epoch` the current one, with the sealed sizes of those before it and with `others`: all or nothing.
+        """Make `epoch` current, with the sealed sizes of earlier segments and with `others`, in one atomic write.
 
         Return the new versions of `others`.
         """

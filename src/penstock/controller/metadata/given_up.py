@@ -1,6 +1,6 @@
-"""`GivenUpWork`: what no repetition could mend, on record for whoever looks after the cluster.
+"""`GivenUpWork`: work that was given up after a permanent error, recorded for the operator.
 
-Source of what ends here: `penstock.controller.errors.PERMANENT_ERRORS`.
+The errors that lead here: `penstock.controller.errors.PERMANENT_ERRORS`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.model.errors import MetadataConflictError, PenstockError
 from penstock.model.segments import VERSION_ABSENT
 
 _logger = logging.getLogger(__name__)
-#: Of an error's text.
+#: Maximum length of the recorded error text.
 _REASON_LENGTH_MAX = 1000
 
 
@@ -33,13 +33,13 @@ class GivenUpRecord:
 
 @dataclass(frozen=True, slots=True)
 class GivenUpCounter:
-    """How many pieces of work were given up in the life of the cluster."""
+    """Number of pieces of work given up since the cluster was created."""
 
     count: int
 
 
 class GivenUpWork:
-    """The newest `given_up_records_max` pieces of work that controllers gave up: a ring in the table of announcements.
+    """The newest `given_up_records_max` records of given-up work: a ring in the table of announcements.
 
     Attributes:
         count: pieces that this controller has given up since its start.
@@ -59,9 +59,9 @@ class GivenUpWork:
         self._owner = owner
 
     async def add(self, work: str, error: PenstockError) -> None:
-        """Say in the log that `work` is given up, and put it on record. 2 reads, 1 write.
+        """Log that `work` is given up, and record it. 2 reads, 1 write.
 
-        With a lost reply it may be on record twice, when the caller tries again.
+        After a lost reply and a retry by the caller it may be recorded twice.
         """
         _logger.error("%s is given up, nothing can mend it: %s", work, error)
         for attempt in range(1, self._settings.conflict_attempts_max + 1):
@@ -85,7 +85,7 @@ class GivenUpWork:
                 return
 
     async def newest(self) -> list[GivenUpRecord]:
-        """Return what is on record, newest first."""
+        """Return the records, newest first."""
         records = []
         async for row in self._records.walk_rows(layout.PENDING_WORK):
             if row.key.startswith(f"{layout.GIVEN_UP}-"):

@@ -1,6 +1,6 @@
-"""What a stream's epochs leave behind: what changed with each, and how long its segments were in the end.
+"""The history of a stream's epochs: the change of each epoch, and the final lengths of segments.
 
-None of these records grows with a stream's age: there are more of them instead. Sizes: ``docs/metadata-scale.md``.
+None of these records grows with a stream's age; their number does. Sizes: ``docs/metadata-scale.md``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from penstock.controller.metadata.packing import ColumnReader, PackedRecord, float64s, int32s, int64s
 from penstock.controller.metadata.records import SegmentRecord
 
-#: A change of more segments than this is not repeated in the history: its epoch's own record has it.
+#: A change of more segments than this is not repeated in the history: it is only in its epoch's own record.
 HISTORY_SEGMENTS_MAX = 8
 
 #: first epoch, epochs, sealed segments, created segments
@@ -26,9 +26,9 @@ _SIZES_HEADER = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """What changed at one epoch: ids that ended, segments that began.
+    """The change at one epoch: ids of ended segments, and new segments.
 
-    Duplicates and large changes have neither here: the epochs' own records have them.
+    Both are empty for duplicates and large changes: these are in the epochs' own records.
     """
 
     epoch: int
@@ -40,9 +40,9 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class HistoryChunk(PackedRecord):
-    """Successive history entries from `first_epoch` on, column by column.
+    """Successive history entries starting with `first_epoch`, column by column.
 
-    `sealed_counts` and `created_counts` are a byte per epoch; a created segment has epoch and time of its entry.
+    `sealed_counts` and `created_counts` are a byte per epoch; a created segment has the epoch and time of its entry.
     """
 
     kind_number = 3
@@ -64,11 +64,11 @@ class HistoryChunk(PackedRecord):
 
     @property
     def next_epoch(self) -> int:
-        """The epoch whose entry comes next."""
+        """The epoch of the next entry to add."""
         return self.first_epoch + len(self.sealed_counts)
 
     def followed_by(self, entries: Sequence[HistoryEntry]) -> HistoryChunk:
-        """Return the chunk with these entries behind its own. Raises `ValueError` when an epoch is left out."""
+        """Return the chunk with these entries appended. Raises `ValueError` if an epoch is skipped."""
         if [entry.epoch for entry in entries] != list(range(self.next_epoch, self.next_epoch + len(entries))):
             raise ValueError(f"epoch {self.next_epoch} comes next, not {[entry.epoch for entry in entries]}")
         created = [segment for entry in entries for segment in entry.created]
@@ -131,7 +131,7 @@ class HistoryChunk(PackedRecord):
 
     @classmethod
     def from_fields(cls, payload: bytes) -> HistoryChunk:
-        """Read a chunk of version 1, which had sealed segments whole, and large changes of the first epoch."""
+        """Read a chunk of version 1, which had complete sealed segments, and large changes of the first epoch."""
         entries = msgspec.msgpack.decode(payload, type=_ChunkOfVersion1).entries
         return cls.of([entry.now() for entry in entries])
 
@@ -170,11 +170,11 @@ class TimeIndexNode(PackedRecord):
 
     @property
     def count(self) -> int:
-        """How many times the node has."""
+        """Number of times in the node."""
         return len(self.times) // 8
 
     def find(self, time_ms: int) -> int:
-        """Return the index of the last time that is not after `time_ms`; -1 when all are."""
+        """Return the index of the last time that is not after `time_ms`; -1 if all are."""
         return bisect_right(ColumnReader(self.times).int64s(self.count), time_ms) - 1
 
     def packed(self) -> bytes:
@@ -191,7 +191,7 @@ class TimeIndexNode(PackedRecord):
 
 @dataclass(frozen=True, slots=True)
 class SealedSizes(PackedRecord):
-    """Length in bytes at sealing, by segment id. The first value written for a segment stays."""
+    """Length in bytes at sealing, by segment id. The first value written for a segment is kept."""
 
     kind_number = 4
 

@@ -1,6 +1,6 @@
 """Names of the controller's tables and of the keys in them.
 
-Tables of a scope or a stream carry its UUID, so that a name that is deleted and created again never meets old rows.
+Tables of a scope or a stream carry its UUID, so that a name that is deleted and created again never sees old rows.
 Source: controller internals specification, sections 2 and 17.
 """
 
@@ -31,9 +31,9 @@ TRANSACTION_INDEX = f"{_ROOT}/transactionIndex"
 TRANSACTION_COUNTER = f"{_ROOT}/transactionCounter"
 #: batch number -> CompletedBatch
 COMPLETED_BATCHES = f"{_ROOT}/completedTransactionsBatches"
-#: scope/stream -> ListedLife. Made when the first writer of all notes a time.
+#: scope/stream -> ListedLife. Created when a writer first notes a time in the cluster.
 MARKED_STREAMS = f"{_ROOT}/markedStreams"
-#: scope/stream -> ListedLife. Made with the first stream of all that has a retention policy.
+#: scope/stream -> ListedLife. Created with the first stream in the cluster that has a retention policy.
 RETAINED_STREAMS = f"{_ROOT}/retainedStreams"
 
 #: Tables that exist for the whole cluster.
@@ -111,7 +111,7 @@ def commit_order(scope: str, stream: str, stream_id: str) -> str:
 
 
 def writer_marks(scope: str, stream: str, stream_id: str) -> str:
-    """Table: writer -> WriterMark. Made when the first writer notes a time."""
+    """Table: writer -> WriterMark. Created when the first writer notes a time."""
     return f"{_ROOT}/{scope}/{stream}/writersPositions{_ID}{stream_id}"
 
 
@@ -121,16 +121,16 @@ def completed_batch(number: int) -> str:
 
 
 def fence_key(bucket: int) -> str:
-    """Key of the fence of a bucket of announcements. Unlike theirs it has no slash."""
+    """Key of the fence of a bucket of announcements. Unlike keys of announcements it has no slash."""
     return f"fence-{bucket}"
 
 
-#: Key of the count of work that was given up.
+#: Key of the counter of given-up work.
 GIVEN_UP = "givenUp"
 
 
 def given_up_key(slot: int) -> str:
-    """Key of a record of work that was given up. Unlike those of announcements it has no slash."""
+    """Key of a record of given-up work. Unlike keys of announcements it has no slash."""
     return f"{GIVEN_UP}-{slot}"
 
 
@@ -140,22 +140,22 @@ def epoch_key(epoch: int) -> str:
 
 
 def history_chunk_key(epoch: int) -> str:
-    """Key of the history chunk that has the entry of `epoch`."""
+    """Key of the history chunk that contains the entry of `epoch`."""
     return f"historyTimeSeriesChunk-{epoch // HISTORY_CHUNK_EPOCHS}"
 
 
 def index_leaf_key(epoch: int) -> str:
-    """Key of the leaf of the history time index that has the time of `epoch`."""
+    """Key of the leaf of the history time index that contains the time of `epoch`."""
     return f"historyTimeIndexLeaf-{epoch // INDEX_LEAF_EPOCHS}"
 
 
 def index_root_key(epoch: int) -> str:
-    """Key of the root of the history time index that has the leaf of `epoch`."""
+    """Key of the root of the history time index that contains the leaf of `epoch`."""
     return f"historyTimeIndexRoot-{epoch // (INDEX_LEAF_EPOCHS * INDEX_ROOT_LEAVES)}"
 
 
 def retention_chunk_key(cut: int) -> str:
-    """Key of the chunk that has time and size of the recorded cut with this number."""
+    """Key of the chunk that contains the time and size of the recorded cut with this number."""
     return f"retentionChunk-{cut // RETENTION_CHUNK_CUTS}"
 
 
@@ -171,7 +171,7 @@ def sealed_sizes_key(segment: int) -> str:
 
 
 def early_sealed_sizes_key(segment: int) -> str:
-    """Key of the shard in which early releases put the sealed size of a segment; nothing is written there any more."""
+    """Key of the shard in which early releases put the sealed size of a segment; it is no longer written."""
     return f"segmentsSealedSizeMapShard-{segment_epoch(segment) // 1000}"
 
 

@@ -1,7 +1,7 @@
-"""`ListedStreams`: a table of streams that some cycle goes over, so that it need not look at all there are.
+"""`ListedStreams`: a table of the streams that a cycle processes, so that it need not read all streams.
 
-An entry may be there too long, and whoever meets it takes it back then; it is never missing where it must not be, as
-far as those who write it see to that.
+An entry may outlive its purpose, and the cycle that finds it removes it. Writers of entries are responsible for adding
+them in time, so that none is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.model.errors import MetadataConflictError, NoSuchSegmentError
 
 @dataclass(frozen=True, slots=True)
 class ListedStream:
-    """A stream that is listed, and the version of its entry: it changes each time the stream is listed."""
+    """A listed stream, and the version of its entry, which changes each time the stream is listed."""
 
     scope: str
     stream: str
@@ -24,14 +24,14 @@ class ListedStream:
 
 
 class ListedStreams:
-    """See the module. The `table` is made with the first entry: where no stream ever is listed there is none."""
+    """See the module. The `table` is created with the first entry; until then it does not exist."""
 
     def __init__(self, records: RecordStore, table: str) -> None:
         self._records = records
         self._table = table
 
     async def put(self, scope: str, stream: str, life: str) -> None:
-        """List the `life` of a stream, also if it is listed. 1 write."""
+        """List incarnation `life` of a stream, even if it is listed already. 1 write."""
         name, entry = f"{scope}/{stream}", ListedLife(life)
         try:
             await self._records.put(self._table, name, entry)
@@ -40,7 +40,7 @@ class ListedStreams:
             await self._records.put(self._table, name, entry)
 
     async def all(self) -> AsyncIterator[ListedStream]:
-        """Yield every stream that is listed."""
+        """Yield every listed stream."""
         try:
             async for name, found in self._records.walk(self._table, ListedLife):
                 scope, _, stream = name.partition("/")
@@ -50,7 +50,7 @@ class ListedStreams:
                 raise
 
     async def remove(self, listed: ListedStream) -> None:
-        """Take an entry back. It stays if the stream was listed again since it was read."""
+        """Remove an entry. It stays if the stream was listed again since it was read."""
         try:
             await self._records.remove_version(self._table, f"{listed.scope}/{listed.stream}", listed.version)
         except MetadataConflictError:

@@ -1,7 +1,7 @@
-"""`MarkedStreams`: the streams on which writers have noted times, so that they are found again.
+"""`MarkedStreams`: the streams on which writers have noted times.
 
-An entry is written after the first mark, again for each writer that is new, and by each controller once in a while: so
-what a crash between the two writes has left out comes with a later mark.
+An entry is written after the first mark, again for each new writer, and periodically by each controller: so an entry
+that is missing after a crash between the two writes is added with a later mark.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class MarkedStreams(ListedStreams):
     def __init__(self, records: RecordStore, settings: ControllerSettings) -> None:
         super().__init__(records, layout.MARKED_STREAMS)
         self._settings = settings
-        #: Life of a stream -> when this controller has listed it, by the loop's clock.
+        #: Incarnation of a stream -> time when this controller last listed it, by the loop's clock.
         self._listed_s: dict[tuple[str, str, str], float] = {}
 
     async def add(self, scope: str, stream: str, life: str, *, is_new: bool) -> None:
-        """List the `life` of a stream, after a mark was written. `is_new`: of a writer that had none.
+        """List incarnation `life` of a stream, after a mark was written. `is_new`: of a writer without an earlier mark.
 
-        Costs nothing where this controller has listed the stream within `relist_s`, unless the writer is new.
+        No request if this controller has listed the stream within `relist_s`, unless the writer is new.
         """
         key = (scope, stream, life)
         now_s = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""`MemoryMetadataStore`: the metadata store on dictionaries, for tests and as the model of the other one."""
+"""`MemoryMetadataStore`: the metadata store in dictionaries, for tests and as a model of `SegmentsMetadataStore`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MemoryMetadataStore:
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, Row]] = {}
-        #: Of tables whose pages were asked for, all keys in order, until one comes or goes.
+        #: For tables that were listed: all keys in order, until a key is added or removed.
         self._sorted_keys: dict[str, list[str]] = {}
         self._version = -1
 

@@ -1,7 +1,7 @@
-"""Records of many numbers as bytes: columns side by side, big-endian, without an object per number.
+"""Records of many numbers as bytes: consecutive columns, big-endian, without an object per number.
 
-A `PackedRecord` is stored as its own bytes (format version 2); every other record as a map of its fields (version 1).
-What a packed record was before, a map of fields too, is still read.
+A `PackedRecord` is stored in its own format (version 2); every other record as a map of its fields (version 1).
+Packed records of earlier releases, which were maps of fields too, are still read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _IS_LITTLE_ENDIAN = sys.byteorder == "little"
 
 
 class PackedRecord(ABC):
-    """A record with a stored form of its own. `kind_number` tells it from the others; it is never given away again."""
+    """A record with its own stored format. `kind_number` identifies its kind, and is never reused."""
 
     __slots__ = ()
     kind_number: ClassVar[int]
@@ -36,7 +36,7 @@ class PackedRecord(ABC):
     @classmethod
     @abstractmethod
     def unpacked(cls, payload: bytes) -> Self:
-        """Read what `packed` wrote. Raises `ValueError` or `struct.error` for anything else."""
+        """Decode the result of `packed`. Raises `ValueError` or `struct.error` for anything else."""
 
     @classmethod
     def from_fields(cls, payload: bytes) -> Self:
@@ -66,14 +66,14 @@ def float64s(values: Iterable[float]) -> bytes:
 
 
 class ColumnReader:
-    """Reads a header and columns one behind the other. Raises `ValueError` when the bytes do not suffice."""
+    """Reads a header and consecutive columns. Raises `ValueError` when there are too few bytes."""
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload
         self._at = 0
 
     def take(self, length_bytes: int) -> bytes:
-        """Return the next bytes as they are."""
+        """Return the next bytes."""
         start, self._at = self._at, self._at + length_bytes
         if self._at > len(self._payload):
             raise ValueError(f"{self._at} bytes are needed, there are {len(self._payload)}")
@@ -96,7 +96,7 @@ class ColumnReader:
         return loaded(array("d"), self.take(8 * count))
 
     def end(self) -> None:
-        """Say that nothing is left. Raises `ValueError` when there is."""
+        """Check that no bytes are left. Raises `ValueError` otherwise."""
         if self._at != len(self._payload):
             raise ValueError(f"{len(self._payload) - self._at} bytes behind the end")
 

@@ -1,7 +1,7 @@
-"""Work that was begun and must be finished: one record for every kind of it.
+"""Work that was begun and must be finished: one record type for all kinds.
 
-What is to be done is an `Order`, tagged with its kind; `penstock.controller.work_registry` knows which function
-finishes it. Stored form: ``docs/formats.md``; who may write it: ``docs/controller-ownership.md``.
+The work is described by an `Order`, tagged with its kind; `penstock.controller.work_registry` maps kinds to the
+functions that finish them. Stored form: ``docs/formats.md``; write access: ``docs/controller-ownership.md``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 from penstock.controller.metadata.records import ScaleOrder
 from penstock.model.policies import StreamConfig
 
-#: Version of no configuration: see `TruncateStream`.
+#: Stands for any configuration version: see `TruncateStream`.
 CONFIGURATION_ANY = -1
 
 
 class SubjectKind(Enum):
-    """What work can be about."""
+    """Kinds of subjects of work."""
 
     STREAM = "stream"
     GROUP = "group"
@@ -29,9 +29,9 @@ class SubjectKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is worked on. `name` is empty for a scope.
+    """The subject of work. `name` is empty for a scope.
 
-    At most one piece of work is pending for each.
+    At most one piece of work is pending for each subject.
     """
 
     kind: SubjectKind
@@ -71,8 +71,8 @@ class UpdateStream(msgspec.Struct, frozen=True, tag_field="kind", tag="update_st
 class TruncateStream(msgspec.Struct, frozen=True, tag_field="kind", tag="truncate_stream", omit_defaults=True):
     """Make a stream begin at a cut: segment id to offset in bytes.
 
-    `configuration_version`: of the configuration whose retention policy chose the cut. With another one in force
-    nothing is truncated. `CONFIGURATION_ANY`: a caller chose it.
+    `configuration_version`: version of the configuration whose retention policy chose the cut. If another one is in
+    force, nothing is truncated. `CONFIGURATION_ANY`: a caller chose the cut.
     """
 
     stream_cut: dict[int, int]
@@ -80,7 +80,7 @@ class TruncateStream(msgspec.Struct, frozen=True, tag_field="kind", tag="truncat
 
 
 class SealStream(msgspec.Struct, frozen=True, tag_field="kind", tag="seal_stream"):
-    """Let a stream take nothing more."""
+    """Make a stream accept no more data."""
 
 
 class DeleteStream(msgspec.Struct, frozen=True, tag_field="kind", tag="delete_stream"):
@@ -88,7 +88,7 @@ class DeleteStream(msgspec.Struct, frozen=True, tag_field="kind", tag="delete_st
 
 
 class CommitTransactions(msgspec.Struct, frozen=True, tag_field="kind", tag="commit_transactions"):
-    """Merge a batch of a stream's transactions: the one on record, or the next one."""
+    """Merge a batch of a stream's transactions: the recorded batch, or the next one."""
 
 
 class ScaleStream(msgspec.Struct, frozen=True, tag_field="kind", tag="scale_stream"):
@@ -98,30 +98,30 @@ class ScaleStream(msgspec.Struct, frozen=True, tag_field="kind", tag="scale_stre
 
 
 class CreateGroup(msgspec.Struct, frozen=True, tag_field="kind", tag="create_group"):
-    """Create a reader group. What is wanted stands in its record; without one nothing that lasted was begun."""
+    """Create a reader group. Its record describes it; without a record nothing lasting was begun."""
 
 
 class UpdateGroup(msgspec.Struct, frozen=True, tag_field="kind", tag="update_group"):
-    """Give a reader group the configuration that its record says is to come."""
+    """Apply the new configuration in a reader group's record."""
 
 
 class DeleteGroup(msgspec.Struct, frozen=True, tag_field="kind", tag="delete_group"):
-    """Delete a reader group whose record says so."""
+    """Delete a reader group that its record marks as being deleted."""
 
 
 class CreateTable(msgspec.Struct, frozen=True, tag_field="kind", tag="create_table"):
-    """Create a key-value table as its record says."""
+    """Create a key-value table as described in its record."""
 
 
 class DeleteTable(msgspec.Struct, frozen=True, tag_field="kind", tag="delete_table"):
-    """Delete a key-value table whose record says so."""
+    """Delete a key-value table that its record marks as being deleted."""
 
 
 class DeleteScope(msgspec.Struct, frozen=True, tag_field="kind", tag="delete_scope"):
-    """Delete a scope with all that it holds."""
+    """Delete a scope with its contents."""
 
 
-#: What was ordered, with its arguments. In the stored form ``kind`` says which of them it is.
+#: An order with its arguments. In the stored form ``kind`` identifies its type.
 Order = (
     CreateStream
     | UpdateStream
@@ -144,13 +144,13 @@ class PendingWork:
     """The announcement of a piece of work that was begun and must be finished.
 
     Attributes:
-        subject: what is worked on; the row's key follows from it.
-        order: what is to be done there.
-        life: id (a UUID) of the life of the subject that is meant; a later one of the same name is left alone.
+        subject: the subject of the work; the row's key follows from it.
+        order: the work to do.
+        life: id (a UUID) of the incarnation of the subject; a later one of the same name is not changed.
         owner: the controller that does it.
         created_ms: when it was announced, in milliseconds of the wall clock.
-        work_id: a UUID that tells this announcement from every other one.
-        attempt: 1 for the controller that announced it, one more for each that took it over.
+        work_id: a UUID that identifies this announcement.
+        attempt: 1 for the controller that announced it, one more for each take-over.
     """
 
     subject: Subject
@@ -163,17 +163,17 @@ class PendingWork:
 
     @property
     def lane(self) -> Lane:
-        """What it takes turns with."""
+        """The lane in which it takes turns."""
         return Lane.COMMIT if isinstance(self.order, CommitTransactions) else Lane.CHANGE
 
     @property
     def kind(self) -> str:
-        """What is done, in words, for the log."""
+        """The kind of work in words, for the log."""
         return str(self.order.__struct_config__.tag).replace("_", " ")
 
 
 class Lane(Enum):
-    """Kinds of work that take turns on a stream, so that neither many commits nor many changes keep the others out."""
+    """Kinds of work that take turns on a stream, so that neither many commits nor many changes starve the other."""
 
     CHANGE = "change"
     COMMIT = "commit"
@@ -181,13 +181,13 @@ class Lane(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A name in line: somebody who has found other work where he wants to begin his own.
+    """A place in line for work that was blocked by other work on its subject.
 
     Attributes:
-        subject: key of what is to be worked on.
-        lane: what kind of work waits.
+        subject: key of the subject.
+        lane: the kind of work that waits.
         owner: the controller where it waits.
-        ticket: a UUID that tells this name from every other one.
+        ticket: a UUID that identifies this place.
     """
 
     subject: str
@@ -198,9 +198,9 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementFence:
-    """Counts the announcements of one bucket of names, and has the line of those who wait to make one.
+    """Counts the announcements of one bucket of subjects, and holds the line of waiting requests.
 
-    Written with each announcement: no request to announce works twice, and a name in line is used up by the same write.
+    Written with each announcement: a duplicate request to announce fails, and the same write uses up a place in line.
     """
 
     count: int

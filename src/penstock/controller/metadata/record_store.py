@@ -1,4 +1,4 @@
-"""`RecordStore`: a metadata store that speaks records instead of bytes."""
+"""`RecordStore`: a metadata store of records instead of bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.model.errors import MetadataConflictError
 
 R = TypeVar("R")
 
-#: Records that are encoded before others have their turn.
+#: Records that are encoded before the event loop runs other tasks.
 _ENCODED_PER_TURN = 500
 #: Rows fetched at a time when a whole table is walked.
 _PAGE_ROWS = 500
@@ -29,7 +29,7 @@ class Versioned(Generic[R]):
 
 
 class RecordStore:
-    """Reads and writes records. Errors as in `MetadataStore`, and `CorruptionError` for bytes that are no record."""
+    """Reads and writes records. Errors as in `MetadataStore`, and `CorruptionError` for bytes that do not decode."""
 
     def __init__(self, store: MetadataStore, shared_writes_max: int = 100) -> None:
         self.store = store
@@ -57,11 +57,11 @@ class RecordStore:
         return written
 
     async def put_with_others(self, table: str, key: str, record: object, *, version: int = VERSION_ANY) -> int:
-        """As `put`; many that are asked for at the same moment go with one request. See `SharedWrites`."""
+        """As `put`; concurrent writes share one request. See `SharedWrites`."""
         return await self._shared.put(table, Write(key, encode(record), version))
 
     async def put_all(self, table: str, records: Sequence[tuple[str, object, int]]) -> Sequence[int]:
-        """Write (key, record, expected version) of all or of none; return the new versions in order."""
+        """Write (key, record, expected version) of all or none; return the new versions in order."""
         writes: list[Write] = []
         for start in range(0, len(records), _ENCODED_PER_TURN):
             if start:
@@ -69,7 +69,7 @@ class RecordStore:
             page = records[start : start + _ENCODED_PER_TURN]
             writes.extend(Write(key, encode(record), version) for key, record, version in page)
         if len(records) > _ENCODED_PER_TURN:
-            await asyncio.sleep(0)  # The store has as much to do with them.
+            await asyncio.sleep(0)  # The store needs as much time for them.
         return await self.store.put(table, writes)
 
     async def create(self, table: str, key: str, record: object) -> bool:
@@ -81,9 +81,9 @@ class RecordStore:
         return True
 
     async def remove(self, table: str, *keys: str) -> None:
-        """Remove keys whatever their versions are; missing ones are fine.
+        """Remove keys unconditionally; missing ones are ignored.
 
-        Only for keys that are never used again: a late duplicate of this request removes what is there then.
+        Only for keys that are never reused: a late duplicate of this request removes whatever is there then.
         """
         await self.store.remove(table, [Removal(key) for key in keys])
 
@@ -92,7 +92,7 @@ class RecordStore:
         await self.store.remove(table, [Removal(key, version)])
 
     async def remove_versions(self, table: str, *rows: Row) -> None:
-        """Remove all of the rows that were read, or none. Raises `MetadataConflictError` when one has changed."""
+        """Remove all of the rows, or none. Raises `MetadataConflictError` if one has changed since it was read."""
         await self.store.remove(table, [Removal(row.key, row.version) for row in rows])
 
     async def walk(self, table: str, kind: type[R]) -> AsyncIterator[tuple[str, Versioned[R]]]:

@@ -1,8 +1,8 @@
 """The records of the control plane, one frozen dataclass each.
 
-Their stored form is written down in ``docs/formats.md``; the codec is in
-`penstock.controller.metadata.codec`. Fields may be added with a default; none may change its meaning. What a stream's
-epochs leave behind is in `history_records`, the cuts that are recorded for retention in `retention_records`.
+Their stored form is specified in ``docs/formats.md``; the codec is in `penstock.controller.metadata.codec`. Fields may
+be added with a default; no field may change its meaning. The history of a stream's epochs is in `history_records`, the
+stream cuts recorded for retention are in `retention_records`.
 
 Source: controller internals specification, section 2.
 """
@@ -24,14 +24,14 @@ from penstock.model.policies import StreamConfig
 EPOCH_NONE = -(1 << 31)
 #: Epochs per history chunk.
 HISTORY_CHUNK_EPOCHS = 1000
-#: The history time index: epochs per leaf, a multiple of those of a chunk, and leaves per root. 32 and 64 KB.
+#: The history time index: epochs per leaf, a multiple of those per chunk, and leaves per root. 32 and 64 KB.
 INDEX_LEAF_EPOCHS = 4000
 INDEX_ROOT_LEAVES = 8000
-#: A shard of sealed sizes has segments of so many numbers, created in so many epochs: duplicates of an epoch repeat its
-#: numbers, for ever if need be. That is 16 000 segments at most.
+#: A shard of sealed sizes covers this many segment numbers and creation epochs, 16 000 segments at most: duplicates of
+#: an epoch repeat its numbers, possibly forever.
 SIZE_SHARD_NUMBERS = 1000
 SIZE_SHARD_EPOCHS = 16
-#: Recorded stream cuts whose times and sizes are in one chunk: 16 KB.
+#: Recorded stream cuts per chunk of times and sizes: 16 KB.
 RETENTION_CHUNK_CUTS = 1000
 
 #: epoch, reference epoch, created_ms, splits, merges, number of segments
@@ -43,7 +43,7 @@ _TRUNCATION_HEADER = struct.Struct(">qBII")
 
 
 class StreamState(Enum):
-    """State of a stream, and the lock that keeps its workflows apart."""
+    """State of a stream, which also excludes concurrent workflows."""
 
     CREATING = "creating"
     ACTIVE = "active"
@@ -55,7 +55,7 @@ class StreamState(Enum):
     SEALED = "sealed"
 
 
-#: What each state may become; every state may also be written again as it is.
+#: Allowed successors of each state; every state may also be rewritten unchanged.
 STATE_TRANSITIONS: dict[StreamState, tuple[StreamState, ...]] = {
     StreamState.CREATING: (StreamState.ACTIVE,),
     StreamState.ACTIVE: (
@@ -70,14 +70,14 @@ STATE_TRANSITIONS: dict[StreamState, tuple[StreamState, ...]] = {
     StreamState.TRUNCATING: (StreamState.ACTIVE,),
     StreamState.COMMITTING_TXN: (StreamState.ACTIVE,),
     StreamState.UPDATING: (StreamState.ACTIVE,),
-    # Back, as long as nothing is sealed: a transaction was prepared meanwhile.
+    # Back to ACTIVE, before any segment is sealed, if a transaction was prepared meanwhile.
     StreamState.SEALING: (StreamState.SEALED, StreamState.ACTIVE),
     StreamState.SEALED: (),
 }
 
 
 class TransactionStatus(IntEnum):
-    """Status of a transaction; the numbers are those of the wire (TxnState)."""
+    """Status of a transaction; the numbers are those of the wire protocol (TxnState)."""
 
     UNKNOWN = 0
     OPEN = 1
@@ -91,7 +91,7 @@ class TransactionStatus(IntEnum):
 class ScopeRecord:
     """A scope. `id` (a UUID) is part of the names of its tables.
 
-    `is_deleting`: it is being deleted with all that it holds, and takes nothing new.
+    `is_deleting`: it is being deleted with its contents, and accepts nothing new.
     """
 
     id: str
@@ -107,7 +107,7 @@ class StreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class LastSegment:
-    """Highest segment number that a deleted stream of this name has used."""
+    """Highest segment number used by a deleted stream of this name."""
 
     number: int
 
@@ -121,14 +121,14 @@ class TagChunk:
 
 @dataclass(frozen=True, slots=True)
 class CreationTime:
-    """When the stream was created: the mark of one life of its name."""
+    """When the stream was created; identifies one incarnation of its name."""
 
     created_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationRecord:
-    """A stream's configuration. `removed_tags` are still to be taken out of the tag index while `is_updating`."""
+    """A stream's configuration. While `is_updating`, `removed_tags` must still be removed from the tag index."""
 
     scope: str
     stream: str
@@ -145,7 +145,7 @@ class StateRecord:
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, gc=False):
-    """A segment within an epoch; keys in `[key_start, key_end)` go to it."""
+    """A segment within an epoch; events with keys in `[key_start, key_end)` go to it."""
 
     number: int
     creation_epoch: int
@@ -156,10 +156,10 @@ class SegmentRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def id(self) -> SegmentId:
         """The 64-bit segment id."""
-        return SegmentId((self.creation_epoch << 32) | self.number)  # As `segment_id`: this is called very often.
+        return SegmentId((self.creation_epoch << 32) | self.number)  # Inlined `segment_id`: this is called very often.
 
     def overlaps(self, other: SegmentRecord) -> bool:
-        """Say whether some key goes to both."""
+        """Say whether the segments share any key."""
         return self.key_start < other.key_end and other.key_start < self.key_end
 
 
@@ -177,7 +177,7 @@ def pack_segments(segments: Sequence[SegmentRecord]) -> bytes:
 
 
 def unpack_segments(reader: ColumnReader, count: int) -> tuple[SegmentRecord, ...]:
-    """Read what `pack_segments` wrote."""
+    """Decode the result of `pack_segments`."""
     numbers, epochs, times = reader.int32s(count), reader.int32s(count), reader.int64s(count)
     return tuple(map(SegmentRecord, numbers, epochs, times, reader.float64s(count), reader.float64s(count)))
 
@@ -186,7 +186,7 @@ def unpack_segments(reader: ColumnReader, count: int) -> tuple[SegmentRecord, ..
 class EpochRecord(PackedRecord):
     """The segments of one epoch, sorted by key; they tile [0, 1). Never changes once written.
 
-    `reference_epoch` is the epoch itself, or for a duplicate the first of its kind. `splits` and `merges` count since
+    `reference_epoch` is the epoch itself, or for a duplicate the original epoch. `splits` and `merges` are counts since
     epoch 0.
     """
 
@@ -227,11 +227,11 @@ class SealedEpoch:
 
 @dataclass(frozen=True, slots=True)
 class TruncationRecord(PackedRecord):
-    """Where the stream begins. `span` maps each segment of the cut to the last epoch that contains it.
+    """The start of the stream. `span` maps each segment of the cut to the last epoch that contains it.
 
-    `size_till_bytes` is what the stream has held before the cut over its life. While `is_updating`, segments are being
-    deleted from where the stream began before, the segments and epochs of `previous_span`, to the cut; an empty one is
-    the beginning of all.
+    `size_till_bytes` is the total size of all data before the cut over the stream's life. While `is_updating`, segments
+    between the previous start of the stream, given by the segments and epochs of `previous_span`, and the cut are being
+    deleted; an empty `previous_span` means the original beginning.
     """
 
     kind_number = 5
@@ -321,7 +321,7 @@ class CommittingTransactions:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberSet:
-    """Scoped names of the reader groups that hold the stream's head."""
+    """Scoped names of the reader groups that hold back truncation by the stream's retention policy."""
 
     subscribers: tuple[str, ...] = ()
 
@@ -337,7 +337,7 @@ class Subscriber:
 
 @dataclass(frozen=True, slots=True)
 class WriterMark:
-    """The time that a writer noted last, in its own unit, and its position then. `is_alive`: it has not left."""
+    """The last time that a writer noted, in its own unit, and its position then. `is_alive`: it has not left."""
 
     timestamp: int
     position: dict[int, int]
@@ -346,7 +346,7 @@ class WriterMark:
 
 @dataclass(frozen=True, slots=True)
 class ListedLife:
-    """A stream that a cycle goes over; `id` is that of its life."""
+    """A stream that a cycle processes; `id` identifies its incarnation."""
 
     id: str
 
@@ -361,7 +361,7 @@ class EpochWithTransactions:
 class AbortReason(Enum):
     """Why a transaction was aborted."""
 
-    #: It was not, or that was not recorded.
+    #: It was not aborted, or the reason was not recorded.
     NONE = "none"
     REQUESTED = "requested"
     LEASE_ENDED = "lease_ended"
@@ -370,12 +370,12 @@ class AbortReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ActiveTransaction:
-    """A transaction that is not completed, or has just been committed and is about to be.
+    """A transaction that is not completed, or has just been committed and is about to be recorded as completed.
 
-    Times are milliseconds of the wall clock; `lease_ms` is the lease last asked for. From COMMITTING on `commit_order`
-    is its position among the stream's commits. `prepared_ms` is when it was prepared first, -1 if it was not: its
-    segments are sealed then, and `lease_expiry_ms` and `execution_expiry_ms` are where its limit ends. From ABORTING
-    on `abort_reason` says why.
+    Times are milliseconds of the wall clock; `lease_ms` is the last requested lease. From COMMITTING on `commit_order`
+    is its position among the stream's commits. `prepared_ms` is when it was first prepared, or -1: its segments are
+    sealed then, and `lease_expiry_ms` and `execution_expiry_ms` are the end of its limit. From ABORTING on
+    `abort_reason` has the reason.
     """
 
     created_ms: int
@@ -392,13 +392,13 @@ class ActiveTransaction:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether it was prepared: somebody decides it by its id before its limit ends."""
+        """Whether it was prepared: a decision by its id is expected before its limit ends."""
         return self.prepared_ms >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedTransaction:
-    """How a transaction ended: COMMITTED or ABORTED, and then why."""
+    """How a transaction ended: COMMITTED, or ABORTED with the reason."""
 
     completed_ms: int
     status: TransactionStatus
@@ -409,8 +409,8 @@ class CompletedTransaction:
 class CompletedBatch:
     """Marks a batch table of completed transactions.
 
-    `begun_ms` is when it became the newest, by the wall clock of the controller that began it, or found it later than
-    its own clock; -1 in batches of earlier releases, whose numbers are that time divided by the TTL.
+    `begun_ms` is when it became the newest, by the wall clock of the controller that began it, or that corrected a time
+    later than its own clock; -1 in batches of earlier releases, whose numbers are that time divided by the TTL.
     """
 
     number: int
@@ -440,7 +440,7 @@ class TransactionCounter:
 
 @dataclass(frozen=True, slots=True)
 class TransactionIndexEntry:
-    """Marks a transaction that controller `host` looks after."""
+    """Marks a transaction that is managed by controller `host`."""
 
     host: str
     created_ms: int
@@ -448,8 +448,7 @@ class TransactionIndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class ScaleOrder:
-    """Segments of epoch `active_epoch` to be sealed, by id, and the key ranges (start, end) of those that replace them.
-    """
+    """Ids of the segments of epoch `active_epoch` to seal, and the key ranges (start, end) of their replacements."""
 
     active_epoch: int
     to_seal: tuple[int, ...]

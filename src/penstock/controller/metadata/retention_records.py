@@ -1,8 +1,8 @@
-"""The stream cuts that are recorded of a stream, for retention: when each was recorded, and what lay before it.
+"""The stream cuts recorded for retention: the time of each, and the amount of data before it.
 
-Cuts are numbered in the order in which they were recorded, from 0 on. `RetentionSet` says which there are, and never
-grows; times and sizes are in chunks of `RETENTION_CHUNK_CUTS` cuts, the cuts themselves in a record each. Sizes:
-``docs/metadata-scale.md``.
+Cuts are numbered from 0 in the order in which they were recorded. `RetentionSet` holds the range of existing cuts and
+has a fixed size; times and sizes are in chunks of `RETENTION_CHUNK_CUTS` cuts, the cuts themselves in one record each.
+Sizes: ``docs/metadata-scale.md``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.controller.metadata.packing import ColumnReader, PackedRecord, int
 if TYPE_CHECKING:
     from array import array
 
-#: Time of the newest cut of a stream that never had one.
+#: Time of the newest cut of a stream without any recorded cut.
 TIME_NONE = -(1 << 63)
 
 #: first cut, next cut, cleared cut, time and size of the newest
@@ -33,7 +33,7 @@ _CUT_HEADER = struct.Struct(">qqI")
 
 @dataclass(frozen=True, slots=True)
 class RetentionEntry:
-    """A recorded cut: when it was recorded, and the bytes that the stream had held before it by then, over its life."""
+    """A recorded cut: its time, and the total bytes that the stream had held before it over its life."""
 
     recorded_ms: int
     size_bytes: int
@@ -41,9 +41,9 @@ class RetentionEntry:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSet(PackedRecord):
-    """Which cuts there are: from `first` on, before `next_cut`. What lies before `cleared` has left nothing behind.
+    """The existing cuts: from `first` to before `next_cut`. Cuts before `cleared` are completely removed.
 
-    `newest` is the last that was recorded, also when it is removed by now.
+    `newest` is the last recorded cut, even if it has been removed since.
     """
 
     kind_number = 7
@@ -67,7 +67,7 @@ class RetentionSet(PackedRecord):
 
     @classmethod
     def from_fields(cls, payload: bytes) -> RetentionSet:
-        """Read a set of version 1, which releases of that time only ever wrote empty."""
+        """Read a set of version 1; releases of that time only wrote empty ones."""
         if msgspec.msgpack.decode(payload, type=_SetOfVersion1).entries:
             raise ValueError("a set of version 1 has cuts, which no release has written")
         return cls()
@@ -79,7 +79,7 @@ class _SetOfVersion1(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RetentionChunk(PackedRecord):
-    """Times and sizes of successive cuts, as columns. Among the cuts that a set has both ascend."""
+    """Times and sizes of successive cuts, as columns. Both ascend for the cuts in the set."""
 
     kind_number = 8
 
@@ -95,7 +95,7 @@ class RetentionChunk(PackedRecord):
 
     @property
     def next_cut(self) -> int:
-        """The number of the cut behind those of the chunk."""
+        """The number of the cut after the last one of the chunk."""
         return self.first + len(self.times) // 8
 
     def followed_by(self, entry: RetentionEntry) -> RetentionChunk:
@@ -108,7 +108,7 @@ class RetentionChunk(PackedRecord):
         return ColumnReader(self.times).int64s(count), ColumnReader(self.sizes).int64s(count)
 
     def entries(self, first: int, until: int) -> list[RetentionEntry]:
-        """Return those of its cuts that have a number in `[first, until)`."""
+        """Return the chunk's entries with a number in `[first, until)`."""
         times, sizes = self._columns()
         part = slice(max(0, first - self.first), max(0, until - self.first))
         return [RetentionEntry(*each) for each in zip(times[part], sizes[part], strict=True)]
@@ -116,9 +116,9 @@ class RetentionChunk(PackedRecord):
     def count_until(
         self, first: int, *, time_ms: int | None = None, size_bytes: int | None = None
     ) -> int:
-        """Return the number of the first cut that was recorded after a time, or has more before it than a size.
+        """Return the number of the first cut that was recorded after a time, or has more than a size before it.
 
-        Only cuts from number `first` on are compared: removed ones may have times of a clock that was ahead.
+        Only cuts from number `first` on are compared: removed ones may have times of a fast clock.
         """
         times, sizes = self._columns()
         start = min(max(0, first - self.first), len(times))
@@ -154,7 +154,7 @@ class StreamCutRecord(PackedRecord):
 
     @property
     def entry(self) -> RetentionEntry:
-        """What the set has of it."""
+        """The cut's entry in its chunk."""
         return RetentionEntry(self.recorded_ms, self.size_bytes)
 
     def packed(self) -> bytes:

@@ -1,16 +1,16 @@
-"""`RetentionTables`: the recorded stream cuts of one stream: added at the end, found, removed from the beginning.
+"""`RetentionTables`: the recorded stream cuts of one stream: append, search, remove from the beginning.
 
-| Crash, or lost reply | Found afterwards |
+| Crash, or lost reply | State afterwards |
 |---|---|
 | in an addition, which is one conditional write | the cut with its time and size, or nothing |
-| between the set without the oldest cuts, and the end of the removal of their records | records that no set leads to; |
+| between the update of the set and the end of the removal of the oldest cuts' records | unreferenced records; |
 | | the next removal begins with them |
-| between a restamp, which is one conditional write, and the removal of the records that it replaces | records that |
-| | no set leads to, until the stream is deleted |
+| between a restamp, which is one conditional write, and the removal of the replaced records | unreferenced records, |
+| | until the stream is deleted |
 
-Nothing here is repeated by itself: a conditional write that another controller was faster with, or whose reply was
-lost, is an error; the caller reads again. Keys are used once as long as clocks go forward: a late duplicate of a
-removal does nothing. After a clock went back it can remove the record of a cut, which is passed over then.
+Nothing here is retried: a conditional write that lost against another controller's, or whose reply was lost, raises an
+error; the caller reads again. Keys are not reused while clocks go forward: a late duplicate of a removal does nothing.
+After a clock went back it can remove the record of a cut, and the cut is then skipped.
 Source: PDP-32; controller internals specification, sections 2 and 8.
 """
 
@@ -34,8 +34,8 @@ from penstock.model.segments import VERSION_ABSENT
 
 
 class RetentionTables:
-    """The recorded cuts of the stream whose records are in `table`. No operation reads more as the stream grows older,
-    but for the logarithm of the number of chunks that there are.
+    """The recorded cuts of the stream whose records are in `table`. The reads of each operation do not grow with the
+    stream's age, except for the logarithm of the number of chunks.
     """
 
     def __init__(self, records: RecordStore, table: str) -> None:
@@ -49,7 +49,7 @@ class RetentionTables:
         return found
 
     async def _chunk(self, found: Versioned[RetentionSet], cut: int) -> Versioned[RetentionChunk]:
-        """Return the chunk of a cut that a set has. Raises `MetadataConflictError` when the set is another one now."""
+        """Return the chunk of a cut in a set. Raises `MetadataConflictError` if the set has changed since."""
         key = layout.retention_chunk_key(cut)
         chunk = await self._records.get(self._table, key, RetentionChunk)
         if chunk is not None:
@@ -59,19 +59,19 @@ class RetentionTables:
         raise CorruptionError(f"table {self._table}, key {key!r}", 0, f"it is missing, and has cut {cut}")
 
     async def newest(self) -> RetentionEntry | None:
-        """Return the newest cut; None when there is none. 1 read."""
+        """Return the newest cut; None if there is none. 1 read."""
         record = (await self._set()).record
         return record.newest if record.first < record.next_cut else None
 
     async def count(self) -> int:
-        """Return how many cuts there are. 1 read."""
+        """Return the number of cuts. 1 read."""
         record = (await self._set()).record
         return record.next_cut - record.first
 
     async def entries(self, *, newest: int | None = None) -> AsyncIterator[list[RetentionEntry]]:
-        """Yield the cuts, or only so many of the `newest`, oldest first, in pages of a chunk. 1 read, and 1 per chunk.
+        """Yield all cuts, or the given number of `newest` ones, oldest first, one page per chunk. 1 read, 1 per chunk.
 
-        Raises `MetadataConflictError` when cuts are removed meanwhile.
+        Raises `MetadataConflictError` if cuts are removed meanwhile.
         """
         found = await self._set()
         first, until = found.record.first, found.record.next_cut
@@ -83,19 +83,19 @@ class RetentionTables:
             first = _chunk_after(first)
 
     async def last_recorded_until(self, time_ms: int) -> RetentionEntry | None:
-        """Return the last cut that was not recorded after a time; None when all were, or there is none."""
+        """Return the last cut that was not recorded after a time; None if there is none."""
         found = await self._set()
         return await self._before(found, await self._count_until(found, time_ms=time_ms))
 
     async def last_with_at_most(self, size_bytes: int) -> RetentionEntry | None:
-        """Return the last cut that has not more than so many bytes of the stream's life before it; None: none has."""
+        """Return the last cut with at most `size_bytes` of the stream's life before it; None if there is none."""
         found = await self._set()
         return await self._before(found, await self._count_until(found, size_bytes=size_bytes))
 
     async def first_behind(
         self, *, time_ms: int | None = None, size_bytes: int | None = None
     ) -> RetentionEntry | None:
-        """Return the first cut that was recorded after a time, or that has more than so many bytes before it."""
+        """Return the first cut that was recorded after a time, or that has more than `size_bytes` before it."""
         found = await self._set()
         cut = await self._count_until(found, time_ms=time_ms, size_bytes=size_bytes)
         if cut >= found.record.next_cut:
@@ -104,9 +104,9 @@ class RetentionTables:
         return entry
 
     async def last_that(self, holds: Callable[[StreamCutRecord], Awaitable[bool]]) -> StreamCutRecord | None:
-        """Return the last cut of which something holds that then holds of all before it; None: of none.
+        """Return the last cut that satisfies a monotonic condition, one true for all cuts before it; None if none does.
 
-        2 reads for each halving. A cut whose record is missing counts as one of which it does not hold.
+        2 reads for each halving. A cut whose record is missing counts as not satisfying it.
         """
         found = await self._set()
         low, high = found.record.first, found.record.next_cut
@@ -130,7 +130,7 @@ class RetentionTables:
     async def _count_until(
         self, found: Versioned[RetentionSet], *, time_ms: int | None = None, size_bytes: int | None = None
     ) -> int:
-        """Return the number of the first cut behind a time, or a size; the next one's, if there is none."""
+        """Return the number of the first cut after a time, or above a size; `next_cut` if there is none."""
         low, high = found.record.first, found.record.next_cut
         while low < high:
             middle = (low + high - 1) // 2
@@ -145,7 +145,7 @@ class RetentionTables:
         return low
 
     async def cut_of(self, entry: RetentionEntry) -> StreamCutRecord | None:
-        """Return the cut itself; None when it was removed. 1 read."""
+        """Return the cut itself; None if it was removed. 1 read."""
         key = layout.retention_cut_key(entry.recorded_ms)
         found = await self._records.get(self._table, key, StreamCutRecord)
         return None if found is None else found.record
@@ -153,12 +153,11 @@ class RetentionTables:
     async def add(self, cut: StreamCutRecord, *, goes_by_size: bool = False) -> bool:
         """Record a cut; return whether it was recorded. 2 reads, 1 write.
 
-        One that is not later than the newest is passed over, as is one that is recorded again because its reply was
-        lost. With `goes_by_size` times do not matter, and a clock that went back must not keep cuts from being
-        recorded: then a cut with nothing new before it is passed over, and one that is not later gets the time after
-        the newest one's.
+        A cut that is not later than the newest is skipped, as is one that is recorded again because its reply was
+        lost. With `goes_by_size` times do not matter, and a clock that went back must not prevent recording: then a cut
+        without new data before it is skipped, and one that is not later gets the time directly after the newest one's.
 
-        Raises `InvalidArgumentError` for a size that is less than the newest one's, which no stream can have;
+        Raises `InvalidArgumentError` for a size below the newest one's, which is impossible for a stream;
         `MetadataConflictError` when another controller has added or removed a cut meanwhile: read again.
         """
         found = await self._set()
@@ -190,11 +189,11 @@ class RetentionTables:
         return True
 
     async def restamp(self, now_ms: int) -> bool:
-        """Give cuts that were recorded after `now_ms` the time `now_ms`; return whether there were any. 1 read.
+        """Set the time of cuts that were recorded after `now_ms` to `now_ms`; return whether there were any. 1 read.
 
-        They were recorded by a clock that was ahead: what lies before them was written by now, and nothing more is
-        known of its age. All of them become the newest one of them. Costs 1 read more for each chunk that has such
-        cuts, 1 write, and 1 removal per chunk. Raises `MetadataConflictError` as `add` does.
+        They were recorded by a fast clock: all that is known of the data before them is that it was written by now. All
+        of them take the content of the newest one. Costs 1 more read for each chunk with such cuts, 1 write, and 1
+        removal per chunk. Raises `MetadataConflictError` as `add` does.
         """
         found = await self._set()
         record = found.record
@@ -204,7 +203,7 @@ class RetentionTables:
         first = await self._count_until(found, time_ms=now_ms)
         before = await self._before(found, first)
         if before is not None and before.recorded_ms == now_ms:
-            return False  # Its key is in use: the next attempt comes at another time.
+            return False  # Its key is in use: the next attempt has another time.
         moved = RetentionSet(record.first, record.next_cut, record.cleared, newest)
         writes: list[tuple[str, object, int]] = [(layout.RETENTION, moved, found.version)]
         replaced: list[RetentionEntry] = []
@@ -227,7 +226,7 @@ class RetentionTables:
         return True
 
     async def _remove_replaced(self, keys: Sequence[str]) -> None:
-        """Remove the records of cuts that have another time now, unless they have been written since."""
+        """Remove the records of cuts that have a new time, unless they were rewritten since."""
         for start in range(0, len(keys), RETENTION_CHUNK_CUTS):
             rows = await self._records.get_rows(self._table, keys[start : start + RETENTION_CHUNK_CUTS])
             left = [row for row in rows if row is not None]
@@ -235,10 +234,10 @@ class RetentionTables:
                 await self._records.remove_versions(self._table, *left)
 
     async def remove_until(self, time_ms: int) -> int:
-        """Remove the cuts that were recorded at a time or before; return their number. 2 writes, 1 removal per chunk.
+        """Remove the cuts recorded at a time or before; return their number. 2 writes, 1 removal per chunk.
 
-        Also what an earlier removal has left behind. Raises `MetadataConflictError` when somebody else has added or
-        removed a cut meanwhile; those that are out of the set by then stay out, and the next removal goes on.
+        Also removes leftovers of an earlier removal. Raises `MetadataConflictError` when another controller has added
+        or removed a cut meanwhile; cuts already out of the set stay out, and the next removal continues.
         """
         found = await self._set()
         record = found.record
@@ -253,12 +252,12 @@ class RetentionTables:
         return first - record.first
 
     async def _clear(self, first: int, until: int) -> None:
-        """Remove the records of cuts with numbers in `[first, until)`, and the chunks that have no others."""
+        """Remove the records of cuts with numbers in `[first, until)`, and the chunks that have no other cuts."""
         while first < until:
             key = layout.retention_chunk_key(first)
             chunk = await self._records.get(self._table, key, RetentionChunk)
-            if chunk is not None:  # Else a removal that was cut off has come so far.
-                # Cuts that were restamped have one record together.
+            if chunk is not None:  # If it is missing, an interrupted removal has removed it.
+                # Restamped cuts share one record.
                 keys = [layout.retention_cut_key(one.recorded_ms) for one in chunk.record.entries(first, until)]
                 await self._records.remove(self._table, *dict.fromkeys(keys))
                 if _chunk_after(first) <= until:

@@ -1,6 +1,6 @@
-"""The records of what lives in a scope beside streams: reader groups and key-value tables.
+"""The records of a scope's contents other than streams: reader groups and key-value tables.
 
-One record holds all that is known of a group or a table, so that every change is one versioned write. Stored like those
+One record holds the whole state of a group or a table, so that every change is one versioned write. Stored like those
 in `penstock.controller.metadata.records`.
 
 Source: controller internals specification, sections 10 and 17; controller API specification, section 3.
@@ -28,7 +28,7 @@ class ChildState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupCut:
-    """Where a group begins or ends in a stream. Empty `positions`: at the stream's own beginning, or never."""
+    """Where a group begins or ends in a stream. Empty `positions`: at the stream's own beginning, or no end."""
 
     scope: str
     stream: str
@@ -42,16 +42,16 @@ class GroupCut:
 
 @dataclass(frozen=True, slots=True)
 class ReaderGroupConfig:
-    """What a reader group is configured with.
+    """The configuration of a reader group.
 
     Attributes:
         starts: one cut per stream of the group; at least one.
         ends: cuts that the group reads up to.
-        retention: whether the group subscribes to its streams. Of `MANUAL` and `AUTOMATIC` the controller makes no
-            difference: which positions are published is up to the client.
-        refresh_ms: how often readers look for changes of the group.
+        retention: whether the group subscribes to its streams. The controller treats `MANUAL` and `AUTOMATIC` alike:
+            the client decides which positions it publishes.
+        refresh_ms: how often readers poll for changes of the group.
         checkpoint_interval_ms: time between automatic checkpoints; -1 = none.
-        checkpoints_outstanding_max: checkpoints that may be under way at once.
+        checkpoints_outstanding_max: maximum number of concurrent checkpoints.
         rollover_bytes: largest chunk of the group's own stream; 0 = the default for such streams.
     """
 
@@ -64,7 +64,7 @@ class ReaderGroupConfig:
     rollover_bytes: int = 0
 
     def checked(self) -> ReaderGroupConfig:
-        """Return this configuration, or raise `InvalidArgumentError` if it makes no sense in itself."""
+        """Return this configuration, or raise `InvalidArgumentError` if it is inconsistent."""
         if not self.starts:
             raise InvalidArgumentError("a reader group needs a stream to read")
         if self.checkpoints_outstanding_max < 1:
@@ -90,7 +90,7 @@ class ReaderGroupConfig:
 
 
 def _is_before(end: dict[int, int], start: dict[int, int]) -> bool:
-    """Say whether an end lies before a start, as far as it can be told without the stream."""
+    """Say whether an end lies before a start, as far as that follows from the cuts alone."""
     if any(segment in end and end[segment] < offset for segment, offset in start.items()):
         return True
     # A position later in the stream never consists of older segments alone.
@@ -99,10 +99,10 @@ def _is_before(end: dict[int, int], start: dict[int, int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReaderGroupRecord:
-    """A reader group. `id` (a UUID) tells apart the lives of a name.
+    """A reader group. `id` (a UUID) identifies the incarnation of its name.
 
-    While an update is under way `next_config` is what will be in force, with a generation that is one higher, and
-    `leaving` are the scoped names of streams that the group will no longer subscribe to.
+    During an update `next_config` is the new configuration, with the next generation number, and `leaving` are the
+    scoped names of streams that the group will no longer subscribe to.
     """
 
     id: str
@@ -116,7 +116,7 @@ class ReaderGroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyValueTableConfig:
-    """The shape of a key-value table: it never changes. Keys have `primary_key_bytes` + `secondary_key_bytes`."""
+    """The layout of a key-value table; it never changes. Keys have `primary_key_bytes` + `secondary_key_bytes`."""
 
     partitions: int
     primary_key_bytes: int
@@ -144,7 +144,7 @@ class KeyValueTableConfig:
 
 @dataclass(frozen=True, slots=True)
 class KeyValueTableRecord:
-    """A key-value table. `id` (a UUID) tells apart the lives of a name."""
+    """A key-value table. `id` (a UUID) identifies the incarnation of its name."""
 
     id: str
     state: ChildState

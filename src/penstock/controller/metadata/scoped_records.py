@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class ScopedRecords(Generic[R]):
-    """One table per scope, made when the first record is written. All calls raise `NoSuchScopeError`.
+    """One table per scope, created with the first record. All calls raise `NoSuchScopeError`.
 
-    `table_of(scope, scope_id)` names the table of a scope.
+    `table_of(scope, scope_id)` returns the name of a scope's table.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class ScopedRecords(Generic[R]):
         self._table_of = table_of
 
     async def _in_scope(self, scope: str, action: Callable[[str], Awaitable[T]], otherwise: T) -> T:
-        """Run `action(table)`; `otherwise` is the answer when the scope exists but has no such table."""
+        """Run `action(table)`; return `otherwise` if the scope exists but has no such table."""
         try:
             return await action(self._table_of(scope, await self._catalog.scope_id(scope)))
         except NoSuchSegmentError:
-            # Either the remembered id is stale, or nothing was ever written.
+            # Either the cached id is stale, or no record was ever written.
             scope_id = await self._catalog.scope_id(scope, cached=False)
         try:
             return await action(self._table_of(scope, scope_id))
@@ -43,16 +43,16 @@ class ScopedRecords(Generic[R]):
             return otherwise
 
     async def get(self, scope: str, name: str) -> Versioned[R] | None:
-        """Read a record; None when there is none of this name."""
+        """Read a record; None if there is none of this name."""
         if not 0 < len(name) <= USER_NAME_LENGTH_MAX:
             await self._catalog.scope_id(scope)
             return None
         return await self._in_scope(scope, lambda table: self._records.get(table, name, self._kind), None)
 
     async def create(self, scope: str, name: str, record: R) -> bool:
-        """Write a record unless there is one; say whether it was written. Raises `InvalidArgumentError` if too large.
+        """Write a record unless one exists; say whether it was written. Raises `InvalidArgumentError` if too large.
 
-        The scope must be complete and not about to be deleted.
+        The scope must be complete and not being deleted.
         """
         _check_size(record)
         scope_id = await self._catalog.open_scope_id(scope)
@@ -61,7 +61,7 @@ class ScopedRecords(Generic[R]):
             return await self._records.create(table, name, record)
         except NoSuchSegmentError:
             await self._records.store.create_table(table)
-        # The scope may have been deleted before its table was made: then nobody would find what is written now.
+        # The scope may have been deleted before its table was created: a record written now would be unreachable.
         if await self._catalog.open_scope_id(scope) != scope_id:
             await self._records.store.drop_table(table)
             return False
@@ -74,7 +74,7 @@ class ScopedRecords(Generic[R]):
         return await self._records.put(table, name, record, version=version)
 
     async def remove(self, scope: str, name: str, version: int) -> None:
-        """Remove the record read at `version`. Raises `MetadataConflictError` when it has changed, or is gone."""
+        """Remove the record read at `version`. Raises `MetadataConflictError` if it was changed or removed."""
         await self._in_scope(scope, lambda table: self._records.remove_version(table, name, version), None)
 
     async def list(self, scope: str, token: str, limit: int) -> NamePage:

@@ -1,7 +1,7 @@
 """`SegmentsMetadataStore`: the metadata store on table segments.
 
 A table is one hash table segment named ``_system/_tables/...``; keys are UTF-8. Requests that are safe to repeat are
-repeated; a conditional write whose reply was lost is not, because only its caller can tell what it meant.
+retried; a conditional write whose reply was lost is not, because only its caller can interpret the result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class SegmentsMetadataStore:
-    """Implements `MetadataStore`. `settings` bounds the retries."""
+    """Implements `MetadataStore`. `settings` limits the retries."""
 
     def __init__(self, segments: Segments, settings: ControllerSettings | None = None) -> None:
         self._segments = segments

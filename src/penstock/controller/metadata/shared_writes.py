@@ -1,4 +1,4 @@
-"""`SharedWrites`: records of one table that are written at the same moment go with one request."""
+"""`SharedWrites`: concurrent writes of records of one table share a request."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _Asked:
 
 
 class SharedWrites:
-    """Those who ask while a write of the same table is under way share the next one, whatever their conditions are.
+    """Writes requested while a write of the same table is in progress share the next request, whatever they require.
 
-    At most `writes_max` go with one request. One whose condition fails does not fail the others: each of them is then
-    written by itself. Who waits is a call that is under way, so the queue is as long as there are such calls.
+    At most `writes_max` share one request. If the condition of one fails, each of the writes is repeated separately.
+    Each waiter is a call in progress, so the queue is as long as there are such calls.
     """
 
     def __init__(self, store: MetadataStore, writes_max: int) -> None:
@@ -40,7 +40,7 @@ class SharedWrites:
     async def put(self, table: str, write: Write) -> int:
         """Make one write; return the new version. Errors as of `MetadataStore.put`.
 
-        Cancelled, it may have been made, and the outcome for those it was made with is unknown.
+        If it is cancelled, it may have been applied, and the outcome of the writes in the same request is unknown.
         """
         mine = _Asked(write)
         self._asked.setdefault(table, []).append(mine)
@@ -58,7 +58,7 @@ class SharedWrites:
         return mine.version
 
     def _next(self, table: str) -> list[_Asked]:
-        """Take the next writes out of the queue: no two of one key."""
+        """Take the next writes out of the queue, at most one per key."""
         taken: dict[str, _Asked] = {}
         for asked in self._asked[table]:
             if len(taken) == self._writes_max:

@@ -1,4 +1,4 @@
-"""`MetadataStore`: tables of versioned values, the seam under all of the controller's records.
+"""`MetadataStore`: tables of versioned values, the interface under all of the controller's records.
 
 Implementations: `SegmentsMetadataStore` (table segments) and `MemoryMetadataStore`. Both pass one conformance suite.
 """
@@ -16,7 +16,7 @@ __all__ = ["VERSION_ABSENT", "VERSION_ANY", "MetadataStore", "Removal", "Row", "
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A stored value. `version` (>= 0) changes with every write of the key and never comes back."""
+    """A stored value. `version` (>= 0) changes with every write of the key and is never reused."""
 
     key: str
     value: bytes
@@ -25,7 +25,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Put `value` under `key` if its version is `version` (`VERSION_ANY`: whatever it is, `VERSION_ABSENT`: new)."""
+    """Put `value` under `key` if its version is `version` (`VERSION_ANY`: unconditionally, `VERSION_ABSENT`: new)."""
 
     key: str
     value: bytes
@@ -34,7 +34,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Remove `key` if its version is `version`; with `VERSION_ANY` a missing key is fine."""
+    """Remove `key` if its version is `version`; with `VERSION_ANY` a missing key is no error."""
 
     key: str
     version: int = VERSION_ANY
@@ -42,7 +42,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class RowPage:
-    """A page of a table. An empty page ends the iteration; otherwise go on from `token`."""
+    """A page of a table. An empty page ends the iteration; otherwise continue from `token`."""
 
     rows: Sequence[Row]
     token: bytes
@@ -56,12 +56,12 @@ class MetadataStore(Protocol):
     """
 
     async def create_table(self, table: str) -> bool:
-        """Create a table; return False when it was there already."""
+        """Create a table; return False if it exists."""
 
     async def drop_table(self, table: str, *, must_be_empty: bool = False) -> bool:
-        """Delete a table and its rows; return False when there was none.
+        """Delete a table and its rows; return False if it does not exist.
 
-        With `must_be_empty` a table that has rows is kept and `TableNotEmptyError` raised.
+        With `must_be_empty` a table that has rows is kept, and `TableNotEmptyError` is raised.
         """
 
     async def get(self, table: str, keys: Sequence[str]) -> Sequence[Row | None]:
@@ -70,15 +70,15 @@ class MetadataStore(Protocol):
     async def put(self, table: str, writes: Sequence[Write]) -> Sequence[int]:
         """Apply all writes or none; return the new versions in order. One request.
 
-        Raises `MetadataConflictError` when a version is not as expected.
+        Raises `MetadataConflictError` if a version is not as expected.
         """
 
     async def remove(self, table: str, removals: Sequence[Removal]) -> None:
         """Remove all keys or none. Raises `MetadataConflictError` as `put`."""
 
     async def rows(self, table: str, *, limit: int, token: bytes = b"") -> RowPage:
-        """Return about `limit` rows after `token` in an order of the store's choice.
+        """Return about `limit` rows after `token`, in an unspecified order.
 
-        Rows that stay are seen exactly once; rows written or removed meanwhile may be seen or not. Raises
-        `InvalidArgumentError` for a token that no page can have had.
+        Rows that persist are returned exactly once; rows written or removed meanwhile may be returned or not. Raises
+        `InvalidArgumentError` for a token that is not from a page.
         """

@@ -1,7 +1,7 @@
-"""`StreamTables`: the records of one life of a stream.
+"""`StreamTables`: the records of one incarnation of a stream.
 
-Reads cost what the controller internals specification, section 2 "Cost of operations", says; records that are needed
-together are read in one request.
+Reads cost as specified in the controller internals specification, section 2 "Cost of operations"; records that are
+needed together are read in one request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class StreamBirth:
-    """What is on record of a stream that is being created."""
+    """The records of a stream that is being created."""
 
     created_ms: int
     configuration: StreamConfig
@@ -53,7 +53,7 @@ class StreamBirth:
 
 @dataclass(frozen=True, slots=True)
 class CommitView:
-    """What a commit starts from: the stream's state, the batch that is being merged, the current epoch."""
+    """The initial state of a commit: the stream's state, the batch being merged, the current epoch."""
 
     state: Versioned[StateRecord]
     committing: Versioned[CommittingTransactions]
@@ -62,7 +62,7 @@ class CommitView:
 
 @dataclass(frozen=True, slots=True)
 class TruncationView:
-    """What a truncation starts from: the stream's state, and where it begins."""
+    """The initial state of a truncation: the stream's state, and its start."""
 
     state: Versioned[StateRecord]
     truncation: Versioned[TruncationRecord]
@@ -71,7 +71,7 @@ class TruncationView:
 class StreamTables(EpochTables):
     """All records of the stream `scope`/`stream` with id `stream_id`.
 
-    `NoSuchSegmentError` naming a table means that the stream was deleted, or never completely created.
+    `NoSuchSegmentError` for a table means that the stream was deleted, or never completely created.
     """
 
     def __repr__(self) -> str:
@@ -79,18 +79,18 @@ class StreamTables(EpochTables):
 
     @property
     def subject(self) -> Subject:
-        """What work on the stream is announced for."""
+        """The subject under which work on the stream is announced."""
         return Subject(SubjectKind.STREAM, self.scope, self.stream)
 
     @property
     def retention(self) -> RetentionTables:
-        """The stream cuts that are recorded of the stream."""
+        """The recorded stream cuts of the stream."""
         return RetentionTables(self.records, self.metadata)
 
-    # Birth and death.
+    # Creation and deletion.
 
     async def create_tables(self) -> None:
-        """Create the tables that every stream has; those that exist stay as they are."""
+        """Create the tables that every stream has; existing ones are not changed."""
         for table in (layout.epochs_with_transactions(*self.key), layout.commit_order(*self.key), self.metadata):
             await self.records.store.create_table(table)
 
@@ -121,7 +121,7 @@ class StreamTables(EpochTables):
         return True
 
     async def birth(self) -> StreamBirth | None:
-        """Return what is on record of the stream's creation; None when there are no records yet."""
+        """Return the records of the stream's creation; None if there are no records yet."""
         keys = [layout.CREATION_TIME, layout.CONFIGURATION, layout.STATE]
         creation_row, configuration_row, state_row = await self.records.get_rows(self.metadata, keys)
         creation = self.records.decoded(self.metadata, creation_row, CreationTime)
@@ -132,7 +132,7 @@ class StreamTables(EpochTables):
         return StreamBirth(creation.record.created_ms, configuration.record.configuration, state.record.state)
 
     async def drop_tables(self) -> None:
-        """Delete all tables of the stream. The metadata table goes last: it leads to the others."""
+        """Delete all tables of the stream. The metadata table goes last, since the others are found through it."""
         async for epoch in self.epochs_with_transactions():
             await self.records.store.drop_table(layout.transactions_in_epoch(*self.key, epoch))
         for table in (
@@ -184,8 +184,8 @@ class StreamTables(EpochTables):
     ) -> Versioned[StateRecord]:
         """Move to `state` from the one read as `of` (read now if not given); return it with its version.
 
-        A state that is there already is written again: whoever has read it before cannot move on from it any more.
-        Raises `MetadataConflictError` when the move is not allowed, or the state has changed since.
+        An unchanged state is rewritten, so that workflows that have read it before cannot move on from it.
+        Raises `MetadataConflictError` when the transition is not allowed, or the state has changed since.
         """
         current = of or await self.state()
         self._check_transition(current.record.state, state)
@@ -201,9 +201,9 @@ class StreamTables(EpochTables):
     # Truncation.
 
     async def beginning(self) -> tuple[StreamState, TruncationRecord, EpochRecord]:
-        """Read all that tells where the stream begins: state, truncation and the first epoch. 3 reads in one request.
+        """Read the records that determine the stream's start: state, truncation, first epoch. 3 reads in one request.
 
-        Raises `NoSuchStreamError` when one of them is missing.
+        Raises `NoSuchStreamError` if one of them is missing.
         """
         keys = [layout.STATE, layout.TRUNCATION, layout.epoch_key(0)]
         state_row, truncation_row, epoch_row = await self.records.get_rows(self.metadata, keys)
@@ -215,11 +215,11 @@ class StreamTables(EpochTables):
         return state.record.state, truncation.record, epoch.record
 
     async def truncation(self) -> Versioned[TruncationRecord]:
-        """Read where the stream begins. 1 read."""
+        """Read the start of the stream. 1 read."""
         return await self.need(layout.TRUNCATION, TruncationRecord)
 
     async def truncation_view(self) -> TruncationView:
-        """Read all that a truncation starts from. 2 reads in one request."""
+        """Read the initial state of a truncation. 2 reads in one request."""
         state_row, truncation_row = await self.records.get_rows(self.metadata, [layout.STATE, layout.TRUNCATION])
         state = self.records.decoded(self.metadata, state_row, StateRecord)
         truncation = self.records.decoded(self.metadata, truncation_row, TruncationRecord)
@@ -228,11 +228,10 @@ class StreamTables(EpochTables):
         return TruncationView(state, truncation)
 
     async def put_truncation(self, record: TruncationRecord, view: TruncationView) -> TruncationView:
-        """Write where the stream begins, and the state that goes with it, at the versions of `view`. 1 write.
+        """Write the start of the stream and the corresponding state, at the versions of `view`. 1 write.
 
-        A record that is being carried out begins a truncation, or goes on with it; another one ends it, the state is
-        ACTIVE then. Returns what is there then. Raises `MetadataConflictError` when the state does not allow it, or
-        something has changed.
+        A record with `is_updating` begins or continues a truncation; any other ends it, with state ACTIVE. Returns the
+        new view. Raises `MetadataConflictError` when the state does not allow it, or something has changed.
         """
         following = StreamState.TRUNCATING if record.is_updating else StreamState.ACTIVE
         self._check_transition(view.state.record.state, following)
@@ -246,7 +245,7 @@ class StreamTables(EpochTables):
     # Commits.
 
     async def commit_view(self) -> CommitView:
-        """Read all that a commit starts from. 3 reads in one request."""
+        """Read the initial state of a commit. 3 reads in one request."""
         keys = [layout.STATE, layout.COMMITTING_TRANSACTIONS, layout.CURRENT_EPOCH]
         state_row, committing_row, epoch_row = await self.records.get_rows(self.metadata, keys)
         state = self.records.decoded(self.metadata, state_row, StateRecord)
@@ -257,11 +256,10 @@ class StreamTables(EpochTables):
         return CommitView(state, committing, epoch.record)
 
     async def put_commit(self, batch: CommittingTransactions, view: CommitView) -> CommitView:
-        """Write the batch that is being merged, and the state that goes with it, at the versions of `view`. 1 write.
+        """Write the batch being merged and the corresponding state, at the versions of `view`. 1 write.
 
-        An empty batch ends a commit, the state is ACTIVE then; another one begins it, or goes on with it. A stream that
-        is being sealed stays so. Returns `view` as it is then. Raises `MetadataConflictError` when the state does not
-        allow it, or something has changed.
+        An empty batch ends a commit, with state ACTIVE; any other begins or continues it. State SEALING is kept.
+        Returns the new view. Raises `MetadataConflictError` when the state does not allow it, or something has changed.
         """
         rows: list[tuple[str, object, int]] = [(layout.COMMITTING_TRANSACTIONS, batch, view.committing.version)]
         state = view.state
@@ -282,9 +280,9 @@ class StreamTables(EpochTables):
         return await self.records.put(self.metadata, layout.COMMITTING_TRANSACTIONS, record, version=version)
 
     async def check_committing(self, version: int) -> None:
-        """Make sure that the record of the commit in progress is still at `version`. 1 read.
+        """Check that the record of the commit in progress is still at `version`. 1 read.
 
-        Raises `MetadataConflictError` when it is not: another controller has the commit now.
+        Raises `MetadataConflictError` if not: another controller has taken over the commit.
         """
         found = await self.need(layout.COMMITTING_TRANSACTIONS, CommittingTransactions)
         if found.version != version:
@@ -295,8 +293,8 @@ class StreamTables(EpochTables):
     ) -> tuple[int, Versioned[CommitCounter]]:
         """Take the next positions in the stream's commit order, one per transaction; return the first, and the counter.
 
-        1 write; 1 read unless `counter` is given as it is. Raises `MetadataConflictError` when other controllers were
-        faster `attempts_max` times.
+        1 write; 1 read unless the current `counter` is given. Raises `MetadataConflictError` after losing against other
+        controllers `attempts_max` times.
         """
         table = layout.commit_order(*self.key)
         found = counter
@@ -321,7 +319,7 @@ class StreamTables(EpochTables):
         raise AssertionError("attempts_max is positive")
 
     async def commit_positions(self) -> list[tuple[int, str]]:
-        """Return the positions that are taken and their transactions, in order."""
+        """Return the positions taken and their transactions, in order."""
         table = layout.commit_order(*self.key)
         result = []
         async for row in self.records.walk_rows(table):

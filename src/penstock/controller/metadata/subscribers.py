@@ -1,6 +1,6 @@
-"""The subscribers of a stream: reader groups that hold what they have not read.
+"""The subscribers of a stream: reader groups that hold back truncation of data that they have not read.
 
-The set and a subscriber's record are in the stream's metadata table and change together where both must.
+The set and a subscriber's record are in the stream's metadata table; changes of both are one write where necessary.
 Source: controller internals specification, section 10.
 """
 
@@ -29,15 +29,15 @@ async def _read(
 
 async def subscriber_names(tables: StreamTables) -> tuple[str, ...]:
     """Return the scoped names of the groups that subscribe to the stream, sorted. 2 reads in one request."""
-    await tables.state()  # A stream that is not completely created has no subscribers to tell of.
+    await tables.state()  # Raises if the stream is not completely created.
     found = await tables.records.get(tables.metadata, layout.SUBSCRIBER_SET, SubscriberSet)
     return () if found is None else found.record.subscribers
 
 
 async def published_cuts(tables: StreamTables) -> dict[str, dict[int, int]]:
-    """Return the cut of each subscriber, by its scoped name; an empty one has published none. 2 reads in 2 requests.
+    """Return the cut of each subscriber, by its scoped name; an empty cut was never published. 2 reads in 2 requests.
 
-    One that subscribes meanwhile may be left out.
+    A group that subscribes meanwhile may be missing.
     """
     everybody = await tables.records.get(tables.metadata, layout.SUBSCRIBER_SET, SubscriberSet)
     names = () if everybody is None else everybody.record.subscribers
@@ -66,7 +66,7 @@ async def put_subscriber(tables: StreamTables, subscriber: str, record: Subscrib
 async def add_subscriber(
     tables: StreamTables, subscriber: str, generation: int, now_ms: int, attempts_max: int
 ) -> None:
-    """Subscribe, or raise the generation of a subscriber; its cut stays, and so does a generation that is higher."""
+    """Subscribe, or raise a subscriber's generation; its cut and a higher generation are kept."""
     for attempt in range(attempts_max):
         everybody, found = await _read(tables, subscriber)
         names = everybody.record.subscribers
@@ -90,7 +90,7 @@ async def add_subscriber(
 
 
 async def remove_subscriber(tables: StreamTables, subscriber: str, generation: int, attempts_max: int) -> None:
-    """Unsubscribe; nothing happens when there is no such subscriber, or one of a higher generation."""
+    """Unsubscribe; does nothing if there is no such subscriber, or it has a higher generation."""
     for attempt in range(attempts_max):
         everybody, found = await _read(tables, subscriber)
         if found is not None and generation < found.record.generation:

@@ -1,10 +1,10 @@
-"""The history time index: which epoch was the current one at a time.
+"""The history time index: which epoch was current at a given time.
 
-A leaf has the times at which `INDEX_LEAF_EPOCHS` successive epochs began, a root the first times of `INDEX_ROOT_LEAVES`
-leaves: 32 million epochs, a year of a scale each second. A stream that lives longer has a second root, and so on.
+A leaf holds the times at which `INDEX_LEAF_EPOCHS` successive epochs began, a root the first times of
+`INDEX_ROOT_LEAVES` leaves: 32 million epochs, a year with one scale per second. A longer history has further roots.
 
-The index follows the history by whole chunks: with the entry that fills a chunk the times of its epochs are written, in
-the same request. Times since then are in the chunk that is being filled. Source: PDP-32.
+The index follows the history by whole chunks: the entry that fills a chunk is written together with the index times of
+the chunk's epochs. Later times are in the chunk being filled. Source: PDP-32.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class TimeIndex:
         return (await self._need(layout.epoch_key(epoch), EpochRecord)).created_ms
 
     async def rows_of_chunk(self, chunk: HistoryChunk) -> list[tuple[str, object, int]]:
-        """Return the nodes that a full chunk changes: key, node, version. 1 read, 2 when it begins a leaf.
+        """Return the nodes that a full chunk changes: key, node, version. 1 read, 2 if it begins a leaf.
 
-        What an early release, which had no index, left out of this leaf and of the root is read and added.
+        Times missing in this leaf and the root, because early releases had no index, are read and added.
         """
         leaf_key = layout.index_leaf_key(chunk.first_epoch)
         leaf = await self._records.get(self._table, leaf_key, TimeIndexNode)
@@ -59,7 +59,7 @@ class TimeIndex:
         return [(leaf_key, node, VERSION_ABSENT), await self._root_row(first_epoch)]
 
     async def _root_row(self, first_epoch: int) -> tuple[str, object, int]:
-        """Return the root with the first time of a new leaf."""
+        """Return the root with the first time of a new leaf added."""
         key = layout.index_root_key(first_epoch)
         root = await self._records.get(self._table, key, TimeIndexNode)
         times = b"" if root is None else root.record.times
@@ -69,10 +69,10 @@ class TimeIndex:
         return key, TimeIndexNode(times), VERSION_ABSENT if root is None else root.version
 
     async def epoch_at(self, current: EpochRecord, time_ms: int) -> int:
-        """Return the epoch that was the current one at a time; 0 for a time before the stream.
+        """Return the epoch that was current at a time; 0 for a time before the stream.
 
-        3 reads at most: the chunk that is being filled, root and leaf. Where an early release left no index the epochs
-        themselves are searched, the logarithm of their number of reads.
+        3 reads at most: the chunk being filled, root and leaf. Where the index of an early release is missing, the
+        epochs are searched by bisection, with a logarithmic number of reads.
         """
         if time_ms >= current.created_ms:
             return current.epoch
@@ -97,7 +97,7 @@ class TimeIndex:
         return await self._searched(low, high, time_ms)
 
     async def _searched(self, low: int, high: int, time_ms: int) -> int:
-        """Return the last epoch from `low` to `high` that did not begin after a time, `low` when all did."""
+        """Return the last epoch from `low` to `high` that began at or before a time; `low` if none did."""
         while low < high:
             middle = (low + high + 1) // 2
             if await self._begin_of(middle) <= time_ms:

@@ -17,14 +17,14 @@ _HALVES = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True, order=True)
 class TransactionId:
-    """The two halves as signed 64-bit numbers, as the wire carries them."""
+    """The two halves as signed 64-bit numbers, as in the wire protocol."""
 
     high: int
     low: int
 
     @classmethod
     def of(cls, epoch: int, counter: int) -> TransactionId:
-        """Return the id of the transaction that got number `counter` (96 bits at most) in `epoch`."""
+        """Return the id of the transaction with number `counter` (96 bits at most) in `epoch`."""
         return cls((epoch << 32) | (counter >> _LOW_BITS), counter & ((1 << _LOW_BITS) - 1))
 
     @property
@@ -35,13 +35,13 @@ class TransactionId:
     @property
     def text(self) -> str:
         """The id as a UUID: the key under which it is stored."""
-        # A dozen times for each transaction: by way of an object of the class UUID it takes five times as long.
+        # Called a dozen times per transaction: an object of the class UUID would take five times as long.
         digits = _HALVES.pack(self.high, self.low).hex()
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     @classmethod
     def from_text(cls, text: str) -> TransactionId:
-        """Read what `text` returned. Raises `ValueError`."""
+        """Decode the result of `text`. Raises `ValueError`."""
         raw = bytes.fromhex(text.replace("-", ""))
         if len(raw) != _HALVES.size:
             raise ValueError(f"{text!r} is no id of a transaction")

@@ -1,4 +1,4 @@
-"""`TransactionIndex`: which controller looks after which transaction."""
+"""`TransactionIndex`: which controller manages which transaction."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.controller.metadata.transaction_ids import TransactionId
 class TransactionIndex:
     """An entry per transaction that is not completed.
 
-    Entries are written before the transaction they announce and removed after it: a crash leaves an entry too many,
-    never one too few.
+    Entries are written before the transaction and removed after it: a crash can leave a superfluous entry, but never a
+    missing one.
     """
 
     def __init__(self, records: RecordStore) -> None:
@@ -23,7 +23,7 @@ class TransactionIndex:
     async def add_transaction(
         self, scope: str, stream: str, transaction: TransactionId, entry: TransactionIndexEntry
     ) -> None:
-        """Announce a transaction, or take one over."""
+        """Add a transaction's entry, or take one over."""
         (key,) = self.keys(scope, stream, [transaction])
         await self._records.put_with_others(layout.TRANSACTION_INDEX, key, entry)
 
@@ -33,7 +33,7 @@ class TransactionIndex:
         return [f"{scope}/{stream}/{transaction.text}" for transaction in transactions]
 
     async def remove_transactions(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
-        """Note that transactions are completed. Their ids are never used again, so a late duplicate does nothing."""
+        """Remove the entries of completed transactions. Ids are never reused, so a late duplicate does nothing."""
         if transactions:
             await self._records.remove(layout.TRANSACTION_INDEX, *self.keys(scope, stream, transactions))
 

@@ -1,4 +1,4 @@
-"""`TransactionNumbers`: numbers for transactions, unique over all controllers and their restarts."""
+"""`TransactionNumbers`: numbers for transactions, unique across all controllers and their restarts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock.model.segments import VERSION_ABSENT
 
 
 class TransactionNumbers:
-    """Hands out numbers from a range reserved with one versioned write. A range is never used again.
+    """Hands out numbers from a range reserved with one versioned write. A range is never reused.
 
-    After a lost reply the range may have been reserved for nobody: numbers are skipped, never repeated. `counter` is
-    the key of the counter, `range_count` how many are reserved at a time (None: `transaction_id_range`).
+    After a lost reply the range may be reserved and unused: numbers are skipped, never repeated. `counter` is the key
+    of the counter, `range_count` the size of a range (None: `transaction_id_range`).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class TransactionNumbers:
     async def next(self) -> int:
         """Return a number (1 or more) that was never returned before."""
         while self._next == self._end:
-            async with self._refresh:  # Those who wait here share the refresh of the first.
+            async with self._refresh:  # Concurrent callers share one refresh.
                 if self._next == self._end:
                     await self._reserve()
         number = self._next

@@ -1,4 +1,4 @@
-"""`TransactionTables`: the open transactions of one life of a stream."""
+"""`TransactionTables`: the open transactions of one incarnation of a stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.model.segments import VERSION_ABSENT
 class TransactionTables:
     """One table of transactions per epoch that has had any, and a table of those epochs.
 
-    An empty one of an earlier epoch goes when a later epoch gets its first transaction.
+    An empty table of an earlier epoch is dropped when a later epoch gets its first transaction.
     """
 
     def __init__(self, records: RecordStore, scope: str, stream: str, stream_id: str) -> None:
@@ -31,7 +31,7 @@ class TransactionTables:
         return layout.transactions_in_epoch(*self.key, epoch)
 
     async def transaction(self, transaction: TransactionId) -> Versioned[ActiveTransaction] | None:
-        """Read a transaction that is not completed; None when there is none of this id. 1 read."""
+        """Read a transaction that is not completed; None if there is none with this id. 1 read."""
         if transaction.epoch < 0:
             return None
         try:
@@ -42,7 +42,7 @@ class TransactionTables:
     async def transactions_of(
         self, epoch: int, transactions: Sequence[TransactionId]
     ) -> list[Versioned[ActiveTransaction] | None]:
-        """Read transactions of one epoch, in order; None for each that is not there. 1 request."""
+        """Read transactions of one epoch, in order; None for each missing one. 1 request."""
         table = self._table(epoch)
         try:
             rows = await self.records.get_rows(table, [transaction.text for transaction in transactions])
@@ -53,7 +53,7 @@ class TransactionTables:
     async def create_transaction(self, transaction: TransactionId, record: ActiveTransaction) -> int:
         """Write the record of a new transaction; return its version.
 
-        Raises `MetadataConflictError` if it exists, or if its epoch has ended and lost its table meanwhile.
+        Raises `MetadataConflictError` if it exists, or if its epoch has ended and its table was dropped meanwhile.
         """
         table = self._table(transaction.epoch)
         try:
@@ -66,10 +66,10 @@ class TransactionTables:
             raise MetadataConflictError(f"{self.name}: epoch {transaction.epoch} has just ended") from error
 
     async def _create_table(self, epoch: int) -> None:
-        """Create the table of an epoch that gets its first transaction; those of epochs that are finished go."""
+        """Create the table of an epoch that gets its first transaction; drop the empty tables of earlier epochs."""
         noted, record = layout.epochs_with_transactions(*self.key), EpochWithTransactions(epoch)
-        # Noted before the table exists: what is noted is found when the stream is deleted. And again behind: whoever
-        # has dropped the table in between finds another version, and leaves the note.
+        # Noted before the table exists, so that the deletion of the stream finds the table. Noted again afterwards: a
+        # controller that has dropped the table in between then sees another version, and keeps the note.
         await self.records.put(noted, str(epoch), record)
         await self.records.store.create_table(self._table(epoch))
         await self.records.put(noted, str(epoch), record)
@@ -80,7 +80,7 @@ class TransactionTables:
         ]
         for number, version in sorted(earlier):
             try:
-                # No transaction begins there any more; one that is about to begins anew.
+                # No transaction begins there any more; one that is just being created starts again in the new epoch.
                 await self.records.store.drop_table(self._table(number), must_be_empty=True)
                 await self.records.remove_version(noted, str(number), version)
             except (TableNotEmptyError, MetadataConflictError):
@@ -95,7 +95,7 @@ class TransactionTables:
             raise MetadataConflictError(f"{self.name}: transaction {transaction.text} is gone") from error
 
     async def remove_transactions(self, epoch: int, transactions: list[TransactionId]) -> None:
-        """Remove records of completed transactions; missing ones are fine."""
+        """Remove the records of completed transactions; missing ones are ignored."""
         try:
             await self.records.remove(self._table(epoch), *(transaction.text for transaction in transactions))
         except NoSuchSegmentError:
@@ -114,9 +114,9 @@ class TransactionTables:
     async def transactions_page(
         self, epoch: int, *, limit: int, token: bytes
     ) -> tuple[Sequence[tuple[TransactionId, ActiveTransaction]], bytes]:
-        """Return about `limit` transactions of an epoch that are not completed, and the token to go on from.
+        """Return about `limit` transactions of an epoch that are not completed, and the token to continue from.
 
-        None of them: there are no more. 1 request.
+        An empty page ends the listing. 1 request.
         """
         table = self._table(epoch)
         try:

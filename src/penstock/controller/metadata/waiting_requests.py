@@ -1,12 +1,12 @@
-"""`WaitingRequests`: whose turn it is on what several controllers, or several kinds of work, want at once.
+"""`WaitingRequests`: turns between controllers, and between kinds of work, that contend for the same subject.
 
-Who finds other work announced where it wants to begin its own puts its name in line: a row that every announcement
-reads anyway. From then on others that want to begin there stand back, until the name has come first and was used. What
-has begun goes on, whoever waits. The line decides about turns only: a name that is lost, late, doubled, or of somebody
-who never comes costs a turn, or the time of one, and nothing else.
+A request that is blocked by other announced work puts its controller in line, in a row that every announcement reads
+anyway. From then on new requests on that subject are refused until the place in line has come first and was used. Work
+already begun is not affected. The line only determines turns: a place that is lost, late, duplicated or abandoned costs
+a turn, or its timeout, and nothing else.
 
-Source: controller internals specification, section 12 (waiting request). ``docs/controller-ownership.md`` has what can
-happen, case by case.
+Source: controller internals specification, section 12 (waiting request). ``docs/controller-ownership.md`` covers the
+possible failures, case by case.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 from penstock.controller.metadata.pending_work import Lane, Subject, WaitingRequest
 from penstock.controller.peers import Peers
 
-#: The line of one bucket of subjects, in the order of coming.
+#: The line of one bucket of subjects, in order of arrival.
 Line = tuple[WaitingRequest, ...]
 
 
 @dataclass(slots=True)
 class _Place:
-    """This controller's name in a line.
+    """This controller's place in a line.
 
     Attributes:
-        ticket: tells it from any other one that this controller ever had there.
-        callers: those whose name it is. The first of them that begins uses it up.
-        seen_s: of requests whose turn it was while they could have begun: since when, by the loop's clock.
+        ticket: identifies the place among all that this controller ever had there.
+        callers: the callers that share it. The first of them that begins uses it up.
+        seen_s: for requests whose turn it was while they could have begun: since when, by the loop's clock.
     """
 
     ticket: str
@@ -37,9 +37,9 @@ class _Place:
 
 
 class WaitingRequests:
-    """Reads lines for one controller, and knows its places in them. Holds no more places than it has callers.
+    """Evaluates lines for one controller, and keeps its places in them. Has at most as many places as callers.
 
-    `turn_timeout_s`: who has not begun for so long after his turn had come is passed over.
+    `turn_timeout_s`: a request that has not begun this long after its turn came is skipped.
     """
 
     def __init__(self, peers: Peers, turn_timeout_s: float) -> None:
@@ -48,7 +48,7 @@ class WaitingRequests:
         self._places: dict[tuple[Subject, Lane], _Place] = {}
 
     def is_free(self, line: Line, subject: Subject, lane: Lane, owner: str, now_s: float) -> bool:
-        """Say whether `owner`, this controller, may begin work of a lane where nothing is announced now."""
+        """Say whether `owner`, this controller, may begin work of a lane where no work is announced now."""
         place = self._places.get((subject, lane))
         for request in line:
             if request.subject != subject.key or not self._is_alive(request, owner):
@@ -62,7 +62,7 @@ class WaitingRequests:
         return True
 
     def left(self, line: Line, subject: Subject, lane: Lane, owner: str, now_s: float) -> Line:
-        """Return what is left of the line when `owner` begins: without its name, who was passed over, and the dead."""
+        """Return the rest of the line when `owner` begins: without its own, skipped and dead requests."""
         place = self._places.get((subject, lane))
         seen_s = {} if place is None else place.seen_s
         return tuple(
@@ -74,17 +74,17 @@ class WaitingRequests:
         )
 
     def begun(self, subject: Subject, lane: Lane) -> None:
-        """Note that this controller has begun work of a lane: whoever else of it waits there has to come again."""
+        """Record that this controller has begun work of a lane: its other waiting callers need a new place."""
         self._places.pop((subject, lane), None)
 
     def place(self, subject: Subject, lane: Lane, caller: object, ticket: str) -> None:
-        """Note that the name with `ticket` is in line, and is that of `caller` and whoever waits there already."""
+        """Record that the place with `ticket` is in line, for `caller` and the callers that wait there already."""
         place = self._places.setdefault((subject, lane), _Place(ticket, set()))
         place.ticket = ticket
         place.callers.add(caller)
 
     def give_up(self, subject: Subject, lane: Lane, caller: object) -> str | None:
-        """Forget that `caller` waits; return the ticket of a place that nobody has any more."""
+        """Remove `caller` from its place; return the ticket of a place without callers."""
         place = self._places.get((subject, lane))
         if place is None or caller not in place.callers:
             return None
@@ -102,10 +102,10 @@ class WaitingRequests:
 
 
 def _is_same(request: WaitingRequest, lane: Lane, owner: str) -> bool:
-    """Say whether a name in line is good for work of a lane. Whoever commits merges what everybody has decided."""
+    """Say whether a place in line serves work of a lane. Any controller's commit merges all decided transactions."""
     return request.lane is lane and (lane is Lane.COMMIT or request.owner == owner)
 
 
 def has_change(line: Iterable[WaitingRequest], subject: Subject) -> bool:
-    """Say whether anybody waits to change a subject."""
+    """Say whether any request waits to change a subject."""
     return any(request.subject == subject.key and request.lane is Lane.CHANGE for request in line)
