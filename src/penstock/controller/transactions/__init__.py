@@ -1,1 +1,1 @@
-"""Transactions as clients see them: created, pinged, committed, aborted, or run out."""
+"""The life of transactions: create, ping, prepare, commit, abort, expire."""

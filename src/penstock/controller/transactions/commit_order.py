@@ -1,7 +1,7 @@
-"""`CommitOrder`: places in the commit order of streams, for many transactions with one write; and who waits in it.
+"""`CommitOrder`: reserves positions in the commit order of streams, many with one write; and knows who waits in it.
 
-What this controller knows of an order is complete as long as it alone takes places: each taking is on condition of
-the version of the stream's counter that it has written last. Once another controller has taken one, the order is read
+This controller's knowledge of an order is complete while it alone takes positions: each write is conditional on the
+version of the stream's counter that it wrote last. Once another controller has taken a position, the order is read
 again.
 """
 
@@ -25,12 +25,12 @@ _Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Waiting:
-    """A place in the order.
+    """A position in the order.
 
     Attributes:
-        transaction: whose place it is.
-        record: what this controller has written of the transaction, None if it has not.
-        is_deciding: whether the decision for which this controller has taken the place is on its way.
+        transaction: the transaction that has taken it.
+        record: the transaction's record as this controller wrote it; None if it has not.
+        is_deciding: whether the decision for which this controller took the position is in progress.
     """
 
     transaction: str
@@ -40,13 +40,13 @@ class Waiting:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one stream's order.
+    """The known state of one stream's order.
 
     Attributes:
-        counter: as it was written, or read, last.
-        is_complete: whether `waiting` has all places that were taken when `counter` was written.
-        waiting: places that are taken, by position; some of them may lead nowhere.
-        view: what the next commit starts from, if nothing has changed since.
+        counter: as last written or read.
+        is_complete: whether `waiting` has all positions that were taken when `counter` was written.
+        waiting: taken positions; some of them may be unused.
+        view: the initial state of the next commit, if nothing has changed since.
     """
 
     counter: Versioned[CommitCounter]
@@ -56,10 +56,10 @@ class _Known:
 
 
 class CommitOrder:
-    """Those who ask while a write of the same stream is under way share the next one, in the order of asking.
+    """Requests made while a write of the same stream is in progress share the next one, in the order of arrival.
 
-    So commits at the same moment do not conflict with each other, and a thousand of them cost ten writes. What is known
-    of `id_cache_entries_max` streams is kept, those that were asked for last.
+    So concurrent commits do not conflict with each other, and a thousand of them cost ten writes. Keeps the state of
+    the `id_cache_entries_max` most recently used streams.
     """
 
     def __init__(self, tasks: BackgroundTasks, removals: DeferredRemovals, settings: ControllerSettings) -> None:
@@ -69,12 +69,12 @@ class CommitOrder:
         self._asking: dict[_Key, list[tuple[str, asyncio.Future[int]]]] = {}
         self._orders: dict[_Key, _Known] = {}
 
-    # Places.
+    # Positions.
 
     async def take(self, tables: StreamTables, transaction: str) -> int:
-        """Take the next position of a stream for `transaction`, and return it. Cancelled, it may have been taken.
+        """Take the next position of a stream for `transaction`; return it. If cancelled, it may have been taken.
 
-        Raises what the write raised: `MetadataConflictError` when other controllers were faster again and again.
+        Raises the error of the write: `MetadataConflictError` after losing repeatedly against other controllers.
         """
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         asking = self._asking.get(tables.key)
@@ -133,33 +133,33 @@ class CommitOrder:
         if len(self._orders) > self._settings.id_cache_entries_max:
             del self._orders[next(iter(self._orders))]
 
-    # Who waits.
+    # Waiting transactions.
 
     def decided(self, tables: StreamTables, position: int, record: Versioned[ActiveTransaction]) -> None:
-        """Note that the transaction with this position is COMMITTING, as `record` says."""
+        """Record that the transaction at this position is COMMITTING, with its `record`."""
         known = self._orders.get(tables.key)
         if known is not None and position in known.waiting:
             known.waiting[position].record = record
             known.waiting[position].is_deciding = False
 
     def undecided(self, tables: StreamTables, position: int) -> None:
-        """Note that what was to be decided with this position is not, or nobody knows: who commits has to look."""
+        """Record that the decision for this position failed or is unknown: the next commit has to read the record."""
         known = self._orders.get(tables.key)
         if known is not None and position in known.waiting:
             known.waiting[position].is_deciding = False
 
     def view(self, tables: StreamTables) -> CommitView | None:
-        """Return what the next commit starts from, if it is known. It may be out of date, as its versions show."""
+        """Return the initial state of the next commit, if known. It may be out of date; its versions detect that."""
         known = self._orders.get(tables.key)
         return None if known is None else known.view
 
     def known(self, tables: StreamTables) -> dict[int, Waiting] | None:
-        """Return who waits, as far as nobody else has committed meanwhile; None if that is not known."""
+        """Return the waiting positions, valid unless another controller has committed since; None if not known."""
         known = self._orders.get(tables.key)
         return known.waiting if known is not None and known.is_complete else None
 
     async def waiting(self, tables: StreamTables) -> list[tuple[int, str]]:
-        """Read the positions that are taken, with their transactions, in order; not those that were left."""
+        """Read the taken positions, with their transactions, in order; without those being removed."""
         known = self._orders.get(tables.key)
         before = () if known is None else tuple(known.waiting)
         order = layout.commit_order(*tables.key)
@@ -168,9 +168,9 @@ class CommitOrder:
             for position, text in await tables.commit_positions()
             if not self._removals.has(order, str(position))
         ]
-        # Places that were taken meanwhile are there already: by this controller, as the order is still the same.
+        # Positions that this controller took meanwhile are in `waiting` already, since the order is still the same.
         if known is not None and self._orders.get(tables.key) is known:
-            # Others may have merged what was known before: its records are to be read again.
+            # Another controller may have merged earlier ones: their records must be read again.
             for position in before:
                 known.waiting.pop(position, None)
             known.waiting = {**{position: Waiting(text) for position, text in walked}, **known.waiting}
@@ -178,13 +178,13 @@ class CommitOrder:
         return walked
 
     def positions_of(self, tables: StreamTables, transactions: Iterable[str]) -> list[int]:
-        """Return the positions of transactions, as far as they are known."""
+        """Return the positions of transactions, as far as known."""
         known = self._orders.get(tables.key)
         wanted = set(transactions)
         return [] if known is None else [at for at, one in known.waiting.items() if one.transaction in wanted]
 
     def leave(self, tables: StreamTables, positions: Iterable[int]) -> None:
-        """Note that these places lead nowhere any more. Their rows go in a while."""
+        """Record that these positions are no longer used. Their rows are removed later."""
         left = list(positions)
         self._removals.add(layout.commit_order(*tables.key), (str(position) for position in left))
         known = self._orders.get(tables.key)
@@ -193,7 +193,7 @@ class CommitOrder:
                 known.waiting.pop(position, None)
 
     def ended(self, tables: StreamTables, view: CommitView | None) -> None:
-        """Note what the next commit starts from; None: it has to look."""
+        """Record the initial state of the next commit; None: it has to be read."""
         known = self._orders.get(tables.key)
         if known is not None:
             known.view = view

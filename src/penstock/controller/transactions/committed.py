@@ -1,4 +1,4 @@
-"""`CommittedTransactions`: transactions that were committed leave the tables of open ones, many at once."""
+"""`CommittedTransactions`: moves committed transactions out of the tables of open ones, in batches."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _Key = tuple[str, str, str]
 
 
 class CommittedTransactions:
-    """Moves rows that say COMMITTED to the completed transactions; one task per stream that has any.
+    """Moves rows with status COMMITTED to the completed transactions; one task per stream that has any.
 
-    The row says how its transaction ended as well as the completed one does, so there is no hurry: the first ones wait
-    `removal_delay_ms` for others, and `removal_rows_max` go at a time. The index entry goes last: a controller that
-    ends in between leaves the rest for who takes its transactions over.
+    The row holds the outcome as well as the completed one does, so there is no hurry: the first rows wait
+    `removal_delay_ms` for more, and `removal_rows_max` are moved at a time. The index entry is removed last: if the
+    controller dies in between, the rest is left to the one that takes over its transactions.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class CommittedTransactions:
         self._background = background
         self._settings = settings
         self._waiting: dict[_Key, dict[TransactionId, None]] = {}
-        #: Set for those that are to be moved at once.
+        #: Set for streams whose transactions are to be moved at once.
         self._hurry: dict[_Key, asyncio.Event] = {}
         self._moves: dict[_Key, asyncio.Task[None]] = {}
 
     def add(self, tables: TransactionTables, transactions: Iterable[TransactionId]) -> None:
-        """Move transactions that are COMMITTED, or gone, in a while."""
+        """Move transactions that are COMMITTED, or removed already, after a delay."""
         added = dict.fromkeys(transactions)
         if not added:
             return
@@ -57,7 +57,7 @@ class CommittedTransactions:
         )
 
     async def moved(self, scope: str, stream: str) -> None:
-        """Have those of a stream that this controller has committed moved at once, and wait until they are."""
+        """Move the transactions of a stream that this controller has committed at once, and wait until done."""
         for key, task in list(self._moves.items()):
             if key[:2] == (scope, stream):
                 self._hurry[key].set()

@@ -1,6 +1,6 @@
-"""`Creations`: transactions that are being made at this controller, for those who must not overtake them.
+"""`Creations`: the creations of transactions in progress at this controller, so that a seal can wait for them.
 
-What a creation has found of its stream last is where the next one begins, without a look.
+The state of a stream found at the end of a creation is the initial state of the next one, without a read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.model.policies import StreamConfig
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """What a creation has to know of its stream; `stream_id` tells its lives apart."""
+    """The state of a stream that a creation depends on; `stream_id` identifies its incarnation."""
 
     stream_id: str
     state: StreamState
@@ -24,7 +24,7 @@ class StreamView:
     configuration: StreamConfig
 
 class Creations:
-    """Creations under way by stream, and what was found of `views_max` streams."""
+    """Creations in progress by stream, and the last known state of `views_max` streams."""
 
     def __init__(self, views_max: int) -> None:
         self._ongoing: dict[str, set[asyncio.Future[None]]] = {}
@@ -32,12 +32,12 @@ class Creations:
         self._views_max = views_max
 
     def view(self, stream: str, stream_id: str) -> StreamView | None:
-        """Return what was found of a stream last; it may have changed since, so it is to be compared at the end."""
+        """Return the last known state of a stream. It may be outdated, so compare it at the end of the creation."""
         found = self._views.get(stream)
         return found if found is not None and found.stream_id == stream_id else None
 
     def found(self, stream: str, view: StreamView | None) -> None:
-        """Note what was found of a stream, None: nothing that would still be so."""
+        """Record the state of a stream; None: the last known state is no longer valid."""
         self._views.pop(stream, None)
         if view is not None:
             self._views[stream] = view
@@ -59,7 +59,7 @@ class Creations:
                 self._ongoing.pop(stream, None)
 
     async def ended(self, stream: str) -> None:
-        """Wait for the creations that are under way on a stream now. Those that begin later see its state."""
+        """Wait for the creations in progress on a stream. Those that begin later see its new state."""
         self.found(stream, None)
         if ongoing := set(self._ongoing.get(stream, ())):
             await asyncio.wait(ongoing)

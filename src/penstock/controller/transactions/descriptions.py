@@ -1,6 +1,6 @@
-"""`TransactionDescriptions`: what is known of transactions: their state, age, lease, and why they were aborted.
+"""`TransactionDescriptions`: the state, age and lease of transactions, and why they were aborted.
 
-Penstock's own: Pravega's controllers tell the state of one transaction by its id, and which ended lately.
+Specific to Penstock: Pravega's controllers return the state of one transaction by id, and recently completed ones.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from penstock.model.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """What is known of a transaction now. Times are milliseconds, negative ones are over.
+    """The present state of a transaction. Times are in milliseconds; negative ones are overdue.
 
     Attributes:
         id: its id.
-        status: UNKNOWN if there is none, or it ended too long ago; then nothing else is known.
-        age_ms: since it began; of a COMMITTED or ABORTED one since its end.
-        lease_ms: its lease as asked for last; of what has ended 0, as all that follows.
-        lease_left_ms: of an OPEN one: until it is aborted, unless it is renewed; of a prepared one until it is aborted.
-        lifetime_left_ms: of an OPEN one: no lease goes further than this.
-        writer_id: as its commit gave it, or "".
-        abort_reason: of an ABORTING or ABORTED one.
-        is_prepared: it is OPEN, takes no more events, and waits for its decision.
+        status: UNKNOWN if it does not exist, or ended too long ago; then all other fields have defaults.
+        age_ms: time since it began; for COMMITTED or ABORTED since its end.
+        lease_ms: the last requested lease; after the end of the transaction 0, like the next two.
+        lease_left_ms: OPEN: time until it is aborted unless the lease is renewed; prepared: until it is aborted.
+        lifetime_left_ms: OPEN: no lease may extend beyond this.
+        writer_id: as given with its commit, or "".
+        abort_reason: for ABORTING or ABORTED.
+        is_prepared: it is OPEN, accepts no more events, and waits for its decision.
     """
 
     id: TransactionId
@@ -46,7 +46,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class DescriptionPage:
-    """A page of transactions. An empty one ends the listing; otherwise go on from `token`."""
+    """A page of transactions. An empty one ends the listing; otherwise continue from `token`."""
 
     transactions: Sequence[TransactionDescription]
     token: str
@@ -59,13 +59,13 @@ class TransactionDescriptions:
         self._context = context
 
     async def one(self, scope: str, stream: str, transaction: TransactionId) -> TransactionDescription:
-        """Return what is known of a transaction. Raises `NoSuchStreamError`."""
+        """Return the present state of a transaction. Raises `NoSuchStreamError`."""
 
         async def read(tables: StreamTables) -> TransactionDescription:
             found = await tables.transaction(transaction)
             now_ms = self._context.runtime.wall_clock_ms()
             if found is not None and found.record.status is TransactionStatus.COMMITTED:
-                # It has ended this moment, and is on its way to the completed ones.
+                # It was just committed, and is about to be moved to the completed ones.
                 return TransactionDescription(transaction, TransactionStatus.COMMITTED)
             if found is not None:
                 return self._described(transaction, found.record, now_ms)
@@ -79,10 +79,10 @@ class TransactionDescriptions:
         return await self._context.catalog.on_stream(scope, stream, read)
 
     async def open(self, scope: str, stream: str, token: str = "") -> DescriptionPage:
-        """Return transactions of a stream that have not ended, by epoch, at most the number set for pages.
+        """Return transactions of a stream that have not ended, by epoch, up to the page limit.
 
-        `token`: of the page before, '' for the first one. What begins or ends meanwhile may be listed or not. Costs a
-        request for each epoch that has some. Raises `NoSuchStreamError`, `InvalidArgumentError` for another token.
+        `token`: of the previous page, '' for the first one. Transactions that begin or end meanwhile may be listed or
+        not. 1 request per epoch with transactions. Raises `NoSuchStreamError`, `InvalidArgumentError` for a bad token.
         """
         first_epoch, after = _read_token(token)
 

@@ -1,4 +1,4 @@
-"""`LeaseTimers`: when each open transaction runs out of time, by this controller's own clock."""
+"""`LeaseTimers`: the lease timers of open transactions, by this controller's own clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.runtime.observed_time import ObservedTime
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """Names a transaction of a stream."""
+    """Identifies a transaction of a stream."""
 
     scope: str
     stream: str
@@ -35,9 +35,9 @@ class _Armed:
 class LeaseTimers:
     """One timer per transaction; `on_expiry(transaction, version)` is called once when it fires.
 
-    `version` is the record version that the timer was armed with: a later ping, here or at another controller, has
-    changed it, and the timer means nothing any more. At most `count_max` timers. Time in which this process could not
-    receive pings does not count.
+    `version` is the record version that the timer was armed with: a later ping, here or at another controller, changes
+    it, and the timer is then obsolete. At most `count_max` timers. Time in which this process could not receive pings
+    does not count.
     """
 
     def __init__(self, on_expiry: Callable[[OpenTransaction, int], None], count_max: int) -> None:
@@ -45,7 +45,7 @@ class LeaseTimers:
         self._count_max = count_max
         self._time = ObservedTime()
         self._timers: dict[OpenTransaction, _Armed] = {}
-        #: When pings arrived that have no answer yet, or failed; the newest `count_max`.
+        #: Arrival times of pings that are unanswered, or failed; the newest `count_max`.
         self._pings: dict[OpenTransaction, float] = {}
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class LeaseTimers:
     def arm(
         self, transaction: OpenTransaction, version: int, delay_ms: int, record: ActiveTransaction | None = None
     ) -> None:
-        """Fire after `delay_ms`, in place of an earlier timer of this transaction. `record` is what `version` has."""
+        """Fire after `delay_ms`, replacing an earlier timer of this transaction. `record`: the record at `version`."""
         self._cancel(transaction)
         self._time.start()
         now_s, delay_s = self._time.now_s(), max(0, delay_ms) / 1000
@@ -68,41 +68,41 @@ class LeaseTimers:
         self._timers[transaction] = _Armed(handle, version, now_s, now_s + delay_s, found)
 
     def known(self, transaction: OpenTransaction) -> Versioned[ActiveTransaction] | None:
-        """Return the record that a timer was armed with; it may have been written since, elsewhere."""
+        """Return the record that a timer was armed with; another controller may have changed it since."""
         armed = self._timers.get(transaction)
         return None if armed is None else armed.found
 
     def elapsed_ms(self, transaction: OpenTransaction, version: int) -> int | None:
-        """Return how long this controller has known a version of a record; None when it has no timer for it."""
+        """Return how long this controller has known a version of a record; None if it has no timer for it."""
         armed = self._timers.get(transaction)
         if armed is None or armed.version != version:
             return None
         return round(1000 * (self._time.now_s() - armed.since_s))
 
     def ping_arrived(self, transaction: OpenTransaction) -> None:
-        """Note that a ping has arrived. It shows that the client is alive, even if the ping cannot be stored."""
+        """Record the arrival of a ping. It shows that the client is alive, even if the ping cannot be stored."""
         self._pings.pop(transaction, None)
         self._pings[transaction] = self._time.now_s()
         if len(self._pings) > self._count_max:
             del self._pings[next(iter(self._pings))]
 
     def ping_answered(self, transaction: OpenTransaction) -> None:
-        """Forget the ping that was noted: its effect is on record, or it has none."""
+        """Remove the noted ping: its effect is stored, or it has none."""
         self._pings.pop(transaction, None)
 
     def since_ping_ms(self, transaction: OpenTransaction) -> int | None:
-        """Return the time since a ping arrived that was not answered; None: there is no such ping."""
+        """Return the time since the arrival of an unanswered ping; None if there is none."""
         arrived_s = self._pings.get(transaction)
         return None if arrived_s is None else round(1000 * (self._time.now_s() - arrived_s))
 
     def disarm(self, transaction: OpenTransaction) -> None:
-        """Forget the timer of a transaction, if there is one."""
+        """Remove the timer of a transaction, if there is one."""
         self._pings.pop(transaction, None)
         self._cancel(transaction)
         self._stop_if_empty()
 
     def clear(self) -> None:
-        """Forget all timers."""
+        """Remove all timers."""
         for transaction in list(self._timers):
             self._cancel(transaction)
         self._pings.clear()
@@ -121,7 +121,7 @@ class LeaseTimers:
         armed = self._timers[transaction]
         left_s = armed.end_s - self._time.now_s()
         if left_s > _ROUNDING_S:
-            # The process was suspended meanwhile: pings that were sent to it still wait to be received.
+            # The process was suspended meanwhile: pings sent to it may still be unread.
             armed.handle = asyncio.get_running_loop().call_later(left_s, self._due, transaction)
             return
         del self._timers[transaction]

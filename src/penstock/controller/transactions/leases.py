@@ -1,8 +1,8 @@
-"""How much is left of a transaction's lease and lifetime. Pure.
+"""The remaining lease and lifetime of a transaction. Pure functions.
 
 The times of a record are by the wall clock of the controller that wrote it. Only differences between times of one
-record are used: they are right whatever that clock shows. How long ago a record was written is measured by the own
-clock of each controller, from the moment at which it first saw that version of the record.
+record are used: they are correct whatever that clock shows. The time since a record was written is measured by each
+controller's own clock, from the moment at which it first saw that version of the record.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def written_ms(record: ActiveTransaction) -> int:
 def elapsed_at_first_sight_ms(record: ActiveTransaction, now_ms: int, lease_slack_ms: int) -> int:
     """Estimate how long ago another controller wrote a record, from `now_ms` by this controller's wall clock.
 
-    The clocks may differ by hours. An open transaction is not older than its lease with the slack, and not younger than
-    nothing, so the estimate is wrong by no more than that.
+    The clocks may differ by hours. The record of an open transaction is not older than its lease with the slack, and
+    not from the future, which bounds the error of the estimate.
     """
     return min(max(now_ms - written_ms(record), 0), record.lease_ms + lease_slack_ms)
 
 
 def lifetime_left_ms(record: ActiveTransaction, elapsed_ms: int) -> int:
-    """Return how far a lease may go that is asked for now, `elapsed_ms` after the record was written."""
+    """Return the maximum lease that may be requested `elapsed_ms` after the record was written."""
     return record.execution_expiry_ms - written_ms(record) - elapsed_ms
 
 

@@ -1,7 +1,7 @@
-"""`Transactions`: the calls about transactions, without a protocol around them.
+"""`Transactions`: the calls for transactions, independent of the protocol.
 
-A decision (commit or abort) is durable when it is answered; the work that follows is `TransactionWork`'s. What changes
-something runs in a task of its own: a client that goes away in the midst of a call leaves nothing half done.
+A decision (commit or abort) is durable when it is answered; `TransactionWork` does the work that follows. Changes run
+in a task of their own, so that a client that disconnects during a call leaves nothing half done.
 
 Source: controller API specification, section 9.14; controller internals specification, sections 6.1 to 6.7.
 """
@@ -47,7 +47,7 @@ from penstock.model.policies import Scaling, ScalingKind
 
 _logger = logging.getLogger(__name__)
 
-#: A transaction's segments report no load.
+#: Segments of transactions report no load.
 _NO_SCALING = Scaling(ScalingKind.FIXED)
 
 
@@ -65,18 +65,18 @@ class PingResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CreatedTransaction:
-    """A new transaction and the epoch whose segments it has segments beside."""
+    """A new transaction, and the epoch to whose segments its segments belong."""
 
     id: TransactionId
     epoch: EpochRecord
 
 
 class Transactions:
-    """Transactions of all streams, as far as this controller looks after them.
+    """Transactions of all streams, as far as this controller manages them.
 
     Attributes:
-        work: what follows from decisions and from leases that end.
-        descriptions: what is known of transactions.
+        work: the work after decisions and ends of leases.
+        descriptions: the present state of transactions.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Transactions:
         self.descriptions: TransactionDescriptions = TransactionDescriptions(context)
 
     def stop(self) -> None:
-        """Forget all timers; pings are answered DISCONNECTED from now on. Transactions stay as they are."""
+        """Remove all timers; pings are answered DISCONNECTED from now on. Transactions are not changed."""
         self.work.stop()
 
     @property
@@ -104,7 +104,7 @@ class Transactions:
         return len(self.work.timers)
 
     def now_ms(self) -> int:
-        """Return the time of this controller's wall clock, which records have, in milliseconds."""
+        """Return this controller's wall clock time, as used in records, in milliseconds."""
         return self._context.runtime.wall_clock_ms()
 
     # Calls.
@@ -113,7 +113,7 @@ class Transactions:
         """Begin a transaction with a lease in milliseconds.
 
         Raises `InvalidArgumentError` for a lease out of bounds, `NoSuchStreamError`, `StreamSealedError`,
-        `ControllerUnavailableError` when this controller looks after too many already.
+        `ControllerUnavailableError` when this controller manages too many already.
         """
         if lease_ms < self._settings.lease_ms_min:
             raise InvalidArgumentError(f"lease value too small, min value is {self._settings.lease_ms_min}")
@@ -150,18 +150,18 @@ class Transactions:
                 tables.scope, tables.stream, transaction, TransactionIndexEntry(self._context.host, now_ms)
             )
             opened = OpenTransaction(tables.scope, tables.stream, transaction)
-            # Whatever happens to this call from here on, the timer cleans up.
+            # If this call fails from here on, the timer cleans up.
             self.work.timers.arm(opened, VERSION_UNKNOWN, lease_ms + self._settings.lease_slack_ms)
             try:
                 version = await tables.create_transaction(transaction, record)
             except MetadataConflictError:
                 self.work.timers.disarm(opened)
                 creations.found(tables.name, None)
-                continue  # The epoch has just ended. Or somebody has this number, who cannot: take another one.
+                continue  # The epoch has just ended, or, which cannot happen, the number is in use: take another one.
             self.work.timers.arm(opened, version, lease_ms + self._settings.lease_slack_ms, record)
             try:
                 await self._create_segments(tables, transaction, epoch, view.configuration.rollover_bytes)
-                # A seal may have begun since, here or at another controller, and even a deletion: if it has aborted the
+                # A seal, or even a deletion, may have begun since, here or at another controller: if it has aborted the
                 # transaction, the state shows it.
                 found = await self._look(tables)
                 await self._check_lease(tables, transaction, lease_ms, begun_s)
@@ -172,7 +172,7 @@ class Transactions:
             creations.found(tables.name, found)
             if _is_as_good(view, found):
                 return CreatedTransaction(transaction, epoch)
-            # Its epoch has ended, and with it its table may go; nobody knows of it yet.
+            # Its epoch has ended, and its table may be dropped; no client knows the transaction yet.
             self.work.discard(tables, transaction, epoch)
         raise MetadataConflictError(f"stream {tables.name}: no transaction could be created; try again")
 
@@ -185,7 +185,7 @@ class Transactions:
     async def _create_segments(
         self, tables: StreamTables, transaction: TransactionId, epoch: EpochRecord, rollover_bytes: int
     ) -> None:
-        # All of them end, whatever becomes of one: none is to be made after they were cleared away.
+        # All requests end even if one fails: none may create a segment after the segments were cleaned up.
         await all_ended(
             [
                 self._context.segments.create(
@@ -202,7 +202,7 @@ class Transactions:
     async def _check_lease(
         self, tables: StreamTables, transaction: TransactionId, lease_ms: int, begun_s: float
     ) -> None:
-        """Raise `ControllerUnavailableError` if the end of its lease has aborted a transaction while it was made."""
+        """Raise `ControllerUnavailableError` if a transaction's lease ended, and aborted it, during its creation."""
         if (asyncio.get_running_loop().time() - begun_s) * 1000 < lease_ms:
             return
         found = await tables.transaction(transaction)
@@ -212,14 +212,14 @@ class Transactions:
             )
 
     async def ping(self, scope: str, stream: str, transaction: TransactionId, lease_ms: int) -> PingResult:
-        """Extend a transaction's lease to `lease_ms` from now; this controller looks after it from then on."""
+        """Extend a transaction's lease to `lease_ms` from now; this controller manages it from then on."""
         if not self.work.is_running:
             return PingResult.DISCONNECTED
         if lease_ms < 0:
             raise InvalidArgumentError(f"lease of {lease_ms} ms: use 0 or more")
         opened = OpenTransaction(scope, stream, transaction)
         self.work.timers.ping_arrived(opened)
-        # Not in case of an error: the client is alive, and the end of the lease must not be decided against it.
+        # Not after an error: the client is alive, and the end of the lease must not be decided against it.
         result = await self._context.catalog.on_stream(
             scope, stream, lambda tables: self._ping(tables, transaction, lease_ms)
         )
@@ -239,7 +239,7 @@ class Transactions:
             if lease_ms > self._settings.lease_ms_max:
                 return PingResult.LEASE_TOO_LARGE
             if found.record.is_prepared:
-                return PingResult.OK  # Its limit holds, whoever else still takes it for open.
+                return PingResult.OK  # Its limit applies, even if other clients still consider it open.
             opened = OpenTransaction(tables.scope, tables.stream, transaction)
             now_ms = self._context.runtime.wall_clock_ms()
             left_ms = self.work.lifetime_left_ms(opened, found, now_ms)
@@ -263,10 +263,10 @@ class Transactions:
     async def prepare(
         self, scope: str, stream: str, transaction: TransactionId, limit_ms: int
     ) -> TransactionStatus | ActiveTransaction:
-        """Have an open transaction take no more events, and wait `limit_ms` from now for its decision.
+        """Stop an open transaction from accepting events, and keep it for `limit_ms` from now until its decision.
 
-        Returns its record once it is prepared, otherwise what it is. Prepared again it may wait for longer, never for
-        less. Raises `InvalidArgumentError` for a limit out of bounds, `NoSuchStreamError`.
+        Returns its record once it is prepared, otherwise its status. Preparing it again may extend the limit, never
+        reduce it. Raises `InvalidArgumentError` for a limit out of bounds, `NoSuchStreamError`.
         """
         limit_ms_max = self._settings.prepared_limit_s_max * 1000
         if not 0 < limit_ms <= limit_ms_max:
@@ -295,7 +295,7 @@ class Transactions:
         """Decide to commit, durably; merging follows in the background.
 
         Returns the status after the decision: COMMITTING or COMMITTED is success, ABORTING or ABORTED means that it
-        was decided otherwise before, UNKNOWN that there is no such transaction.
+        was decided otherwise before, UNKNOWN that the transaction does not exist.
         """
 
         async def decide(tables: StreamTables) -> TransactionStatus:
@@ -321,7 +321,7 @@ class Transactions:
         return await self._runner.bounded(f"commit of {transaction.text} on {scope}/{stream}", run)
 
     async def abort(self, scope: str, stream: str, transaction: TransactionId) -> TransactionStatus:
-        """Decide to abort, durably; deleting follows in the background. Returns the status after the decision."""
+        """Decide to abort, durably; deletion follows in the background. Returns the status after the decision."""
 
         async def decide(tables: StreamTables) -> TransactionStatus:
             status = await decide_abort(self._context, tables, transaction)
@@ -338,7 +338,7 @@ class Transactions:
         return await self._runner.bounded(f"abort of {transaction.text} on {scope}/{stream}", run)
 
     async def status(self, scope: str, stream: str, transaction: TransactionId) -> TransactionStatus:
-        """Return a transaction's status, UNKNOWN if there is none or it was completed too long ago."""
+        """Return a transaction's status, UNKNOWN if it does not exist or was completed too long ago."""
 
 
         async def read(tables: StreamTables) -> TransactionStatus:
@@ -357,7 +357,7 @@ class Transactions:
 
 
 def _is_as_good(begun: StreamView, found: StreamView) -> bool:
-    """Say whether a transaction that began by one view is as it would be by what was found at its end."""
+    """Say whether a transaction begun with one view is still correct with the view found at its end."""
     return (
         begun.current.reference_epoch == found.current.reference_epoch
         and begun.configuration.rollover_bytes == found.configuration.rollover_bytes

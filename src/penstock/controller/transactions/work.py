@@ -1,4 +1,4 @@
-"""`TransactionWork`: what follows from decisions about transactions, and from leases that end.
+"""`TransactionWork`: the work that follows decisions about transactions and ends of leases.
 
 All of it runs in the background, serially per stream, and is repeated until it is done.
 Source: controller internals specification, sections 6.5 to 6.7 and 13.
@@ -45,7 +45,7 @@ VERSION_UNKNOWN = -1
 
 
 class TransactionWork:
-    """Merges, aborts, ends leases, and takes over what an earlier controller looked after.
+    """Merges, aborts, ends leases, and takes over the transactions of earlier controllers.
 
     Attributes:
         timers: the leases of open transactions.
@@ -64,28 +64,28 @@ class TransactionWork:
         self._lease_ends = StreamQueue("end of leases", background, settings, self._end_leases)
         self._inherited = StreamQueue("take-over of transactions", background, settings, self._take_over)
         self._inheritance: asyncio.Task[None] | None = None
-        #: Transactions that went with a batch before they were posted; the newest.
+        #: Transactions that were merged with a batch before they were posted; the newest.
         self._merged: dict[OpenTransaction, None] = {}
 
     def stop(self) -> None:
-        """Forget all timers. Transactions stay as they are."""
+        """Remove all timers. Transactions are not changed."""
         self.is_running = False
         self.timers.clear()
 
     # Commits.
 
     def post_commit(self, opened: OpenTransaction) -> None:
-        """See to it that a COMMITTING transaction gets merged, with all others of its stream, and leaves the index."""
+        """Start merging a COMMITTING transaction, with all others of its stream, and removing it from the index."""
         if opened in self._merged:
             del self._merged[opened]
             return
         self._commits.post(opened.scope, opened.stream, opened.transaction)
 
     async def _commit(self, scope: str, stream: str, transactions: list[TransactionId]) -> Collection[TransactionId]:
-        """Merge some of the stream's transactions; return them, or those given when there is none left.
+        """Merge some of the stream's transactions; return them, or those given when there are none left.
 
-        They were decided before they were posted. The stream's lock is given back after some batches: whoever waits for
-        it has its turn, however many commits there are.
+        They were decided before they were posted. The stream's lock is released after some batches, so that other
+        waiters get their turn however many commits there are.
         """
         merged: Collection[TransactionId] = ()
         subject = Subject(SubjectKind.STREAM, scope, stream)
@@ -102,11 +102,11 @@ class TransactionWork:
             if announcements.is_unfinished(subject):
                 await self._registry.finish(subject)
         except WorkElsewhereError:
-            # Before more of what others do begins, this has its turn.
+            # Take a place in line, to begin before later work of other controllers.
             await announcements.stand_in_line(subject, Lane.COMMIT, self._commits, self._context.new_id())
             raise
         except PERMANENT_ERRORS:
-            # Given up as any other announced work is; the decisions stay.
+            # Given up like other announced work; the decisions remain.
             await announcements.leave_line(subject, Lane.COMMIT, self._commits)
             is_finished = await self._registry.finish(subject)
             if is_finished is None:
@@ -126,19 +126,19 @@ class TransactionWork:
         try:
             announced = await self._context.begin(tables.subject, order, tables.stream_id)
         except WorkElsewhereError:
-            # What was begun before comes first: a commit cannot start in another workflow's state.
+            # Work begun earlier comes first: a commit cannot start in another workflow's state.
             await self._registry.finish(tables.subject)
             announced = await self._context.begin(tables.subject, order, tables.stream_id)
         merged = await commit_batches(self._context, tables, announced)
         if not merged:
-            # Others have merged them, or they have left no more than a trace.
+            # Another controller has merged them, or only remainders are left.
             self._context.committed.add(tables, posted)
         return merged
 
     # Aborts.
 
     def post_abort(self, opened: OpenTransaction) -> None:
-        """See to it that an ABORTING transaction's segments get deleted."""
+        """Start the deletion of an ABORTING transaction's segments."""
         self._aborts.post(opened.scope, opened.stream, opened.transaction)
 
     async def _abort(self, scope: str, stream: str, transactions: list[TransactionId]) -> Collection[TransactionId]:
@@ -158,9 +158,9 @@ class TransactionWork:
         await self._context.index.remove_transactions(scope, stream, [transaction])
 
     def discard(self, tables: StreamTables, transaction: TransactionId, epoch: EpochRecord) -> None:
-        """Clear away a transaction whose creation failed, in the background; the stream may be gone meanwhile.
+        """Clean up a transaction whose creation failed, in the background; the stream may be deleted meanwhile.
 
-        Nobody knows its id, so nobody can have committed it.
+        No client knows its id, so it cannot have been committed.
         """
 
         async def clear() -> None:
@@ -169,7 +169,7 @@ class TransactionWork:
                     await abort(self._context, tables, transaction)
             except (NoSuchStreamError, NoSuchSegmentError):
                 _logger.info("stream %s was deleted while transaction %s was made", tables.name, transaction.text)
-            # Whoever aborted it before has not seen the segments that were made since.
+            # An earlier abort has not seen the segments created since.
             await delete_segments_of_epoch(self._context, tables.scope, tables.stream, transaction, epoch)
             await self._context.index.remove_transactions(tables.scope, tables.stream, [transaction])
 
@@ -199,7 +199,7 @@ class TransactionWork:
     async def _abort_if_expired(self, tables: StreamTables, opened: OpenTransaction, version: int) -> None:
         """Abort a transaction whose record has not changed since `version`; otherwise act on its present record.
 
-        A call here whose reply was lost may have changed it, so a changed record is never just left alone.
+        A call here whose reply was lost may have changed it, so a changed record is never ignored.
         """
         found = await tables.transaction(opened.transaction)
         if found is None:
@@ -217,7 +217,7 @@ class TransactionWork:
                 if self.is_running:
                     self.timers.arm(opened, found.version, remaining_ms, found.record)
                 return
-            # A conflict here means a ping at this moment: the work is repeated.
+            # A conflict here means a concurrent ping: the work is repeated.
             await decide_abort(
                 self._context, tables, opened.transaction, at_version=found.version, reason=AbortReason.LEASE_ENDED
             )
@@ -228,7 +228,7 @@ class TransactionWork:
     def _remaining_ms(self, opened: OpenTransaction, found: Versioned[ActiveTransaction], version: int) -> int:
         """Return how long a transaction must be left open after its timer, armed with `version`, has fired.
 
-        No wall clock has a say: the record may be another controller's, whose clock differs from this one's.
+        No wall clock is used: the record may be another controller's, whose clock differs from this one's.
         """
         record, slack_ms = found.record, self._context.settings.lease_slack_ms
         if found.version != version:
@@ -236,20 +236,20 @@ class TransactionWork:
         since_ping_ms = self.timers.since_ping_ms(opened)
         if since_ping_ms is None or record.is_prepared:
             return 0
-        # A ping has arrived that could not be stored, as while the store of the record was away.
+        # A ping has arrived that could not be stored, for example because the store of the record was unavailable.
         return record.lease_ms + slack_ms - since_ping_ms
 
     def lifetime_left_ms(self, opened: OpenTransaction, found: Versioned[ActiveTransaction], now_ms: int) -> int:
-        """Return how far a lease of an open transaction may go that begins now. `now_ms`: by the wall clock."""
+        """Return the maximum lease of an open transaction that begins now. `now_ms`: by the wall clock."""
         elapsed_ms = self.timers.elapsed_ms(opened, found.version)
         if elapsed_ms is None:
             elapsed_ms = elapsed_at_first_sight_ms(found.record, now_ms, self._context.settings.lease_slack_ms)
         return lifetime_left_ms(found.record, elapsed_ms)
 
     async def _clear_leftovers(self, tables: StreamTables, transaction: TransactionId) -> None:
-        """Forget a transaction without a record: completed, or never begun. Segments that it has left are deleted.
+        """Remove a transaction without a record: completed, or never begun. Delete the segments that it has left.
 
-        Those of a committed one are merged already.
+        Segments of a committed transaction are merged already.
         """
         await delete_transaction_segments(self._context, tables, transaction)
         await self._context.index.remove_transactions(tables.scope, tables.stream, [transaction])
@@ -257,11 +257,11 @@ class TransactionWork:
     # Take-over.
 
     def take_over(self) -> None:
-        """Look after every transaction in the index that no controller which is alive looks after, in the background.
+        """Take over every transaction in the index that is not managed by a live controller, in the background.
 
-        Open ones get new leases, decided ones end.
+        Open ones get new leases, decided ones are completed.
 
-        Calls are served meanwhile: a transaction that nobody looks after yet is as good as any other.
+        Calls are served meanwhile, also for transactions that are not taken over yet.
         """
         self._inheritance = self._background.start("search for transactions", self._find_inherited)
 
@@ -272,7 +272,7 @@ class TransactionWork:
                 self._inherited.post(scope, stream, transaction)
 
     async def taken_over(self, scope: str, stream: str) -> None:
-        """Wait until this controller looks after all transactions of a stream that earlier ones have left."""
+        """Wait until this controller has taken over all transactions of a stream that earlier controllers left."""
         if self._inheritance is not None:
             await asyncio.wait([self._inheritance])
         await self._inherited.empty(scope, stream)
@@ -297,8 +297,8 @@ class TransactionWork:
         if found is None or found.record.status in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED):
             if found is None:
                 await delete_transaction_segments(self._context, tables, transaction)
-            # A commit that finds nothing to do resets the stream's state, in case the crash came just before that, and
-            # has record and index entry cleared away.
+            # A commit without work resets the stream's state, in case the crash came just before that, and removes
+            # record and index entry.
             self.post_commit(opened)
         elif found.record.status is TransactionStatus.ABORTING:
             self.post_abort(opened)
@@ -322,14 +322,14 @@ class TransactionWork:
     def _renewed(
         self, opened: OpenTransaction, found: Versioned[ActiveTransaction], now_ms: int
     ) -> ActiveTransaction:
-        """Return the record of an open transaction as the controller has to write it that takes it over."""
+        """Return the record of an open transaction as written by the controller that takes it over."""
         record = found.record
         if record.is_prepared:
-            # Downtime counts, and nothing but the wall clock shows it. A limit that has ended meanwhile leaves a lease
-            # to decide; one that this clock takes for longer than it was is no longer than it was.
+            # Downtime counts, and only the wall clock shows it. If the limit has ended meanwhile, one lease is left to
+            # decide; the time left is never longer than the original limit, even if this clock is behind.
             expiry_ms = min(max(now_ms + record.lease_ms, record.lease_expiry_ms), now_ms + limit_ms(record))
             return replace(record, lease_expiry_ms=expiry_ms)
-        # The client could not ping while no controller was there.
+        # The client could not ping while no controller was available.
         left_ms = self.lifetime_left_ms(opened, found, now_ms)
         lease_ms = max(0, min(record.lease_ms, left_ms))
         return replace(
