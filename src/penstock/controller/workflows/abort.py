@@ -29,8 +29,8 @@ async def decide_abort(
 ) -> TransactionStatus:
     """Move an open transaction to ABORTING; return the status it has then, UNKNOWN if it is not active.
 
-    `reason` is kept with how it ended. With `at_version` only if its record still has that version, otherwise
-    `MetadataConflictError`. With `spares_prepared` one that is prepared stays OPEN.
+    `reason` is recorded. With `at_version` it changes only a record with that version, and otherwise raises
+    `MetadataConflictError`. With `spares_prepared` a prepared transaction stays OPEN.
     """
     lost: OutcomeUnknownError | None = None
     for _ in range(context.settings.conflict_attempts_max):
@@ -47,7 +47,7 @@ async def decide_abort(
             aborting = replace(found.record, status=TransactionStatus.ABORTING, abort_reason=reason)
             await tables.put_transaction(transaction, aborting, found.version)
         except (MetadataConflictError, OutcomeUnknownError) as error:
-            # A write whose reply was lost is looked at again: a decision that was stored is known as one.
+            # After a lost reply the record is read again, to recognize a decision that was stored.
             if at_version is not None:
                 raise
             lost = error if isinstance(error, OutcomeUnknownError) else lost
@@ -59,7 +59,7 @@ async def decide_abort(
 
 
 async def abort(context: WorkflowContext, tables: StreamTables, transaction: TransactionId) -> None:
-    """Bring an ABORTING transaction to its end; one that is not active any more needs nothing but its index entry."""
+    """Complete an ABORTING transaction; if it is no longer active, only remove its index entry."""
     found = await tables.transaction(transaction)
     if found is not None:
         if found.record.status is not TransactionStatus.ABORTING:
@@ -77,7 +77,7 @@ async def abort(context: WorkflowContext, tables: StreamTables, transaction: Tra
 async def delete_transaction_segments(
     context: WorkflowContext, tables: StreamTables, transaction: TransactionId
 ) -> None:
-    """Delete the transaction's segments; missing ones are fine."""
+    """Delete the transaction's segments; missing ones are ignored."""
     epoch = await tables.epoch(transaction.epoch)
     if epoch is not None:
         await delete_segments_of_epoch(context, tables.scope, tables.stream, transaction, epoch)
@@ -86,8 +86,7 @@ async def delete_transaction_segments(
 async def delete_segments_of_epoch(
     context: WorkflowContext, scope: str, stream: str, transaction: TransactionId, epoch: EpochRecord
 ) -> None:
-    """Delete the transaction's segments beside those of its epoch; missing ones are fine. Needs no table of the stream.
-    """
+    """Delete the transaction's segments, given its epoch; missing ones are ignored. Reads no table of the stream."""
     await together(
         context.segments.delete(
             transaction_segment_name(

@@ -1,13 +1,12 @@
 """Committing transactions of a stream.
 
-The decision is one versioned write per transaction, OPEN to COMMITTING, made before this workflow runs. Here: pick a
-batch in commit order; write it down, with state COMMITTING_TXN; merge into every segment in that order; the times that
-their writers gave, with where each transaction ends; COMMITTING to COMMITTED; empty the batch, with state ACTIVE, or
-write the next one in its place. Completed records, in the place of the active ones, follow some time later, and
-positions in the order and index entries go then, those of many batches at once: while one is there, a controller that
-starts runs this workflow again.
+The decision is one versioned write per transaction, OPEN to COMMITTING, made before this workflow runs. The workflow:
+pick a batch in commit order; record it, with state COMMITTING_TXN; merge into every segment in that order; record the
+writers' times, with the end of each transaction; COMMITTING to COMMITTED; empty the batch, with state ACTIVE, or
+replace it by the next one. Later, in batches, completed records replace the active ones, and positions in the order and
+index entries are removed: as long as one of them exists, a controller that starts runs this workflow again.
 
-All of it is one piece of announced work, or a part of a seal's: another controller that is alive does not interfere.
+All of it is one piece of announced work, or part of a seal: other live controllers do not interfere.
 
 Source: controller internals specification, sections 6.5 and 6.6.
 """
@@ -45,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 #: Takes a position in the stream's commit order for a transaction (as text); see `CommitOrder`.
 TakePosition = Callable[[StreamTables, str], Awaitable[int]]
-#: Records of transactions that were read on the way, by the transaction's text.
+#: Records of transactions that were read in the process, by the transaction's text.
 Known = Mapping[str, Versioned[ActiveTransaction]]
 
 
@@ -61,9 +60,9 @@ async def decide_commit(
 ) -> TransactionStatus:
     """Move an open transaction to COMMITTING, durably; return the status it has then, UNKNOWN if it is not active.
 
-    Takes a position in the stream's commit order first; one that is not used in the end is dropped by `merge_batch`.
-    A write whose reply was lost is looked at again, so that a decision that was stored is known as one. `known` is the
-    record as it may still be: its version shows whether it is.
+    Takes a position in the stream's commit order first; `merge_batch` drops a position that is not used in the end.
+    After a lost reply the record is read again, to recognize a decision that was stored. `known` is the last known
+    record: its version detects whether it is outdated.
     """
     lost: OutcomeUnknownError | None = None
     for _ in range(context.settings.conflict_attempts_max):
@@ -102,10 +101,10 @@ async def decide_commit(
 async def commit_batches(
     context: WorkflowContext, tables: StreamTables, announced: Announcement
 ) -> tuple[TransactionId, ...]:
-    """Merge as announced what waits; return it, empty if there is nothing. See `merge_batch`.
+    """Merge waiting transactions as announced work; return them, empty if there are none. See `merge_batch`.
 
     At most `commit_batches_max` batches, and no further one once `commit_batch_max` transactions were merged: the
-    caller holds the stream's lock, and gives it to others that wait.
+    caller holds the stream's lock, and releases it for other waiters.
     """
     merged: list[TransactionId] = []
     begun = await _begin_known(context, tables, announced) or await _begin(context, tables)
@@ -120,9 +119,9 @@ async def commit_batches(
 
 
 async def merge_batch(context: WorkflowContext, tables: StreamTables) -> tuple[TransactionId, ...]:
-    """Merge one batch of COMMITTING transactions, the one that an earlier run left first; return it, empty if none.
+    """Merge one batch of COMMITTING transactions, first the one of an interrupted run; return it, empty if none.
 
-    The caller holds the stream's lock, and has announced work on the stream that this is a part of.
+    The caller holds the stream's lock, and has announced the work on the stream that this is part of.
     Raises `NoSuchSegmentError` when a segment to merge into is missing, unless the stream is being sealed.
     """
     begun = await _begin(context, tables)
@@ -134,7 +133,7 @@ async def merge_batch(context: WorkflowContext, tables: StreamTables) -> tuple[T
 
 @dataclass(frozen=True, slots=True)
 class _Picked:
-    """A batch, its positions, and the records that are known."""
+    """A batch, its positions, and the known records."""
 
     batch: CommittingTransactions
     positions: Sequence[int] = ()
@@ -152,8 +151,8 @@ _Begun = tuple[_Picked, CommitView]
 async def _merge_begun(
     context: WorkflowContext, tables: StreamTables, picked: _Picked, view: CommitView, *, goes_on: bool
 ) -> _Begun | None:
-    """Merge a batch that is on record; return the next one, which is on record then, if it `goes_on` and is known."""
-    # The batch is durable before its positions go: whichever is lost, the other one leads to it.
+    """Merge a recorded batch; return the next one, recorded in its place, if it `goes_on` and the next is known."""
+    # The batch is durable before its positions are removed: if one of the two is lost, the other one is found.
     context.commit_order.leave(tables, picked.positions)
     known = picked.known or await _read_known(tables, picked)
     committing = await _merge(context, tables, view, known)
@@ -172,10 +171,10 @@ async def _merge_begun(
 
 
 async def _begin_known(context: WorkflowContext, tables: StreamTables, announced: Announcement) -> _Begun | None:
-    """Begin with a batch that this controller knows as it has decided it; None if anything else may be to be done.
+    """Begin with a batch known from this controller's own decisions; None if there may be other work.
 
-    Nothing is read: the versions of the batch on record and of the state change with all that changes what is known,
-    with each commit of another controller and with each new epoch.
+    Nothing is read: the versions of the recorded batch and of the state change with everything that invalidates this
+    knowledge, with each commit of another controller and with each new epoch.
     """
     view = context.commit_order.view(tables)
     if view is None or view.state.record.state is not StreamState.ACTIVE:
@@ -187,15 +186,15 @@ async def _begin_known(context: WorkflowContext, tables: StreamTables, announced
     try:
         return picked, await tables.put_commit(picked.batch, view)
     except MetadataConflictError:
-        # By another controller before, or by who has taken this work over: then it is not to be read again, and done.
+        # Changed by another controller, possibly one that has taken over this work: then it must not continue here.
         await context.announcements.confirm(announced)
         return None
 
 
 def _pick_known(context: WorkflowContext, tables: StreamTables) -> _Picked | None:
-    """Choose what comes next by what this controller has decided; None if it may not be all, or is nothing.
+    """Choose the next batch from this controller's own decisions; None if they may be incomplete, or there are none.
 
-    What it is deciding comes later, whatever its position: its client has no answer yet.
+    Undecided transactions are left for later, whatever their positions: their clients have no answer yet.
     """
     waiting = context.commit_order.known(tables)
     if waiting is None:
@@ -218,7 +217,7 @@ def _pick_known(context: WorkflowContext, tables: StreamTables) -> _Picked | Non
 
 
 async def _read_known(tables: StreamTables, picked: _Picked) -> Known:
-    """Read the records of a batch that an earlier run has left."""
+    """Read the records of a batch left by an interrupted run."""
     rows = await tables.transactions_of(picked.batch.epoch, picked.transactions)
     return {
         text: row for text, row in zip(picked.batch.transactions, rows, strict=True) if row is not None
@@ -226,7 +225,7 @@ async def _read_known(tables: StreamTables, picked: _Picked) -> Known:
 
 
 async def _begin(context: WorkflowContext, tables: StreamTables) -> _Begun | None:
-    """Begin with the batch on record, or with what the commit order says; None if there is nothing to merge."""
+    """Begin with the recorded batch, or with the next in commit order; None if there is nothing to merge."""
     view = await tables.commit_view()
     batch = view.committing.record
     picked = _Picked(batch, context.commit_order.positions_of(tables, batch.transactions))
@@ -243,7 +242,7 @@ async def _begin(context: WorkflowContext, tables: StreamTables) -> _Begun | Non
 async def _pick(context: WorkflowContext, tables: StreamTables) -> _Picked | None:
     """Choose the transactions to merge next: those of the lowest epoch, in commit order.
 
-    Positions that lead nowhere are removed on the way. One whose transaction is OPEN stays: its write may follow.
+    Stale positions are removed in the process. The position of an OPEN transaction stays: its decision may follow.
     """
     by_epoch: dict[int, list[tuple[int, str]]] = {}
     for position, text in await context.commit_order.waiting(tables):
@@ -275,7 +274,7 @@ async def _pick(context: WorkflowContext, tables: StreamTables) -> _Picked | Non
 async def _merge(
     context: WorkflowContext, tables: StreamTables, view: CommitView, known: Known
 ) -> Versioned[CommittingTransactions]:
-    """Merge a batch into the stream; return it with the version that it has then."""
+    """Merge a batch into the stream; return it with its new version."""
     batch, current = view.committing.record, view.current
     origin = current if current.epoch == batch.epoch else await tables.need_epoch(batch.epoch)
     if batch.active_epoch is None and origin.reference_epoch == current.reference_epoch:
@@ -300,10 +299,10 @@ async def _merge_into(
     *,
     spares_lost_at: int | None,
 ) -> None:
-    """Merge, and note what the transactions' writers gave with them.
+    """Merge, and record the times that the transactions' writers gave with them.
 
-    `spares_lost_at`: segments that are missing count as empty, as long as the batch on record has this version: else
-    whoever goes on with it may have merged into them, and they may have been deleted since. None: they do not.
+    `spares_lost_at`: missing segments count as empty while the recorded batch has this version. Otherwise a controller
+    that has taken over may have merged into them, and they may have been deleted since. None: they raise an error.
     """
     transactions = [TransactionId.from_text(text) for text in batch.transactions]
     # A duplicate epoch has the same segment numbers and ranges in the same order.
@@ -323,11 +322,11 @@ async def _merge_into(
         )
         for source, target in pairs
     )
-    # Before anything is sealed that was merged into: what is sealed is not merged, and not noted, again.
+    # Before the target segments are sealed: sealed segments are neither merged into nor noted again.
     marks: list[CommitMark] = []
     for index, transaction in enumerate(transactions):
         found = known.get(transaction.text)
-        # One that an earlier run has completed was noted before.
+        # A transaction that an earlier run has completed was noted before.
         if found is not None and found.record.status is TransactionStatus.COMMITTING:
             position: dict[int, int] = {
                 segment.id: merged[index] for segment, merged in zip(epoch.segments, ends, strict=True) if merged
@@ -339,7 +338,7 @@ async def _merge_into(
 async def _merge_segment(
     context: WorkflowContext, tables: StreamTables, target: str, sources: list[str], *, spares_lost_at: int | None
 ) -> Sequence[int]:
-    """Return the target's length in bytes after each source; nothing if it is lost."""
+    """Return the target's length in bytes after each source; empty if the target is lost."""
     try:
         return await context.segments.merge(target, sources)
     except NoSuchSegmentError:
@@ -353,7 +352,7 @@ async def _merge_segment(
 
 
 async def _complete(tables: StreamTables, known: Known) -> None:
-    """Let the records of a batch that was merged say so. What another controller has completed stays as it is."""
+    """Set the records of a merged batch to COMMITTED. Those that another controller has completed are not changed."""
 
     async def complete(transaction: TransactionId, found: Versioned[ActiveTransaction]) -> None:
         row: Versioned[ActiveTransaction] | None = found

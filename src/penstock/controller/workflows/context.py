@@ -1,4 +1,4 @@
-"""`WorkflowContext`: what every workflow works with."""
+"""`WorkflowContext`: the dependencies of all workflows."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class WorkflowContext:
     """The controller's stores, locks and limits.
 
     Locks are taken in the order stream, group or table; then mark stream; then scope,
-    or the subscribers of a stream. They keep callers of one controller apart, so that nobody is refused who can wait;
-    controllers are kept apart by announcements and versions alone.
+    or the subscribers of a stream. They let callers of one controller wait instead of failing; between controllers only
+    announcements and versions exclude concurrent work.
     """
 
     catalog: Catalog
@@ -52,7 +52,7 @@ class WorkflowContext:
 
     @property
     def host(self) -> str:
-        """Names this controller in announcements and indexes."""
+        """This controller's name in announcements and indexes."""
         return self.announcements.owner
 
     def new_id(self) -> str:
@@ -60,13 +60,13 @@ class WorkflowContext:
         return str(uuid.UUID(bytes=self.runtime.random_id(), version=4))
 
     def work(self, subject: Subject, order: Order, life: str) -> PendingWork:
-        """Return the announcement of work on the `life` of a subject that begins now."""
+        """Return the announcement of work on incarnation `life` of a subject that begins now."""
         return PendingWork(subject, order, life, self.host, self.runtime.wall_clock_ms(), self.new_id())
 
     async def begin(self, subject: Subject, order: Order, life: str, *, in_turn: bool = True) -> Announcement:
-        """Announce work on the `life` of a subject. Nothing of it may be done before.
+        """Announce work on incarnation `life` of a subject. Call it before any of the work is done.
 
-        `in_turn` False: it is a part of what has begun, and comes before what waits. Raises `WorkElsewhereError` when
-        something else is announced there, or it is the turn of somebody else.
+        `in_turn` False: it is part of work already begun, and precedes waiting work. Raises `WorkElsewhereError` when
+        other work is announced there, or another controller's turn comes first.
         """
         return await self.announcements.announce(self.work(subject, order, life), in_turn=in_turn)

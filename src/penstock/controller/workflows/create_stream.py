@@ -1,7 +1,7 @@
 """Creating a stream.
 
-Order: announce; list in the scope; tables; records (state CREATING); segments, that of its marks among them; tags;
-list among those with a retention policy, if it has one; state ACTIVE; withdraw the announcement.
+Order: announce; list in the scope; tables; records (state CREATING); segments, including the mark segment; tags; list
+among streams with a retention policy, if it has one; state ACTIVE; withdraw the announcement.
 Source: controller internals specification, section 3.1.
 """
 
@@ -27,10 +27,10 @@ from penstock.model.policies import StreamConfig
 
 
 async def create_stream(context: WorkflowContext, scope: str, stream: str, configuration: StreamConfig) -> None:
-    """Create a stream. The caller holds the stream's lock and has finished what was pending.
+    """Create a stream. The caller holds the stream's lock and has finished pending work.
 
-    Raises `NoSuchScopeError`, `StreamExistsError`; the latter also when this call has completed what another request
-    had begun, with the configuration of that one.
+    Raises `NoSuchScopeError`, `StreamExistsError`; the latter also when this call has completed the creation begun by
+    another request, with that request's configuration.
     """
     stream_id = await context.catalog.stream_id(scope, stream)
     if stream_id is not None:
@@ -48,7 +48,7 @@ async def create_stream(context: WorkflowContext, scope: str, stream: str, confi
 
 
 async def resume_create(context: WorkflowContext, announced: Announcement, order: CreateStream) -> bool:
-    """Bring an announced creation to its end; say whether the stream is the one that was asked for."""
+    """Complete an announced creation; say whether the stream is the one that was requested."""
     work, scope, stream = announced.work, announced.subject.scope, announced.subject.name
     try:
         stream_id = await context.catalog.add_stream(scope, stream, work.life)
@@ -66,7 +66,7 @@ async def resume_create(context: WorkflowContext, announced: Announcement, order
     if birth.state is StreamState.CREATING:
         stored = birth.configuration
         state = await tables.state()
-        # Segments are not made for a life that another controller has ended meanwhile.
+        # Do not create segments for an incarnation that another controller has deleted meanwhile.
         try:
             await context.announcements.confirm(announced)
         except WorkTakenOverError:
@@ -88,9 +88,9 @@ async def resume_create(context: WorkflowContext, announced: Announcement, order
 
 
 async def _leave_no_ghost(context: WorkflowContext, tables: StreamTables) -> None:
-    """Take the tables of a life away again that was made anew, by who was overtaken, behind its end.
+    """Drop the tables of a deleted incarnation that an overtaken controller has created again after its deletion.
 
-    It was listed before its tables were made, so one that is not listed any more is over, and its id never comes back.
+    It was listed before its tables were created, so an unlisted one is deleted, and its id is never reused.
     """
     try:
         listed = await context.catalog.stream_id(tables.scope, tables.stream)

@@ -1,7 +1,7 @@
 """Deleting a stream.
 
-Order: announce; look whether it may still be deleted; tags; last segment number; the segment of marks; all segments
-ever created and not yet deleted; tables; the scope's listing; withdraw the announcement. Source: controller internals
+Order: announce; check that it may still be deleted; tags; last segment number; the mark segment; all segments ever
+created and not yet deleted; tables; the scope's listing; withdraw the announcement. Source: controller internals
 specification, section 3.4.
 """
 
@@ -28,7 +28,7 @@ from penstock.model.names import segment_name
 
 
 async def delete_stream(context: WorkflowContext, scope: str, stream: str) -> None:
-    """Delete a sealed or half-created stream. The caller holds its lock and has finished what was pending.
+    """Delete a sealed or half-created stream. The caller holds its lock and has finished pending work.
 
     Raises `NoSuchStreamError`, `StreamNotSealedError`.
     """
@@ -50,10 +50,10 @@ async def delete_stream(context: WorkflowContext, scope: str, stream: str) -> No
 
 
 async def resume_delete(context: WorkflowContext, announced: Announcement) -> None:
-    """Bring an announced deletion to its end. A stream of the same name with another id is not touched.
+    """Complete an announced deletion. A stream of the same name with another id is not changed.
 
-    Raises `StreamNotSealedError`, with nothing done and nothing announced, when the stream was half created and another
-    controller has completed it before the announcement.
+    Raises `StreamNotSealedError`, with nothing changed and the announcement withdrawn, when the stream was half created
+    and another controller has completed it before the announcement.
     """
     scope, stream = announced.subject.scope, announced.subject.name
     try:
@@ -70,7 +70,7 @@ async def resume_delete(context: WorkflowContext, announced: Announcement) -> No
             if birth.state is not StreamState.SEALED and not await _is_half_created(tables):
                 await context.announcements.withdraw(announced)
                 raise StreamNotSealedError(f"stream {scope}/{stream} was completed before its deletion could begin")
-            # Tags have no versions: those of a later life are not touched by who was overtaken.
+            # Tags have no versions: an overtaken controller must not change those of a later incarnation.
             await context.announcements.confirm(announced)
             await context.catalog.remove_tags(scope, stream, birth.configuration.tags)
             await _delete_segments(context, tables)
@@ -81,9 +81,9 @@ async def resume_delete(context: WorkflowContext, announced: Announcement) -> No
 
 
 async def undo_create(context: WorkflowContext, announced: Announcement) -> None:
-    """Delete what an announced creation has made of a stream, if the creation has not ended; withdraw nothing.
+    """Undo an announced creation that has not completed; does not withdraw the announcement.
 
-    For a creation that can never end: the name is free afterwards, and the scope can be deleted.
+    For a creation that can never complete: afterwards the name is free, and the scope can be deleted.
     """
     scope, stream = announced.subject.scope, announced.subject.name
     try:
@@ -108,7 +108,7 @@ async def undo_create(context: WorkflowContext, announced: Announcement) -> None
 
 
 async def _is_half_created(tables: StreamTables) -> bool:
-    """Say whether a stream is still half created. Whoever was overtaken in its creation cannot complete it any more."""
+    """Say whether a stream is still half created. Rewrites its state, so that an overtaken creation cannot complete."""
     state = await tables.state()
     if state.record.state is not StreamState.CREATING:
         return False
@@ -119,10 +119,10 @@ async def _is_half_created(tables: StreamTables) -> bool:
 async def _delete_segments(context: WorkflowContext, tables: StreamTables) -> None:
     current = await tables.current_epoch()
     last_number = max(segment.number for segment in current.segments)
-    # Before the first segment goes: numbers must not come back even if the rest is left to another controller.
+    # Before the first segment is deleted: numbers must not be reused even if another controller does the rest.
     await context.catalog.record_last_segment(tables.scope, tables.stream, last_number)
     await _delete_marks(context, tables)
-    # What was truncated lived before the epochs of the cut, or of the one before if its deletions were given up.
+    # Truncated segments belong to epochs before the cut, or before the previous cut if its deletions were given up.
     truncation = (await tables.truncation()).record
     span = truncation.previous_span if truncation.is_updating else truncation.span
     first = await tables.need_epoch(min(span.values(), default=0))
@@ -132,7 +132,7 @@ async def _delete_segments(context: WorkflowContext, tables: StreamTables) -> No
 
 
 async def _delete_marks(context: WorkflowContext, tables: StreamTables) -> None:
-    """Delete the segment of the stream's marks, unless a stream has it that a client has made under its name."""
+    """Delete the mark segment of the stream, unless it belongs to a stream of that name that a client created."""
     mark = mark_segment(tables.scope, tables.stream, await tables.need_epoch(0))
     if mark is not None and await context.catalog.stream_id(tables.scope, mark.stream) is None:
         await context.segments.delete(mark.name)

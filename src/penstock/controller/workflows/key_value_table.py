@@ -1,7 +1,7 @@
 """Creating and deleting key-value tables.
 
-A table is one record in its scope and a table segment per partition. Whoever works on it holds the lock of its name
-with the suffix of table segments.
+A table is one record in its scope and a table segment per partition. Work on it holds the lock of its name with the
+suffix of table segments.
 
 Create: announce; record CREATING; segments; record ACTIVE; withdraw the announcement.
 Delete: announce; record DELETING; segments; remove the record; withdraw the announcement.
@@ -28,7 +28,7 @@ from penstock.model.names import KEY_VALUE_TABLE_SUFFIX, segment_id, segment_nam
 
 
 def table_stream(table: str) -> str:
-    """Return what stands for a stream's name in the names of the table's segments."""
+    """Return the part of the table's segment names that is in the place of a stream's name."""
     return f"{table}{KEY_VALUE_TABLE_SUFFIX}"
 
 
@@ -40,18 +40,18 @@ def table_segment_name(scope: str, table: str, partition: int) -> str:
 async def create_table(
     context: WorkflowContext, scope: str, table: str, config: KeyValueTableConfig
 ) -> KeyValueTableRecord:
-    """Create a table. Nothing is pending for it. Raises `NoSuchScopeError`, `TableExistsError`."""
+    """Create a table. No work may be pending for it. Raises `NoSuchScopeError`, `TableExistsError`."""
     found = await context.key_value_tables.get(scope, table)
     if found is not None and found.record.state is not ChildState.CREATING:
         raise TableExistsError(f"key-value table {scope}/{table} exists already")
     if found is not None:
-        # Nobody is at it: the request that wrote it came once more when the table had gone, or its creation was given
-        # up.
+        # No work is in progress: the request that wrote it arrived again after the table was deleted, or its creation
+        # was given up.
         await context.key_value_tables.remove(scope, table, found.version)
     await context.catalog.open_scope_id(scope)
     first = table_segment_name(scope, table, 0)
     if await context.segments.table_exists(first):
-        # Pravega's Rust client makes the tables of its reader groups itself, under names of this form.
+        # Pravega's Rust client creates the tables of its reader groups itself, under names of this form.
         raise TableExistsError(f"segment {first} exists, and belongs to no table that the controller knows")
     table_id = context.new_id()
     announced = await context.begin(Subject(SubjectKind.TABLE, scope, table), CreateTable(), table_id)
@@ -67,7 +67,7 @@ async def create_table(
 
 
 async def delete_table(context: WorkflowContext, scope: str, table: str) -> None:
-    """Delete a table and what it holds. Nothing is pending for it. Raises `NoSuchTableError`."""
+    """Delete a table and its contents. No work may be pending for it. Raises `NoSuchTableError`."""
     try:
         found = await context.key_value_tables.get(scope, table)
     except NoSuchScopeError as error:
@@ -80,11 +80,11 @@ async def delete_table(context: WorkflowContext, scope: str, table: str) -> None
 
 
 async def resume_table(context: WorkflowContext, announced: Announcement) -> None:
-    """Bring announced work on a table to its end.
+    """Complete announced work on a table.
 
-    What is to be done is in the record, not in the announcement: one without a record announced nothing that lasted.
+    The record describes the work, not the announcement: without a record nothing lasting was begun.
     """
-    # Segments have no versions: those of a later life of the name are not touched by who was overtaken.
+    # Segments have no versions: an overtaken controller must not change those of a later incarnation.
     await context.announcements.confirm(announced)
     await _finish(context, announced.subject.scope, announced.subject.name)
     await context.announcements.withdraw(announced)

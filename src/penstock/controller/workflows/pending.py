@@ -1,4 +1,4 @@
-"""Finishing what an earlier call, or an earlier controller, has begun on a stream; giving up what nobody can finish."""
+"""Completing work begun on a stream by an earlier call or controller, and giving up work that cannot be completed."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from penstock.model.errors import (
 OrderT = TypeVar("OrderT", bound=Order)
 _logger = logging.getLogger(__name__)
 
-#: States that work which is given up leaves. Not SEALING: only a seal goes on from it, or takes itself back.
+#: States that given-up work leaves. Not SEALING: only a seal continues from it, or reverts it.
 _PASSING = (StreamState.UPDATING, StreamState.TRUNCATING, StreamState.SCALING, StreamState.COMMITTING_TXN)
 
 
 def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> None:
-    """Have all kinds of work on streams finished by their workflows."""
+    """Register the workflows that complete each kind of work on streams."""
 
     def change(
         resume: Callable[[WorkflowContext, StreamTables, Announcement, OrderT], Awaitable[None]],
     ) -> Callable[[Announcement, OrderT], Awaitable[None]]:
-        """Return `resume` for the life of the stream that is meant; for another one the work is withdrawn."""
+        """Return `resume` for the intended incarnation of the stream; for another one the work is withdrawn."""
 
         async def run(announced: Announcement, order: OrderT) -> None:
             tables = await _tables_of_life(context, announced)
@@ -100,7 +100,7 @@ def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> No
 
 
 async def _tables_of_life(context: WorkflowContext, announced: Announcement) -> StreamTables | None:
-    """Return the tables of the stream that is meant; None if it has been deleted since."""
+    """Return the tables of the intended incarnation of the stream; None if it has been deleted since."""
     scope, stream = announced.subject.scope, announced.subject.name
     try:
         stream_id = await context.catalog.stream_id(scope, stream)
@@ -117,10 +117,10 @@ async def _free(
     *,
     before: Callable[[WorkflowContext, StreamTables], Awaitable[None]] | None = None,
 ) -> None:
-    """Leave the stream of work that can never be done in a state in which other changes can be.
+    """Leave the stream of given-up work in a state in which other changes are possible.
 
-    What it has done stays: the next update applies its own configuration in full, and the next truncation deletes what
-    this one has left.
+    Its partial effects stay: the next update applies its own configuration in full, and the next truncation deletes the
+    segments that this one has left.
     """
     subject = announced.subject
     try:
@@ -135,9 +135,9 @@ async def _free(
 
 
 async def finish_commit(context: WorkflowContext, tables: StreamTables) -> None:
-    """Bring a batch of commits that was interrupted to its end, so that the stream's state is free for other work.
+    """Complete an interrupted batch of commits, so that the stream's state is free for other work.
 
-    One that cannot be merged stays on record, and its transactions stay COMMITTING; the state is freed all the same.
+    A batch that cannot be merged stays recorded, and its transactions stay COMMITTING; the state is freed all the same.
     """
     if (await tables.state()).record.state is not StreamState.COMMITTING_TXN:
         return
@@ -151,9 +151,9 @@ async def finish_commit(context: WorkflowContext, tables: StreamTables) -> None:
 
 
 async def free_state(context: WorkflowContext, subject: Subject) -> None:
-    """Bring a stream out of a state that belongs to no work that is announced; its records say what was going on.
+    """Move a stream out of a state that belongs to no announced work, by completing the work found in its records.
 
-    The caller holds the stream's lock, and nothing is announced.
+    The caller holds the stream's lock, and no work is announced.
     """
     try:
         await context.catalog.on_stream(subject.scope, subject.name, lambda tables: _free_state(context, tables))

@@ -1,8 +1,8 @@
-"""Preparing a transaction: nothing more can be written into it, and it waits until somebody decides it by its id.
+"""Preparing a transaction: it accepts no more writes, and waits until a decision by its id.
 
-Order: seal the transaction's segments; one versioned write that sets the limit in place of the lease. That write is the
-decision. Before it, whatever has happened, the transaction is as open as it was, and ends with its lease; behind it all
-that was acknowledged to its writers is in segments that take no more.
+Order: seal the transaction's segments; one versioned write that replaces the lease by the limit. That write is the
+decision. Before it the transaction is open whatever has failed, and ends with its lease; after it all acknowledged data
+of its writers is in sealed segments.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from penstock.model.names import segment_name, transaction_segment_name
 async def prepare_transaction(
     context: WorkflowContext, tables: StreamTables, transaction: TransactionId, limit_ms: int
 ) -> Versioned[ActiveTransaction] | None:
-    """Prepare an open transaction for `limit_ms` from now; return its record as it is then, None if it is not active.
+    """Prepare an open transaction for `limit_ms` from now; return its new record, None if it is not active.
 
-    Its status says whether it was decided before. One that is prepared already gets the later of both ends: a request
-    that comes twice, or late, takes nothing away. A write whose reply was lost is looked at again.
+    Its status says whether it was decided before. If it is prepared already, the later of both limits applies, so that
+    a duplicate or late request does not shorten it. After a lost reply the record is read again.
     """
     now_ms = context.runtime.wall_clock_ms()
     lost: OutcomeUnknownError | None = None
@@ -40,7 +40,7 @@ async def prepare_transaction(
             except NoSuchSegmentError:
                 again = await tables.transaction(transaction)
                 if again is not None and again.record.status is TransactionStatus.OPEN:
-                    raise  # Nobody has ended it: a segment is lost.
+                    raise  # It was not ended: a segment is lost.
                 return again
         elif record.lease_expiry_ms >= now_ms + limit_ms:
             return found

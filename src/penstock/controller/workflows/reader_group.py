@@ -1,11 +1,11 @@
 """Creating, changing and deleting reader groups.
 
-A group is one record in its scope, one subscriber entry per stream if it holds data, and the stream ``_RG<group>`` in
-which its readers keep their common state. Whoever works on a group holds the lock of that stream.
+A group is one record in its scope, one subscriber entry per stream if it subscribes, and the stream ``_RG<group>`` in
+which its readers keep their common state. Work on a group holds the lock of that stream.
 
 Create: announce; record CREATING; subscribe; stream; record ACTIVE; withdraw the announcement.
-Update: announce; record with the configuration to come; subscribe and unsubscribe; record with it in force; withdraw.
-Delete: announce; record DELETING; unsubscribe; seal and delete the stream, and the table of clients in Python; remove
+Update: announce; record with the next configuration; subscribe and unsubscribe; record with it in force; withdraw.
+Delete: announce; record DELETING; unsubscribe; seal and delete the stream, and the table of Penstock's clients; remove
 the record; withdraw.
 
 Source: controller internals specification, section 10; controller API specification, section 9.16.
@@ -43,34 +43,34 @@ from penstock.model.policies import Scaling, StreamConfig
 
 _logger = logging.getLogger(__name__)
 
-#: Largest chunk of such a stream: it is truncated often, and only what lies before the chunk can be deleted.
+#: Largest chunk of such a stream: it is truncated often, and only whole chunks can be deleted.
 STATE_STREAM_ROLLOVER_BYTES = 4 * 1024 * 1024
 
 
 def state_stream(group: str) -> str:
-    """Return the name of the stream that a group's readers keep their state in."""
+    """Return the name of the stream in which a group's readers keep their state."""
     return f"{STATE_STREAM_PREFIX}{group}"
 
 
 async def create_group(
     context: WorkflowContext, scope: str, group: str, config: ReaderGroupConfig, group_id: str
 ) -> ReaderGroupRecord:
-    """Create a group, or return the one that exists. Raises `NoSuchScopeError`, `NoSuchStreamError`.
+    """Create a group, or return the existing one. Raises `NoSuchScopeError`, `NoSuchStreamError`.
 
-    `StreamExistsError` when a stream has the name of its state stream and was created on its own.
+    `StreamExistsError` when a stream with the name of its state stream exists and was not created for the group.
 
-    Nothing is pending for the group.
+    No work may be pending for the group.
     """
     found = await context.groups.get(scope, group)
     if found is not None and found.record.state is not ChildState.CREATING:
         return found.record
     if found is not None:
-        # Nobody is at it: the request that wrote it came once more when the group had gone, or its creation was given
-        # up.
+        # No work is in progress: the request that wrote it arrived again after the group was deleted, or its creation
+        # was given up.
         await context.groups.remove(scope, group, found.version)
     await context.catalog.open_scope_id(scope)
     if found is None and await context.catalog.stream_id(scope, state_stream(group)) is not None:
-        # The group's deletion would delete a stream that was not made for the group.
+        # The group's deletion would delete a stream that was not created for the group.
         raise StreamExistsError(
             f"reader group {scope}/{group} cannot be created: stream {scope}/{state_stream(group)} exists and belongs "
             "to no group; choose another name for the group, or seal and delete that stream"
@@ -94,7 +94,7 @@ async def create_group(
 async def update_group(
     context: WorkflowContext, scope: str, group: str, config: ReaderGroupConfig, group_id: str, generation: int
 ) -> int:
-    """Replace a group's configuration; return the new generation. Nothing is pending for the group.
+    """Replace a group's configuration; return the new generation. No work may be pending for the group.
 
     Raises `NoSuchReaderGroupError`, `NoSuchStreamError`; `ReaderGroupMismatchError` unless id and generation are those
     of the group.
@@ -119,9 +119,9 @@ async def update_group(
 
 
 async def delete_group(context: WorkflowContext, scope: str, group: str, group_id: str | None) -> None:
-    """Delete a group, whatever its generation is. Nothing is pending for the group.
+    """Delete a group of any generation. No work may be pending for the group.
 
-    Raises `NoSuchReaderGroupError`, also when the id (None = any) is another one.
+    Raises `NoSuchReaderGroupError`, also when the group has another id (None = any).
     """
     found = await context.groups.get(scope, group)
     if found is None or group_id not in (None, found.record.id):
@@ -138,9 +138,9 @@ async def _announce(
 
 
 async def resume_group(context: WorkflowContext, announced: Announcement) -> None:
-    """Bring announced work on a group to its end. What was begun on its stream must be finished.
+    """Complete announced work on a group. Pending work on its stream must be completed first.
 
-    What is to be done is in the record, not in the announcement: one without a record announced nothing that lasted.
+    The record describes the work, not the announcement: without a record nothing lasting was begun.
     """
     await _finish(context, announced.subject.scope, announced.subject.name)
     await context.announcements.withdraw(announced)
@@ -191,7 +191,7 @@ async def _finish_update(
 async def _finish_delete(
     context: WorkflowContext, scope: str, group: str, record: ReaderGroupRecord, version: int
 ) -> None:
-    # One more: an update that was cut off by the deletion may have subscribed with its generation already.
+    # One higher: an update interrupted by the deletion may have subscribed with its generation already.
     streams = {cut.name: None for config in (record.config, record.next_config) if config for cut in config.starts}
     await _unsubscribe(context, scope, group, [*streams, *record.leaving], record.generation + 1)
     stream = state_stream(group)
@@ -203,7 +203,7 @@ async def _finish_delete(
         await delete_stream(context, scope, stream)
     except NoSuchStreamError:
         _logger.debug("reader group %s/%s has no stream to delete", scope, group)
-    # Clients in Python keep their state there. No later life of the group has a table of this name.
+    # Penstock's clients keep their state there. No later incarnation of the group has a table of this name.
     await context.segments.delete_table(reader_group_table(scope, record.id))
     await context.groups.remove(scope, group, version)
     CHANGES.info("deleted reader group %s/%s, identity %s", scope, group, record.id)
@@ -224,7 +224,7 @@ async def _subscribe(
 ) -> None:
     for cut in config.subscriptions:
         try:
-            # One at a time, so that many groups at once don't use up each other's attempts.
+            # One at a time, so that many groups at once do not exhaust each other's attempts.
             async with context.locks.hold(f"{cut.name}/subscribers"):
                 await context.catalog.on_stream(
                     cut.scope,
@@ -238,7 +238,7 @@ async def _subscribe(
                     ),
                 )
         except NoSuchStreamError:
-            # It was there when this was begun. What was deleted since needs nobody to hold it.
+            # It existed when the work began. A stream deleted since needs no subscriber.
             _logger.warning("reader group %s/%s cannot subscribe to %s: it was deleted", scope, group, cut.name)
 
 

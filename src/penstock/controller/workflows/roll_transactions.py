@@ -1,12 +1,12 @@
-"""Committing transactions of an epoch whose segments are no longer those of the stream.
+"""Committing transactions of an epoch whose segments are no longer current.
 
-Between the active epoch A and a copy of it two more are put: epoch A+1 has the segments of the transactions' own
-epoch, filled with the transactions and sealed, and epoch A+2 has the segments of A anew. Readers go from A through A+1
+Two epochs are inserted after the active epoch A: epoch A+1 is a duplicate of the transactions' own epoch, whose
+segments are filled with the transactions and sealed, and epoch A+2 is a duplicate of A. Readers go from A through A+1
 to A+2, so that each key's events stay in order.
 
-Order: active epoch noted in the batch; segments of A+1; merges into them; they are sealed; segments of A+2; both epochs
-with their history, and the ends of the segments of A and A+1, at once; segments of A sealed; their sizes, and A+2
-becomes the current epoch, at once. Source: controller internals specification, section 6.8.
+Order: active epoch noted in the batch; segments of A+1; merges into them; seal them; segments of A+2; both epochs with
+their history, and the ends of the segments of A and A+1, in one write; seal the segments of A; their sizes, and A+2 as
+the current epoch, in one write. Source: controller internals specification, section 6.8.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.model.policies import Scaling, ScalingKind
 #: Segments that are sealed as soon as they are filled report no load.
 _NO_SCALING = Scaling(ScalingKind.FIXED)
 
-#: Merges the batch, on record at a version, from the segments of one epoch into those of another with the same numbers.
+#: Merges the batch, recorded at a version, from the segments of one epoch into those of another with the same numbers.
 MergeInto = Callable[[EpochRecord, EpochRecord, int], Awaitable[None]]
 
 
@@ -40,7 +40,7 @@ async def roll_transactions(
     origin: EpochRecord,
     merge: MergeInto,
 ) -> Versioned[CommittingTransactions]:
-    """Commit a batch of epoch `origin`, whatever of it is done; return the batch with its version.
+    """Commit a batch of epoch `origin`, however much of it is done; return the batch with its version.
 
     The caller holds the stream's lock, and the stream is in state COMMITTING_TXN or SEALING.
     """
@@ -51,7 +51,7 @@ async def roll_transactions(
             return committing
         active = current
         last = await tables.need_epoch(active.epoch + 2)
-        # Written again as it is: the version of whoever began this is gone then.
+        # Rewritten unchanged, which invalidates the version of an earlier owner of this work.
         version = await tables.put_committing(batch, committing.version)
     else:
         active = current
@@ -77,7 +77,7 @@ async def _add_epochs(
     last: EpochRecord,
     merge: MergeInto,
 ) -> int:
-    """Fill the epoch `middle`, and put it and `last` on record; return the new version of the batch."""
+    """Fill the epoch `middle`, and record it and `last`; return the new version of the batch."""
     configuration = (await tables.configuration()).record.configuration
     await _create(context, tables, middle, _NO_SCALING, configuration.rollover_bytes)
     if not await _is_any_sealed(context, tables, middle):
@@ -87,8 +87,8 @@ async def _add_epochs(
         await tables.check_committing(committing.version)
 
     sizes = await seal_segments(context, tables, [segment.id for segment in middle.segments], confirm)
-    # Merges take their time, and creations have no versions: whoever was overtaken meanwhile makes no segments any
-    # more, of which nothing on record would tell if the stream is gone by now.
+    # Merges take time, and creations have no versions: a controller overtaken meanwhile must not create segments, which
+    # no record would refer to if the stream has been deleted.
     await confirm()
     await _create(context, tables, last, configuration.scaling, configuration.rollover_bytes)
     ended: dict[int, int] = {segment.id: middle.epoch for segment in active.segments}
@@ -102,13 +102,13 @@ async def _add_epochs(
 
 
 async def _is_rolled(tables: StreamTables, active_epoch: int, origin: EpochRecord) -> bool:
-    """Say whether the epochs behind `active_epoch` are on record as those of this batch."""
+    """Say whether the epochs after `active_epoch` are recorded as those of this batch."""
     middle = await tables.epoch(active_epoch + 1)
     return middle is not None and middle.reference_epoch == origin.reference_epoch
 
 
 async def _is_any_sealed(context: WorkflowContext, tables: StreamTables, epoch: EpochRecord) -> bool:
-    """Say whether sealing has begun, as it does when everything was merged."""
+    """Say whether sealing has begun, which means that everything was merged."""
 
     async def ask(segment: str) -> bool:
         try:

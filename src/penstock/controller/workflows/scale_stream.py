@@ -1,11 +1,11 @@
-"""Replacing segments of a stream by others.
+"""Replacing segments of a stream by new ones.
 
 Order: check; announce; transition record; state SCALING; create the new segments; the next epoch's record with its
-history entry and the ends of the old segments, at once; seal the old segments; their sizes, the current epoch, an empty
-transition record and state ACTIVE, at once; withdraw the announcement.
+history entry and the ends of the old segments, in one write; seal the old segments; their sizes, the current epoch, an
+empty transition record and state ACTIVE, in one write; withdraw the announcement.
 
-Whoever meets a sealed segment finds its successors, since they are on record before it is sealed. Source: controller
-internals specification, section 5.
+The successors of a segment are recorded before it is sealed, so clients that find it sealed can find them. Source:
+controller internals specification, section 5.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ScaleStatus(Enum):
-    """How a scale is doing."""
+    """Status of a scale."""
 
     IN_PROGRESS = "in progress"
     SUCCESS = "success"
@@ -60,7 +60,7 @@ class ScaleStatus(Enum):
 
 
 async def scale_status(tables: StreamTables, epoch: int) -> ScaleStatus:
-    """Say how the scale that began in `epoch` is doing. Source: controller API specification, 9.13."""
+    """Return the status of the scale that began in `epoch`. Source: controller API specification, 9.13."""
     state, current = await tables.state_and_current_epoch()
     if epoch > current.epoch:
         return ScaleStatus.UNKNOWN_EPOCH
@@ -74,9 +74,9 @@ async def scale_status(tables: StreamTables, epoch: int) -> ScaleStatus:
 
 
 async def pending_scale(tables: StreamTables, order: ScaleOrder) -> EpochTransition | None:
-    """Return the transition that is under way, if it is what `order` asks for; None if none is.
+    """Return the transition in progress, if `order` asks for the same; None if there is none.
 
-    Raises `ScaleUnderWayError` when it is another one.
+    Raises `ScaleUnderWayError` when it is a different one.
     """
     found = (await tables.transition()).record
     if found.is_empty or (await tables.current_epoch()).epoch != found.active_epoch:
@@ -89,9 +89,9 @@ async def pending_scale(tables: StreamTables, order: ScaleOrder) -> EpochTransit
 async def begin_scale(
     context: WorkflowContext, tables: StreamTables, to_seal: Sequence[int], ranges: Sequence[tuple[float, float]]
 ) -> EpochTransition:
-    """Check and announce a scale; return what it will do. The caller has it finished, by `resume_scale`.
+    """Check and announce a scale; return the planned transition. The caller must have `resume_scale` complete it.
 
-    The caller holds the stream's lock and has finished what was pending. Raises `StreamSealedError`,
+    The caller holds the stream's lock and has finished pending work. Raises `StreamSealedError`,
     `ScalePreconditionError`, `InvalidArgumentError`.
     """
     state, current = await tables.state_and_current_epoch()
@@ -101,7 +101,7 @@ async def begin_scale(
         order = ScaleOrder(current.epoch, tuple(sorted(set(to_seal))), tuple(sorted(ranges)))
         planned = _plan(context, (await tables.configuration()).record.configuration, current, order)
         announced = await context.begin(tables.subject, ScaleStream(order), tables.stream_id)
-        # Another controller may have scaled, rolled or sealed before this was announced; from now on none can.
+        # Another controller may have scaled, rolled or sealed the stream before the announcement; from now on none can.
         planned_for = state, current.epoch
         state, current, transition = await tables.state_epoch_and_transition()
         if (state, current.epoch) == planned_for:
@@ -114,9 +114,9 @@ async def begin_scale(
 async def resume_scale(
     context: WorkflowContext, tables: StreamTables, announced: Announcement, scale: ScaleStream
 ) -> None:
-    """Bring an announced scale to its end.
+    """Complete an announced scale.
 
-    Raises `StreamSealedError`, with nothing done, when the stream was sealed before the announcement.
+    Raises `StreamSealedError`, with nothing changed, when the stream was sealed before the announcement.
     """
     order = scale.scale
     configuration = (await tables.configuration()).record.configuration
@@ -130,7 +130,7 @@ async def resume_scale(
         if state.record.state in (StreamState.SEALING, StreamState.SEALED):
             raise StreamSealedError(f"stream {tables.name} was sealed before it could be scaled")
         scaling = await tables.set_state(StreamState.SCALING, of=state)
-        # Written again if it is there already: the version of whoever began this is gone then.
+        # Rewritten if it exists already, which invalidates the version of an earlier owner of this work.
         version = await tables.put_transition(planned, transition.version)
         await make_transition(
             context,
@@ -139,7 +139,7 @@ async def resume_scale(
             Versioned(planned, version),
             current,
             configuration,
-            # The last write of all frees the stream.
+            # The last write frees the stream.
             finally_write=[(layout.STATE, StateRecord(StreamState.ACTIVE), scaling.version)],
         )
     else:
@@ -153,10 +153,10 @@ async def resume_scale(
 async def _planned_again(
     context: WorkflowContext, tables: StreamTables, configuration: StreamConfig, order: ScaleOrder, current: EpochRecord
 ) -> EpochTransition:
-    """Return the transition for an order that no transition record of the present epoch is about.
+    """Return the transition for an order without a transition record in the present epoch.
 
-    It was not written yet; or the scale is complete, and an empty one is returned; or transactions were rolled over
-    since it was ordered, and the segments of the same numbers are meant.
+    Either it was not written yet; or the scale is complete, and an empty one is returned; or transactions were rolled
+    over since the order, and it applies to the segments of the same numbers.
     """
     if current.epoch == order.active_epoch:
         return _plan(context, configuration, current, order)
@@ -174,7 +174,7 @@ async def scale_evenly(
     current: EpochRecord,
     configuration: StreamConfig,
 ) -> None:
-    """Replace all segments by as many of equal ranges as the policy asks for, as a part of other work."""
+    """Replace all segments by the policy's number of segments with equal ranges, as part of other work."""
     order = even_order(current, configuration.scaling.min_segments)
     transition = await tables.transition()
     planned = transition.record
@@ -208,13 +208,13 @@ async def make_transition(
     *,
     finally_write: Sequence[Row],
 ) -> Sequence[int]:
-    """Bring a transition from `current` to its end, whatever of it is done; return the versions of `finally_write`.
+    """Complete a transition from `current`, however much of it is done; return the versions of `finally_write`.
 
-    Those rows are written when the new epoch becomes the current one.
+    Those rows are written when the new epoch becomes current.
     """
     planned = transition.record
     following = epoch_after(current, planned)
-    # What follows has no versions: a controller that was overtaken must not make segments any more.
+    # Creations have no versions: a controller that was overtaken must not create segments.
     await context.announcements.confirm(announced)
     await together(
         context.segments.create(
@@ -222,7 +222,7 @@ async def make_transition(
         )
         for segment in planned.created
     )
-    await asyncio.sleep(0)  # What follows takes some milliseconds for a thousand segments.
+    await asyncio.sleep(0)  # The next step takes some milliseconds for a thousand segments.
     entry = history_entry(following, current)
     await asyncio.sleep(0)
     version = await tables.add_epochs(
@@ -236,7 +236,7 @@ async def make_transition(
     )
     rows: list[Row] = [*finally_write, (layout.EPOCH_TRANSITION, EpochTransition(), version)]
     versions = (await tables.enter_epoch(following, sizes, rows))[: len(finally_write)]
-    # Transactions begin in the new epoch from now on, without a detour through the one that this controller knows.
+    # Transactions begin in the new epoch from now on: the cached view of the stream is outdated.
     context.creations.found(tables.name, None)
     CHANGES.info(
         "scaled stream %s to epoch %d: segments %s replace %s",
@@ -253,9 +253,9 @@ async def seal_segments(
 ) -> dict[int, int]:
     """Seal segments of the stream; return their lengths in bytes.
 
-    One that is missing is reported, and counts as empty: it takes no more events either, and what follows it must not
-    wait for ever. But first `confirm` says whether this is still the caller's work, and raises if it is not: who has
-    taken it over may have sealed the segment, and others may have deleted it since.
+    A missing segment is logged, and counts as empty: it accepts no more events either, and its successors must not wait
+    forever. Before that `confirm` checks that this is still the caller's work, and raises otherwise: a controller that
+    has taken it over may have sealed the segment, which may have been deleted since.
     """
     names = [segment_name(tables.scope, tables.stream, segment) for segment in segments]
     lengths = await together(_seal(context, name, confirm) for name in names)
@@ -273,7 +273,7 @@ async def _seal(context: WorkflowContext, segment: str, confirm: Callable[[], Aw
 
 
 async def give_up_scale(context: WorkflowContext, tables: StreamTables) -> None:
-    """Forget the transition that is under way, unless its epoch is on record: then it can only be finished."""
+    """Drop the transition in progress, unless its epoch is recorded: then it can only be completed."""
     transition = await tables.transition()
     planned = transition.record
     if planned.is_empty:

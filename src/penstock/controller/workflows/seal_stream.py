@@ -3,9 +3,9 @@
 Order: announce; state SEALING (no new transactions from here on); abort open transactions, finish commits; seal the
 active segments; state SEALED; withdraw the announcement. Source: controller internals specification, section 3.3.
 
-A prepared transaction is not aborted: a stream that has one is not sealed. It is looked for before anything is changed,
-and again once the stream is SEALING; one that was prepared in between sends the stream back to ACTIVE. When all
-records of transactions that are left say COMMITTED there is none that could still be prepared.
+A prepared transaction is not aborted: a stream that has one is not sealed. This is checked before anything is changed,
+and again once the stream is SEALING; a transaction prepared in between makes the stream ACTIVE again. When all
+remaining transaction records are COMMITTED, none is left that could still be prepared.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _logger = logging.getLogger(__name__)
 
 
 async def seal_stream(context: WorkflowContext, tables: StreamTables, *, spares_prepared: bool = True) -> None:
-    """Seal a stream; fine if it is sealed. The caller holds the stream's lock and has finished what was pending.
+    """Seal a stream, unless it is sealed. The caller holds the stream's lock and has finished pending work.
 
-    Raises `TransactionPreparedError` when a prepared transaction waits for its decision; without `spares_prepared` that
-    is aborted as any open one.
+    Raises `TransactionPreparedError` when a prepared transaction waits for its decision; without `spares_prepared` it
+    is aborted like any open one.
     """
     if (await tables.state()).record.state is StreamState.SEALED:
         return
@@ -47,7 +47,7 @@ async def seal_stream(context: WorkflowContext, tables: StreamTables, *, spares_
 async def resume_seal(
     context: WorkflowContext, tables: StreamTables, announced: Announcement, order: SealStream
 ) -> None:
-    """Bring an announced seal to its end, or take it back: a prepared transaction comes first."""
+    """Complete an announced seal, or revert it if there is a prepared transaction."""
     if prepared := await _seal(context, tables, announced, spares_prepared=True):
         _logger.info("%s", _refusal(tables, prepared))
 
@@ -55,14 +55,14 @@ async def resume_seal(
 async def _seal(
     context: WorkflowContext, tables: StreamTables, announced: Announcement, *, spares_prepared: bool
 ) -> list[TransactionId]:
-    """Bring a seal to its end; or take it back, and return the prepared transactions that forbid it.
+    """Complete a seal; or revert it, and return the prepared transactions that prevent it.
 
-    A segment that is missing is reported, and takes no more events either.
+    A missing segment is logged; it accepts no more events either.
     """
     state = await tables.state()
     if state.record.state is not StreamState.SEALED:
         sealing = await tables.set_state(StreamState.SEALING, of=state)
-        # Those that saw the stream open: what they make is to be found below.
+        # Creations that saw the stream open: their transactions must be found below.
         await context.creations.ended(tables.name)
         if prepared := await _complete_transactions(context, tables, spares_prepared=spares_prepared):
             await tables.set_state(StreamState.ACTIVE, of=sealing)
@@ -83,7 +83,7 @@ async def _seal_segment(context: WorkflowContext, announced: Announcement, segme
     try:
         await context.segments.seal(segment)
     except NoSuchSegmentError:
-        # Of a stream that another controller has sealed meanwhile it may have been deleted since.
+        # Another controller may have sealed the stream meanwhile, and the segment may have been deleted since.
         await context.announcements.confirm(announced)
         _logger.error("%s is missing: what it held is lost; its stream is sealed without it", segment)
 
@@ -106,7 +106,7 @@ def _refusal(tables: StreamTables, prepared: Sequence[TransactionId]) -> Transac
 async def _complete_transactions(
     context: WorkflowContext, tables: StreamTables, *, spares_prepared: bool
 ) -> list[TransactionId]:
-    """Abort open transactions and merge decided ones; return those that are prepared, and were let be."""
+    """Abort open transactions and merge decided ones; return the prepared ones, which are kept."""
     for _ in range(context.settings.seal_rounds_max):
         remaining = [
             (transaction, found.record)
@@ -129,7 +129,7 @@ async def _complete_transactions(
                     is TransactionStatus.ABORTING
                 ):
                     await abort(context, tables, transaction)
-        # Also of a seal that is taken back: no batch may be left half done in a stream that others change again.
+        # Also for a reverted seal: no batch may be left half done in a stream that accepts changes again.
         while await merge_batch(context, tables):
             continue
         if prepared:

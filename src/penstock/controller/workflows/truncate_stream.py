@@ -1,9 +1,9 @@
 """Truncating a stream at a stream cut.
 
-Order: check; announce; check the policy that asked for it, if one did; truncation record with the new cut, updating,
-and state TRUNCATING; truncate the segments of the cut and delete those before it; record no longer updating, and state
-ACTIVE; withdraw the announcement. What is deleted is in no record: it lies between the beginning that the stream had,
-which the record keeps until then, and the new one.
+Order: check; announce; check the policy that requested it, if any; truncation record with the new cut, updating, and
+state TRUNCATING; truncate the segments of the cut and delete those before it; record no longer updating, and state
+ACTIVE; withdraw the announcement. The segments to delete are not recorded: they lie between the previous start of the
+stream, which the record keeps until then, and the new one.
 Source: controller internals specification, section 7.6.
 """
 
@@ -44,13 +44,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A truncation that can be made, and what was found out for that.
+    """A checked truncation, with the data that the check has read.
 
     Attributes:
-        record: what it begins with, in place of one with the version `replaces`.
-        before: where what is to be deleted begins; None if that is still to be found out.
-        beginning: where the stream is to begin.
-        offsets: where segments are to begin, by name, of those that something lies before.
+        record: its initial record, which replaces the one with version `replaces`.
+        before: start of the data to delete; None if it is still to be read.
+        beginning: the stream's new start.
+        offsets: new start offsets of segments, by name, for those with data before them.
     """
 
     record: TruncationRecord
@@ -66,10 +66,10 @@ async def truncate_stream(
     cut: Mapping[int, int],
     configuration_version: int = CONFIGURATION_ANY,
 ) -> None:
-    """Make the stream begin at `cut`. The caller holds the stream's lock and has finished what was pending.
+    """Make the stream begin at `cut`. The caller holds the stream's lock and has finished pending work.
 
     `configuration_version`: see `TruncateStream`. Raises `StreamSealedError`; `PolicyReplacedError` when the stream has
-    another configuration; `InvalidArgumentError` for a cut that is not valid, or before the present beginning.
+    another configuration; `InvalidArgumentError` for an invalid cut, or one before the present beginning.
     """
     view = await tables.truncation_view()
     if view.state.record.state in (StreamState.SEALING, StreamState.SEALED):
@@ -91,7 +91,7 @@ async def _check_offsets(context: WorkflowContext, offsets: Mapping[str, int]) -
 
 
 async def _offsets_by_name(tables: StreamTables, cut: Mapping[int, int]) -> dict[str, int]:
-    """Return where the segments of a cut are to begin, as far as something lies before. Others have their turn."""
+    """Return the start offsets of the cut's segments, where there is data before them. Other tasks run meanwhile."""
     offsets: dict[str, int] = {}
     for page in pages(sorted(cut)):
         offsets.update((segment_name(tables.scope, tables.stream, one), cut[one]) for one in page if cut[one] > 0)
@@ -107,11 +107,11 @@ async def resume_truncate(
     *,
     plan: _Plan | None = None,
 ) -> None:
-    """Bring an announced truncation to its end.
+    """Complete an announced truncation.
 
-    `plan` was made just now, and holds as long as its record can take the place of the one that is there. Raises
-    `StreamSealedError`, with nothing done and nothing announced, when the stream was sealed before the announcement;
-    likewise `PolicyReplacedError`, but only with a `plan`: without one there is no caller to report it to.
+    `plan` was just made, and is valid while its record can replace the existing one. Raises `StreamSealedError`, with
+    nothing changed and the announcement withdrawn, when the stream was sealed before the announcement; likewise
+    `PolicyReplacedError`, but only with a `plan`: without one there is no caller to report it to.
     """
     has_caller = plan is not None
     view = await tables.truncation_view()
@@ -132,7 +132,7 @@ async def resume_truncate(
         if record.stream_cut != order.stream_cut:  # Also when an earlier truncation was given up half-way.
             plan = plan or await _plan(tables, order.stream_cut, view.truncation)
             record = plan.record
-        # Written again if it is there already: the versions of whoever began this are gone then.
+        # Rewritten if it exists already, which invalidates the versions of an earlier owner of this work.
         view = await tables.put_truncation(record, view)
         offsets = plan.offsets if plan else await _offsets_by_name(tables, record.stream_cut)
         await context.segments.truncate_all(offsets)
@@ -153,8 +153,8 @@ async def resume_truncate(
 async def _is_policy_in_force(tables: StreamTables, order: TruncateStream) -> bool:
     """Return whether the policy that chose a cut is still in force; a caller's cut needs none.
 
-    An update is announced as a truncation is, so none begins between this read and the end of the truncation. A
-    controller that was overtaken before has read a truncation record that has another version by then.
+    An update is announced like a truncation, so none begins between this read and the end of the truncation. For a
+    controller that was overtaken before, the version of the truncation record that it has read is outdated by then.
     """
     if order.configuration_version == CONFIGURATION_ANY:
         return True
@@ -164,7 +164,7 @@ async def _is_policy_in_force(tables: StreamTables, order: TruncateStream) -> bo
 async def _delete_between(
     context: WorkflowContext, tables: StreamTables, before: Position, beginning: Position
 ) -> None:
-    """Delete the segments from where the stream began before to where it begins now, which are not of it any more."""
+    """Delete the segments between the stream's previous and new start that are no longer in it."""
     if await in_turns(are_in_same_segments(before, beginning)):
         return
     async for page in segments_between(tables, [before], beginning):
@@ -191,7 +191,7 @@ async def _plan(tables: StreamTables, cut: Mapping[int, int], present: Versioned
     record = TruncationRecord(
         stream_cut=dict(sorted(cut.items())),
         span=dict(sorted(position.span.items())),
-        # What an earlier truncation was to delete, and did not, is deleted now.
+        # The rest of an earlier, incomplete truncation is deleted too.
         previous_span=previous.previous_span if previous.is_updating else previous.span,
         size_till_bytes=previous.size_till_bytes + size_bytes,
         is_updating=True,

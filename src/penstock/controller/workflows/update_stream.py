@@ -1,8 +1,8 @@
 """Changing a stream's configuration.
 
-Order: announce; record with the new configuration, updating; state UPDATING; policy to the active segments; another
-number of segments, if the policy asks for it; tags; list among those with a retention policy, if it has one; record no
-longer updating; state ACTIVE; withdraw the announcement.
+Order: announce; record with the new configuration, updating; state UPDATING; policy to the active segments; change of
+the number of segments, if the policy requires it; tags; list among streams with a retention policy, if it has one;
+record no longer updating; state ACTIVE; withdraw the announcement.
 Source: controller internals specification, 3.2.
 """
 
@@ -25,10 +25,10 @@ from penstock.model.policies import StreamConfig
 
 
 async def update_stream(context: WorkflowContext, tables: StreamTables, configuration: StreamConfig) -> None:
-    """Replace the whole configuration. The caller holds the stream's lock and has finished what was pending.
+    """Replace the whole configuration. The caller holds the stream's lock and has finished pending work.
 
-    A stream with another number of segments than a fixed policy asks for, or with less than any policy does, gets
-    that number of equal ranges. Raises `StreamSealedError`.
+    If the number of segments differs from that of a fixed policy, or is below any policy's minimum, the segments are
+    replaced by that number of equal ranges. Raises `StreamSealedError`.
     """
     state = (await tables.state()).record.state
     if state in (StreamState.SEALING, StreamState.SEALED):
@@ -40,10 +40,10 @@ async def update_stream(context: WorkflowContext, tables: StreamTables, configur
 async def resume_update(
     context: WorkflowContext, tables: StreamTables, announced: Announcement, order: UpdateStream
 ) -> None:
-    """Bring an announced update to its end.
+    """Complete an announced update.
 
-    Raises `StreamSealedError`, with nothing done and nothing announced, when the stream was sealed before the
-    announcement.
+    Raises `StreamSealedError`, with nothing changed and the announcement withdrawn, when the stream was sealed before
+    the announcement.
     """
     wanted = order.configuration
     found = await tables.configuration()
@@ -57,12 +57,12 @@ async def resume_update(
             found.record, configuration=wanted, is_updating=True, removed_tags=tuple(sorted(dropped))
         )
         version = found.version
-        # Behind the read: who was overtaken before it read would put an old configuration in the place of a later one.
+        # After the read: otherwise an overtaken controller could replace a later configuration by an old one.
         await context.announcements.confirm(announced)
         if record != found.record:
             version = await tables.put_configuration(record, version)
         state = await tables.set_state(StreamState.UPDATING, of=state)
-        # What follows has no versions: a controller that was overtaken long ago must not push an old policy.
+        # The next steps have no versions: a controller overtaken long ago must not push an old policy.
         await context.announcements.confirm(announced)
         epoch = await tables.current_epoch()
         await together(
@@ -74,7 +74,7 @@ async def resume_update(
         await context.catalog.add_tags(tables.scope, tables.stream, wanted.tags)
         await context.catalog.remove_tags(tables.scope, tables.stream, record.removed_tags)
         if wanted.retention is not None:
-            # Behind the configuration: whoever takes the stream off the list, for it had no policy, sees that it has.
+            # After the configuration: a cycle that removes the stream from the list for lack of a policy then sees it.
             await context.retained.put(tables.scope, tables.stream, tables.stream_id)
         await tables.put_configuration(replace(record, is_updating=False, removed_tags=()), version)
         CHANGES.info("updated stream %s: %s", tables.name, policies_text(wanted))
