@@ -1,1 +1,1 @@
-"""The gRPC service: its calls as a table, and the server that answers them."""
+"""The gRPC service: the table of its calls, and the server."""

@@ -1,6 +1,6 @@
-"""What a caller must be allowed to do, for each call: a permission on a resource.
+"""The access that each call requires: a permission on a resource.
 
-Nothing is refused yet, as nobody says who they are; whoever authenticates callers will find here what to ask for.
+Not enforced yet, since callers are not authenticated. Authentication will use these definitions.
 
 Source: controller API specification, sections 2 (permission column), 12.2 and 12.4.
 """
@@ -20,7 +20,7 @@ from penstock.rpc import controller_pb2 as pb
 
 
 class Permission(IntEnum):
-    """What may be done with a resource; each includes the ones before it."""
+    """A permission for a resource; each includes the ones before it."""
 
     NONE = 0
     READ = 1
@@ -32,10 +32,10 @@ class Access:
     """A permission on a resource.
 
     Attributes:
-        resource: as access control lists name it (PDP-42).
-        permission: what is needed.
-        permission_strict: what is needed instead where also the state of reader groups may only be written by those
-            who may write; None: the same.
+        resource: its name in access control lists (PDP-42).
+        permission: the required permission.
+        permission_strict: the permission required where only clients with write access may write the state of reader
+            groups; None: the same.
     """
 
     resource: str
@@ -43,24 +43,24 @@ class Access:
     permission_strict: Permission | None = None
 
 
-#: What a request needs; None: there is nothing to check.
+#: Returns the access that a request requires; None: there is nothing to check.
 AccessOf = Callable[..., Access | None]
 
 ROOT = "prn::/"
 
 
 def scope_resource(scope: str) -> str:
-    """Return the name of a scope, which stands for the listings of what it holds, too."""
+    """Return the resource name of a scope, which also covers the listings of its contents."""
     return f"prn::/scope:{scope}"
 
 
 def stream_resource(info: pb.StreamInfo) -> str:
-    """Return the name of a stream, as it is called."""
+    """Return the resource name of a stream, under its own name."""
     return f"{scope_resource(info.scope)}/stream:{info.stream}"
 
 
 def internal_resource(info: pb.StreamInfo) -> str:
-    """Return the name of what a stream belongs to: a reader group or a stream for what they keep in streams."""
+    """Return the resource name of a stream's owner: for an internal stream the reader group or stream it belongs to."""
     if is_group_stream(info.stream):
         return f"{scope_resource(info.scope)}/reader-group:{info.stream.removeprefix(STATE_STREAM_PREFIX)}"
     if is_mark_stream(info.stream):
@@ -79,7 +79,7 @@ def is_mark_stream(stream: str) -> bool:
 
 
 def stream_of(request: Message) -> pb.StreamInfo:
-    """Return the stream that a request is about."""
+    """Return the stream that a request refers to."""
     match request:
         case pb.StreamInfo():
             return request
@@ -95,7 +95,7 @@ def stream_of(request: Message) -> pb.StreamInfo:
 
 
 def _scope_of(request: Message) -> str:
-    """Return the scope that a request is about, or that holds what it is about."""
+    """Return the scope that a request refers to, or that contains its subject."""
     match request:
         case pb.ScopeInfo() | pb.KeyValueTableConfig() | pb.ReaderGroupConfiguration() | pb.ReaderGroupInfo():
             return request.scope
@@ -108,31 +108,31 @@ def _scope_of(request: Message) -> str:
 
 
 def unchecked(request: Message) -> None:
-    """Anybody may call."""
+    """No permission is required."""
 
 
 def root(permission: Permission) -> AccessOf:
-    """Ask for a permission on all scopes."""
+    """Require a permission on all scopes."""
     return lambda request: Access(ROOT, permission)
 
 
 def scope(permission: Permission) -> AccessOf:
-    """Ask for a permission on the request's scope."""
+    """Require a permission on the request's scope."""
     return lambda request: Access(scope_resource(_scope_of(request)), permission)
 
 
 def stream(permission: Permission) -> AccessOf:
-    """Ask for a permission on the request's stream, under the name that it has."""
+    """Require a permission on the request's stream, under its own name."""
     return lambda request: Access(stream_resource(stream_of(request)), permission)
 
 
 def owner(permission: Permission) -> AccessOf:
-    """Ask for a permission on what the request's stream belongs to."""
+    """Require a permission on the owner of the request's stream."""
     return lambda request: Access(internal_resource(stream_of(request)), permission)
 
 
 def table(permission: Permission) -> AccessOf:
-    """Ask for a permission on the request's key-value table."""
+    """Require a permission on the request's key-value table."""
 
     def access(request: pb.KeyValueTableInfo) -> Access:
         return Access(f"{scope_resource(request.scope)}/key-value-table:{request.kvtName}", permission)
@@ -141,12 +141,12 @@ def table(permission: Permission) -> AccessOf:
 
 
 def group_change(request: pb.ReaderGroupConfiguration | pb.ReaderGroupInfo) -> Access:
-    """Ask for what a change of a reader group needs."""
+    """Return the access required to change a reader group."""
     return Access(scope_resource(request.scope), Permission.READ, Permission.READ_UPDATE)
 
 
 def creation(request: pb.StreamConfig) -> Access:
-    """Ask for what the creation of a stream needs: less for streams that serve readers."""
+    """Return the access required to create a stream: less for streams that serve readers."""
     info = request.streamInfo
     if is_group_stream(info.stream):
         return Access(scope_resource(info.scope), Permission.READ, Permission.READ_UPDATE)
@@ -155,7 +155,7 @@ def creation(request: pb.StreamConfig) -> Access:
 
 
 def segments(request: pb.StreamInfo | pb.GetSegmentsRequest) -> Access:
-    """Ask for what a look at a stream's segments needs: more when a token to write is wanted with them."""
+    """Return the access required to read a stream's segments: more if a token for writing is requested with them."""
     info = stream_of(request)
     needed = Permission.READ if info.accessOperation == pb.StreamInfo.NONE else Permission.READ_UPDATE
     # Only one of the two calls translates internal names.
@@ -164,7 +164,7 @@ def segments(request: pb.StreamInfo | pb.GetSegmentsRequest) -> Access:
 
 
 def delegation(request: pb.StreamInfo) -> Access:
-    """Ask for what a token needs, by the operations that it is for. Raises `InvalidArgumentError` for "any"."""
+    """Return the access required for a token, by its operations. Raises `InvalidArgumentError` for "any"."""
     operation = request.accessOperation
     if operation == pb.StreamInfo.ANY:
         raise InvalidArgumentError("access operation ANY says nothing that a token could be made for")

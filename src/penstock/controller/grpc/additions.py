@@ -1,4 +1,4 @@
-"""The calls that Penstock has beyond Pravega's, in a service of their own."""
+"""The calls that Penstock adds to Pravega's, in a separate service."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`Call`: what one call of the gRPC service answers, and to whom.
+"""`Call`: one call of the gRPC service, with its handler and error replies.
 
-A handler returns what a success is answered with and raises everything else. What the reply's enum can say of an error
-is in the call's row of the table; the rest becomes a gRPC status (`status`). FAILURE is kept for what no retry can mend
-as things are: Java's client does not ask again, and the Rust client asks ten times.
+A handler returns the reply of a success and raises errors. Errors that the reply's enum can express are in the call's
+row of the table; the others become a gRPC status (`status`). FAILURE is reserved for errors that no retry can fix in
+the current state: Java's client does not retry it, and the Rust client retries ten times.
 
 Source: controller API specification, sections 4, 5 and 10.
 """
@@ -32,20 +32,20 @@ from penstock.rpc import controller_pb2 as pb
 
 _logger = logging.getLogger(__name__)
 
-#: Why the call that was served last in this context was refused by a value of its reply's enum; empty: it was not.
+#: Why the last call served in this context was refused by a value of its reply's enum; empty: it was not.
 refusal_reason: ContextVar[str] = ContextVar("refusal_reason", default="")
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What handlers answer from. `endpoints`: host and port of each live controller, as clients are to know them."""
+    """The dependencies of handlers. `endpoints`: published host and port of each live controller."""
 
     service: ControllerService
     endpoints: Callable[[], list[tuple[str, int]]]
 
 
-#: How an error is answered: by a value of the reply's enum, or as if it were another error. The first class that fits
-#: decides.
+#: Maps an error to a value of the reply's enum, or to another error to raise in its place. The first matching class
+#: applies.
 Errors = Mapping[type[PenstockError], "int | type[PenstockError]"]
 
 
@@ -54,12 +54,12 @@ class Call:
     """A row of the table.
 
     Attributes:
-        name: of the call.
-        answer: the handler, of a `Front` and the request.
-        access: what the caller must be allowed to do.
+        name: name of the call.
+        answer: the handler; takes a `Front` and the request.
+        access: the access that the caller requires.
         errors: see `Errors`.
-        failure: the value of the reply's enum for what the state of things forbids; None: there is none.
-        refusal: makes the reply that says no, of the request and a value of the enum.
+        failure: the value of the reply's enum for errors that a retry cannot fix; None: there is none.
+        refusal: builds the error reply from the request and a value of the enum.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Call:
     refusal: Callable[..., Message] | None = None
 
     async def serve(self, front: Front, request: Message) -> Message:
-        """Answer a request. Raises what is not for the reply to say."""
+        """Answer a request. Raises errors that the reply cannot express."""
         refusal_reason.set("")
         try:
             return await self.answer(front, request)
@@ -92,19 +92,19 @@ class Call:
                 return answer
         if self.failure is None or not is_final(error):
             return None
-        # What the state of a stream forbids is a mistake of the client; what a store has lost is not.
+        # An operation forbidden by the stream's state is a mistake of the client; data lost by a store is not.
         is_of_client = isinstance(error, (StreamError, MetadataConflictError))
         _logger.log(logging.INFO if is_of_client else logging.WARNING, "%s is refused: %s", self.name, error)
         return self.failure
 
 
 def is_final(error: PenstockError) -> bool:
-    """Say whether asking again is of no use as things are.
+    """Say whether a retry cannot succeed in the current state.
 
-    FAILURE says that the controller will not do it, and Java's client does not ask again. So it is for what the state
-    of a stream forbids, and for what nobody can mend. Whatever else a store answers, that it has no room, that its
-    storage hangs or fails, that another controller is at work there, may pass: the work goes on when it does, the
-    client is told to ask again, and takes what it finds then for what may be its own.
+    FAILURE means that the controller will not perform the call, and Java's client does not retry it. So it is used for
+    operations forbidden by the state of a stream, and for permanent errors. All other errors of a store (no space,
+    storage that hangs or fails, another controller at work) may pass: the work then continues, and the client is asked
+    to retry, and to expect that an existing result may be its own.
     """
     if isinstance(error, (InvalidArgumentError, OutcomeUnknownError, ControllerUnavailableError, WorkElsewhereError)):
         return False

@@ -1,4 +1,4 @@
-"""The calls about the controllers themselves. Source: controller API specification, sections 9.18 and 12.4."""
+"""The calls for controllers. Source: controller API specification, sections 9.18 and 12.4."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def get_controller_server_list(front: Front, request: pb.ServerRequest) ->
 async def get_controller_to_bucket_mapping(
     front: Front, request: pb.ControllerToBucketMappingRequest
 ) -> pb.ControllerToBucketMappingResponse:
-    """Answer getControllerToBucketMapping. This controller goes by its address, others by their names as members."""
+    """Answer getControllerToBucketMapping. This controller is named by its address, others by their member names."""
     is_retention = request.serviceType == pb.ControllerToBucketMappingRequest.RetentionService
     buckets = front.service.retention_buckets if is_retention else front.service.watermarking_buckets
     host, port = front.endpoints()[0]
@@ -27,5 +27,5 @@ async def get_controller_to_bucket_mapping(
 
 
 async def get_delegation_token(front: Front, request: pb.StreamInfo) -> pb.DelegationToken:
-    """Answer getDelegationToken: empty, as there is no authorization; also for streams unknown here."""
+    """Answer getDelegationToken: empty, as there is no authorization; also for unknown streams."""
     return pb.DelegationToken(delegationToken="")

@@ -1,7 +1,7 @@
-"""Between the messages of the gRPC service and the controller's values.
+"""Conversion between the messages of the gRPC service and the controller's values.
 
-A reply about ten thousand segments has as many messages in it, which take up to 40 ms to make. So lists of segments are
-made page by page (`extend`), and others have their turn in between. Requests and maps of as many are read in 3 ms.
+A reply with ten thousand segments contains as many messages, which take up to 40 ms to build. So lists of segments are
+built page by page (`extend`), and other tasks run in between. Requests and maps of this size are read in 3 ms.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
 
-#: What clients send for "no id": the controller is to choose one.
+#: The id that clients send for "no id": the controller chooses one.
 GROUP_ID_NONE = str(uuid.UUID(int=0))
 
 
@@ -43,7 +43,7 @@ def stream_info(scope: str, stream: str) -> pb.StreamInfo:
 
 
 def segment_id(scope: str, stream: str, segment: int) -> pb.SegmentId:
-    """Return a segment's id as a message, always with its stream: the Rust client insists on it."""
+    """Return a segment's id as a message, always with its stream: the Rust client requires it."""
     return pb.SegmentId(streamInfo=stream_info(scope, stream), segmentId=segment)
 
 
@@ -58,11 +58,11 @@ class Repeated(Protocol[M_contra]):
     """A repeated field of a message."""
 
     def extend(self, messages: Iterable[M_contra], /) -> None:
-        """Add messages at its end."""
+        """Append messages."""
 
 
 async def extend(field: Repeated[M], items: Iterable[Item], message_of: Callable[[Item], M]) -> None:
-    """Add a message for each item to a repeated field; others have their turn between two pages of them."""
+    """Append a message for each item to a repeated field; other tasks run between two pages of them."""
     is_first = True
     for page in pages(items):
         if not is_first:
@@ -79,9 +79,9 @@ async def segment_ranges(scope: str, stream: str, segments: Iterable[SegmentReco
 
 
 def stream_config(message: pb.StreamConfig) -> StreamConfig:
-    """Read a configuration as clients send it.
+    """Decode a configuration sent by a client.
 
-    A missing scaling policy is one fixed segment; a retention policy of type UNKNOWN is none.
+    A missing scaling policy means one fixed segment; a retention policy of type UNKNOWN means none.
     """
     policy = message.scalingPolicy
     try:
@@ -134,7 +134,7 @@ def retention_message(retention: Retention) -> pb.RetentionPolicy:
 
 
 def transaction_id(message: pb.TxnId) -> TransactionId:
-    """Read a transaction id."""
+    """Decode a transaction id."""
     return TransactionId(message.highBits, message.lowBits)
 
 
@@ -144,7 +144,7 @@ def transaction_id_message(transaction: TransactionId) -> pb.TxnId:
 
 
 def group_id(text: str) -> str:
-    """Read a reader group's id. Raises `InvalidArgumentError` for a text that is no UUID."""
+    """Decode a reader group's id. Raises `InvalidArgumentError` for a text that is not a UUID."""
     try:
         return str(uuid.UUID(text))
     except ValueError as error:
@@ -161,7 +161,7 @@ def _group_cut_message(cut: GroupCut) -> pb.StreamCut:
 
 
 def group_config(message: pb.ReaderGroupConfiguration) -> ReaderGroupConfig:
-    """Read a reader group's configuration as clients send it, id and generation aside."""
+    """Decode a reader group's configuration sent by a client, without id and generation."""
     try:
         retention = GroupRetention(message.retentionType)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The calls about key-value tables. Source: controller API specification, section 9.17."""
+"""The calls for key-value tables. Source: controller API specification, section 9.17."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def create_key_value_table(front: Front, request: pb.KeyValueTableConfig) 
 
 
 async def get_current_segments(front: Front, request: pb.KeyValueTableInfo) -> pb.SegmentRanges:
-    """Answer getCurrentSegmentsKeyValueTable. The segments go by the table's own name, without a suffix."""
+    """Answer getCurrentSegmentsKeyValueTable. Segments have the table's own name, without a suffix."""
     found = await front.service.key_value_tables.segments(request.scope, request.kvtName)
     return await convert.segment_ranges(request.scope, request.kvtName, found)
 
@@ -38,7 +38,7 @@ async def list_in_scope(front: Front, request: pb.KVTablesInScopeRequest) -> pb.
 def no_page(
     request: pb.KVTablesInScopeRequest, status: pb.KVTablesInScopeResponse.Status
 ) -> pb.KVTablesInScopeResponse:
-    """Say why there is no page."""
+    """Return the error reply of a listing."""
     return pb.KVTablesInScopeResponse(
         continuationToken=pb.ContinuationToken(token=request.continuationToken.token), status=status
     )
@@ -64,7 +64,7 @@ async def get_configuration(front: Front, request: pb.KeyValueTableInfo) -> pb.K
 def no_config(
     request: pb.KeyValueTableInfo, status: pb.KeyValueTableConfigResponse.Status
 ) -> pb.KeyValueTableConfigResponse:
-    """Say why there is no configuration."""
+    """Return the error reply without a configuration."""
     return pb.KeyValueTableConfigResponse(config=pb.KeyValueTableConfig(), status=status)
 
 

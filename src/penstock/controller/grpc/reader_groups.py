@@ -1,4 +1,4 @@
-"""The calls about reader groups and subscribers. Source: controller API specification, section 9.16."""
+"""The calls for reader groups and subscribers. Source: controller API specification, section 9.16."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.rpc import controller_pb2 as pb
 
 
 async def create_reader_group(front: Front, request: pb.ReaderGroupConfiguration) -> pb.CreateReaderGroupResponse:
-    """Answer createReaderGroup. A group that exists is a success, with the configuration it has."""
+    """Answer createReaderGroup. An existing group is a success, with its own configuration."""
     scope, group = request.scope, request.readerGroupName
     group_id = convert.group_id(request.readerGroupId)
     config = convert.group_config(request).checked()
@@ -23,7 +23,7 @@ async def create_reader_group(front: Front, request: pb.ReaderGroupConfiguration
 
 
 async def get_reader_group_config(front: Front, request: pb.ReaderGroupInfo) -> pb.ReaderGroupConfigResponse:
-    """Answer getReaderGroupConfig. Id and generation of the request say nothing."""
+    """Answer getReaderGroupConfig. Id and generation of the request are ignored."""
     scope, group = request.scope, request.readerGroup
     found = await front.service.reader_groups.get(scope, group)
     return pb.ReaderGroupConfigResponse(
@@ -34,7 +34,7 @@ async def get_reader_group_config(front: Front, request: pb.ReaderGroupInfo) -> 
 def no_config(
     request: pb.ReaderGroupInfo, status: pb.ReaderGroupConfigResponse.Status
 ) -> pb.ReaderGroupConfigResponse:
-    """Say why there is no configuration."""
+    """Return the error reply without a configuration."""
     return pb.ReaderGroupConfigResponse(config=pb.ReaderGroupConfiguration(), status=status)
 
 
@@ -47,7 +47,7 @@ async def update_reader_group(front: Front, request: pb.ReaderGroupConfiguration
 
 
 async def delete_reader_group(front: Front, request: pb.ReaderGroupInfo) -> pb.DeleteReaderGroupStatus:
-    """Answer deleteReaderGroup. The generation is not looked at: Java's client always sends 0."""
+    """Answer deleteReaderGroup. The generation is ignored: Java's client always sends 0."""
     group_id = convert.group_id(request.readerGroupId)
     await front.service.reader_groups.delete(request.scope, request.readerGroup, group_id)
     return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.SUCCESS)
@@ -72,7 +72,7 @@ async def update_subscriber_stream_cut(front: Front, request: pb.SubscriberStrea
 async def describe_reader_groups(
     front: Front, request: added.DescribeReaderGroupsRequest
 ) -> added.DescribeReaderGroupsReply:
-    """Answer describeReaderGroups, a call of Penstock's own."""
+    """Answer describeReaderGroups, a call specific to Penstock."""
     scope = request.scopeInfo.scope
     overviews = front.service.group_overviews
     if request.readerGroup:

@@ -1,4 +1,4 @@
-"""The calls about segments and stream cuts. Source: controller API specification, sections 9.11 and 9.12."""
+"""The calls for segments and stream cuts. Source: controller API specification, sections 9.11 and 9.12."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def get_epoch_segments(front: Front, request: pb.GetEpochSegmentsRequest) 
 
 
 async def get_segments(front: Front, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
-    """Answer getSegments: the head of the stream, whatever the timestamp is."""
+    """Answer getSegments: the head of the stream, regardless of the timestamp."""
     info = request.streamInfo
     found = await front.service.head(info.scope, info.stream)
     reply = pb.SegmentsAtTime()
@@ -55,7 +55,7 @@ async def get_segments_between(front: Front, request: pb.StreamCutRange) -> pb.S
     """Answer getSegmentsBetween."""
     info = request.streamInfo
     need_stream(info)
-    # `from` is a word of Python's, so the field can only be reached by name.
+    # `from` is a keyword of Python, so the field can only be read with `getattr`.
     start: dict[int, int] = dict(getattr(request, "from"))
     end = dict(request.to)
     if not start and not end:

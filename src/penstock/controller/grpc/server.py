@@ -1,4 +1,4 @@
-"""`GrpcServer`: the controller service on a port. No traceback ever goes to a client."""
+"""`GrpcServer`: the gRPC server of the controller service. Tracebacks are never sent to clients."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from penstock.runtime.sockets import check_port_is_unused
 
 _logger = logging.getLogger(__name__)
 
-#: Of what `REFUSAL_REASON_KEY` carries: gRPC bounds the metadata of a call to 8 KiB.
+#: Maximum length of the value of `REFUSAL_REASON_KEY`: gRPC limits the metadata of a call to 8 KiB.
 _REASON_BYTES_MAX = 2000
-#: Pings of a client may come this often while no data is sent.
+#: Minimum interval of a client's pings while no data is sent.
 _PING_INTERVAL_MS_MIN = 1000
 
-#: Connections of which a further call is not logged, and characters of a client's program that are.
+#: Number of connections whose further calls are not logged, and maximum length of a client's program name in the log.
 _REMEMBERED_MAX = 1024
 _PROGRAM_LENGTH_MAX = 200
 
@@ -40,12 +40,12 @@ _Call = Callable[[bytes, _Context], Awaitable[bytes]]
 class GrpcServer:
     """Serves a started `ControllerService` on `host`:`port`; port 0 takes a free one.
 
-    `published_host` and `published_port` are what clients are told when they ask for the list of controllers;
-    `settings` bounds concurrent calls and message sizes; `connections_max` connections are served at once, None: any
-    number, and more are closed.
+    `published_host` and `published_port` are returned to clients that request the list of controllers; `settings`
+    limits concurrent calls and message sizes; at most `connections_max` connections are served at once (None: no
+    limit), further ones are closed.
 
     Attributes:
-        slots: bound the calls that are served.
+        slots: limits the calls that are served.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class GrpcServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on; 0 before `start`."""
+        """The listening port; 0 before `start`."""
         return self._port
 
     def _server_list(self) -> list[tuple[str, int]]:
@@ -81,11 +81,11 @@ class GrpcServer:
         return [(host, self._published_port or self._port)]
 
     async def start(self) -> None:
-        """Listen and serve. Raises `ControllerUnavailableError` when the port cannot be had."""
-        host = self._host or "::"  # As everywhere else: no host is all of them.
+        """Listen and serve. Raises `ControllerUnavailableError` when the port is not available."""
+        host = self._host or "::"  # As elsewhere: an empty host means all addresses.
         if self._wanted_port:
             try:
-                # gRPC would find it out, too, and write a line about its own source to standard error.
+                # gRPC would detect it as well, but print a line about its own source to standard error.
                 await check_port_is_unused(host, self._wanted_port)
             except OSError as error:
                 raise self._cannot_listen(error) from error
@@ -95,27 +95,27 @@ class GrpcServer:
             bounds.append(("grpc.max_allowed_incoming_connections", self._connections_max))
         probe_after_ms = round(1000 * self._settings.dead_peers.probe_after_s)
         answer_ms = round(1000 * self._settings.dead_peers.timeout_s) - probe_after_ms
-        # More than slots and waiting room hold: `CallSlots` refuses calls, and says why.
+        # More than slots and waiting room together: `CallSlots` refuses calls with a reason.
         calls_max = 2 * self._settings.rpc_concurrency_max + self._settings.rpc_waiting_max
         server = grpc.aio.server(
             maximum_concurrent_rpcs=calls_max,
             options=[
                 *bounds,
-                # gRPC cancels some calls of a burst by chance: beyond 1 000 unless these are set.
+                # Without these gRPC randomly cancels some calls of a burst of more than 1 000.
                 ("grpc.server.max_pending_requests", calls_max),
                 ("grpc.server.max_pending_requests_hard_limit", 2 * calls_max),
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", limit),
-                # Two servers on one port would take turns unnoticed.
+                # Otherwise two servers on one port would share its connections unnoticed.
                 ("grpc.so_reuseport", 0),
-                # Clients ping during calls, to find connections that a firewall has dropped.
+                # Clients ping during calls, to detect connections that a firewall has dropped.
                 ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS_MIN),
                 ("grpc.http2.max_ping_strikes", 0),
-                # The server pings as well, also between calls: HTTP/2 obliges every client to answer.
+                # The server pings as well, also between calls: HTTP/2 requires every client to answer.
                 ("grpc.keepalive_time_ms", probe_after_ms),
                 ("grpc.keepalive_timeout_ms", answer_ms),
                 ("grpc.keepalive_permit_without_calls", 1),
-                # A ping that measures the bandwidth holds back the one of keep-alive.
+                # A bandwidth-measuring ping delays the keep-alive ping.
                 ("grpc.http2.ping_timeout_ms", answer_ms),
             ],
         )
@@ -135,7 +135,7 @@ class GrpcServer:
         )
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Take no new calls; let running ones end for `grace_s` seconds, then cancel them."""
+        """Accept no new calls; let running ones finish for `grace_s` seconds, then cancel them."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace_s)
@@ -157,7 +157,7 @@ class GrpcServer:
             handlers = {}
             for method in described.methods:
                 handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                    # Bytes up to the guard, and from it on: what gRPC itself says of bad ones is not for clients.
+                    # Bytes at this interface: gRPC's own messages about malformed ones are not meant for clients.
                     _guarded(
                         method.name,
                         GetMessageClass(method.input_type),
@@ -172,9 +172,9 @@ class GrpcServer:
 
 
 class _Clients:
-    """Logs each connection of a client once, with the program that the client says it is.
+    """Logs each connection of a client once, with the program name that the client sends.
 
-    gRPC shows no connections, only their calls. `_REMEMBERED_MAX` connections are remembered, the latest ones.
+    gRPC exposes calls, not connections. The latest `_REMEMBERED_MAX` connections are remembered.
     """
 
     def __init__(self) -> None:
@@ -209,13 +209,13 @@ def _guarded(
             async with slots.hold(subject_of(message)):
                 reply = (await answer(message)).SerializeToString()
             if len(reply) > reply_bytes_max:
-                # gRPC would answer RESOURCE_EXHAUSTED, and every client would ask again and again.
+                # gRPC would answer RESOURCE_EXHAUSTED, and clients would retry repeatedly.
                 raise ReplyTooLongError(
                     f"the reply to {name} has {len(reply)} bytes, at most {reply_bytes_max} may be sent "
                     "(message_bytes_max of the controller): there are too many segments for names so long"
                 )
             if reason := refusal_reason.get():
-                # The enum of the reply has one value for many reasons.
+                # One value of the reply's enum covers many reasons.
                 encoded = reason.encode()[:_REASON_BYTES_MAX]
                 context.set_trailing_metadata(((REFUSAL_REASON_KEY, encoded),))
             return reply
@@ -226,7 +226,7 @@ def _guarded(
             metadata = metadata_of(error)
             _logger.debug("%s: %s (%s)", name, text, code.name)
         except Exception:
-            # The last line of defence: the log is told all, the client only that there is something to tell.
+            # Last resort: the log gets the details, the client only the fact that there was an error.
             _logger.exception("%s failed in a way that it should not", name)
             code, text = grpc.StatusCode.INTERNAL, f"{name} failed; the controller's log says why"
         await context.abort(code, text, metadata)

@@ -1,10 +1,10 @@
-"""`CallSlots`: bounds the calls that are served at the same time, in total, per subject and per container.
+"""`CallSlots`: limits the calls that are served at the same time, in total, per subject and per container.
 
-A call holds one of `rpc_concurrency_max` slots for `rpc_slot_s` at most. A call that takes longer, because a segment
-store does not answer, gives its slot back and moves to a waiting room of `rpc_waiting_max` places. At most
-`rpc_share_max` calls about one subject are in slots and waiting room together, and as many that wait for one container
-which a call in the waiting room has waited for since before it moved there. A call beyond a bound is refused: clients
-repeat it. So calls about one container that hangs leave slots to the others, and a burst of short calls is not refused.
+A call holds one of `rpc_concurrency_max` slots for at most `rpc_slot_s`. A longer call, for example because a segment
+store does not answer, releases its slot and moves to a waiting room of `rpc_waiting_max` places. Slots and waiting room
+together hold at most `rpc_share_max` calls about one subject, and as many that wait for one container, if a call in the
+waiting room has waited for that container since before it moved there. A call beyond a limit is refused, and clients
+retry it. So calls about one hanging container leave slots for others, and a burst of short calls is not refused.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from penstock.model.routing import container_of
 
 _logger = logging.getLogger(__name__)
 
-#: The fields that name a subject beside its scope.
+#: The fields that name a subject within its scope.
 _NAME_FIELDS = ("stream", "readerGroupName", "readerGroup", "kvtName")
 #: The fields of a request that may hold the message with the subject's name.
 _HOLDER_FIELDS = ("streamInfo", "stream", "streamCut", "position")
 
 
 def subject_of(request: Message) -> str:
-    """Return the stream, reader group or key-value table that a request is about; empty: none, or the names are."""
+    """Return the stream, reader group or key-value table of a request; empty if there is none, or a name is empty."""
     fields = request.DESCRIPTOR.fields_by_name
     if "scope" in fields and fields["scope"].message_type is None:
         for name in _NAME_FIELDS:
@@ -44,12 +44,12 @@ def subject_of(request: Message) -> str:
     return ""
 
 
-#: Subjects of which a container that refused their calls is remembered, the latest ones.
+#: Number of subjects whose calls were refused for a container that are remembered, the latest ones.
 _REMEMBERED_MAX = 1024
 
 
 class CallSlots:
-    """The slots and the waiting room of one controller. `container_count`: containers of the cluster.
+    """The slots and the waiting room of one controller. `container_count`: number of containers in the cluster.
 
     Attributes:
         held_count: calls that hold a slot.
@@ -61,21 +61,21 @@ class CallSlots:
         self.waiting_count: int = 0
         self._settings = settings
         self._container_count = container_count
-        # By subject and container: calls, and those of them whose wait is long. A key without calls is removed.
+        # By subject and container: calls, and those with a long wait. A key without calls is removed.
         self._calls: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
         self._container_by_subject: dict[str, str] = {}
 
     @property
     def key_count(self) -> int:
-        """Subjects and containers that calls are counted for at this moment."""
+        """Number of subjects and containers that currently have calls."""
         return len(self._calls)
 
     @asynccontextmanager
     async def hold(self, subject: str) -> AsyncIterator[None]:
-        """Serve one call about `subject` (empty: about none) within the bounds.
+        """Serve one call about `subject` (empty: none) within the limits.
 
-        Raises `CallRefusedError`: a bound is reached. The block may have begun, and is cancelled then.
+        Raises `CallRefusedError` when a limit is reached. The block may have begun, and is then cancelled.
         """
         if self.held_count >= self._settings.rpc_concurrency_max:
             raise CallRefusedError(
@@ -102,7 +102,7 @@ class CallSlots:
             observer_of_call.reset(observed)
 
     def refusal(self, key: str, *, is_of_subject: bool) -> str:
-        """Return why no further call is counted under the key of a subject or container; empty: one is."""
+        """Return why no further call may be counted under the key of a subject or container; empty: it may."""
         if self._calls[key] >= self._settings.rpc_share_max and (is_of_subject or self._waiting[key]):
             return (
                 f"{self._calls[key]} {key} are served or wait (rpc_share_max of the controller); repeat the call later"
@@ -124,7 +124,7 @@ class CallSlots:
         return reason
 
     def remember_refusal(self, subject_key: str, container_key: str) -> None:
-        """Refuse further calls about a subject before they begin work, for as long as the container's share is used."""
+        """Refuse further calls about a subject before they begin, while the container's share is used up."""
         self._container_by_subject.pop(subject_key, None)
         self._container_by_subject[subject_key] = container_key
         if len(self._container_by_subject) > _REMEMBERED_MAX:
@@ -137,7 +137,7 @@ class CallSlots:
 
     @property
     def slot_s(self) -> float:
-        """How long a call holds its slot at most, in seconds."""
+        """Longest time that a call holds its slot, in seconds."""
         return self._settings.rpc_slot_s
 
     def key_of_container(self, segment: str) -> str:
@@ -157,7 +157,7 @@ class CallSlots:
         self._waiting[key] += 1
 
     def remove(self, key: str, *, is_long: bool) -> None:
-        """Count a call under `key` no longer; `is_long`: `add_long_wait` has counted it, too."""
+        """Stop counting a call under `key`; `is_long`: it was also counted by `add_long_wait`."""
         for counts in (self._calls, self._waiting) if is_long else (self._calls,):
             counts[key] -= 1
             if not counts[key]:
@@ -165,7 +165,7 @@ class CallSlots:
 
 
 class _HeldCall:
-    """One call: the `WaitObserver` of what it waits for. `reason`: why it was refused after it began."""
+    """One call, and the `WaitObserver` of its waits. `reason`: why it was refused after it began."""
 
     def __init__(self, slots: CallSlots, subject_key: str) -> None:
         self._subject_key = subject_key
@@ -178,13 +178,13 @@ class _HeldCall:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, scope: asyncio.Timeout) -> None:
-        """Take a slot; `scope` ends the call when it is refused."""
+        """Take a slot; `scope` cancels the call when it is refused."""
         self._scope = scope
         self._slots.held_count += 1
         self._timer = asyncio.get_running_loop().call_later(self._slots.slot_s, self._give_slot_back)
 
     def end(self) -> None:
-        """Give everything back. Tasks that the call has started may go on: their waits count no longer."""
+        """Release everything. Tasks that the call has started may continue: their waits are no longer counted."""
         if self._scope is None:
             return
         self._scope = None
@@ -200,7 +200,7 @@ class _HeldCall:
             self._slots.held_count -= 1
 
     def begin_wait(self, segment: str) -> None:
-        """See `WaitObserver.begin_wait`. Ends the call if too many wait for that container."""
+        """See `WaitObserver.begin_wait`. Refuses the call if too many wait for that container."""
         if self._scope is None:
             return
         key = self._slots.key_of_container(segment)

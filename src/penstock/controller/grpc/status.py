@@ -1,4 +1,4 @@
-"""Which gRPC status an error becomes.
+"""Mapping of errors to gRPC status codes.
 
 Source: controller API specification, section 5.
 """
@@ -30,31 +30,31 @@ from penstock.rpc import STORAGE_FULL_KEY
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-#: Characters of an error's text that go to the client.
+#: Maximum length of an error's text sent to a client.
 _MESSAGE_LENGTH_MAX = 1000
 
 
 class EarlyArgumentError(InvalidArgumentError):
-    """A bad argument of the kind that Pravega finds before it begins: never an answer of an enum."""
+    """A bad argument that Pravega detects before it begins: never answered by the reply's enum."""
 
 
 class LateArgumentError(InvalidArgumentError):
-    """A bad argument of the kind that Pravega finds late, and answers UNKNOWN: leases, tokens, ranges of cuts."""
+    """A bad argument that Pravega detects late, and answers with UNKNOWN: leases, tokens, ranges of cuts."""
 
 
 class FinalArgumentError(InvalidArgumentError):
-    """A bad argument of a call that Pravega does not have: it is answered as gRPC means it, and not asked again."""
+    """A bad argument of a call specific to Penstock: answered with gRPC's own code for it, and not retried."""
 
 
 class CallRefusedError(ControllerUnavailableError):
-    """Too many calls are served, or wait for the same container. A repetition may be served."""
+    """Too many calls are served, or wait for the same container. A retry may be served."""
 
 
-#: The first class that fits decides. Bad arguments are INTERNAL because that is what clients are used to.
+#: The first matching class applies. Bad arguments are INTERNAL because clients expect that.
 _STATUS_BY_ERROR: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (LateArgumentError, grpc.StatusCode.UNKNOWN),
     (FinalArgumentError, grpc.StatusCode.INVALID_ARGUMENT),
-    # No client asks again.
+    # Clients do not retry this one.
     (ReplyTooLongError, grpc.StatusCode.OUT_OF_RANGE),
     (InvalidArgumentError, grpc.StatusCode.INTERNAL),
     (WorkflowTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
@@ -71,17 +71,17 @@ _STATUS_BY_ERROR: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (UnsupportedOperationError, grpc.StatusCode.UNIMPLEMENTED),
     (CallRefusedError, grpc.StatusCode.UNAVAILABLE),
     (StorageFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    # Sealed streams, stores that cannot be reached, lost replies: clients try again.
+    # Sealed streams, unreachable stores, lost replies: clients retry.
     (PenstockError, grpc.StatusCode.INTERNAL),
 )
 
 
 def status_of(error: PenstockError) -> tuple[grpc.StatusCode, str]:
-    """Return the gRPC status of an error and the text that goes with it."""
+    """Return the gRPC status and the text of an error."""
     code = next(code for kind, code in _STATUS_BY_ERROR if isinstance(error, kind))
     return code, str(error)[:_MESSAGE_LENGTH_MAX]
 
 
 def metadata_of(error: PenstockError) -> Metadata:
-    """Return the trailing metadata of an error: gRPC answers RESOURCE_EXHAUSTED of its own, for other causes."""
+    """Return the trailing metadata of an error, which distinguishes it from gRPC's own RESOURCE_EXHAUSTED."""
     return ((STORAGE_FULL_KEY, "1"),) if isinstance(error, StorageFullError) else ()

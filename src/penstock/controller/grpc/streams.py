@@ -1,4 +1,4 @@
-"""The calls about streams as a whole. Source: controller API specification, sections 9.4 to 9.10, 9.13 and 9.18."""
+"""The calls for streams. Source: controller API specification, sections 9.4 to 9.10, 9.13 and 9.18."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def scale(front: Front, request: pb.ScaleRequest) -> pb.ScaleResponse:
     """Answer scale."""
     info = request.streamInfo
     need_stream(info)
-    # Two ranges with one start are one, as in Pravega.
+    # Of several ranges with the same start the last one counts, as in Pravega.
     ranges = list({entry.start: entry.end for entry in request.newKeyRanges}.items())
     begun = await front.service.scale_stream(info.scope, info.stream, list(request.sealedSegments), ranges)
     reply = pb.ScaleResponse(status=pb.ScaleResponse.STARTED, epoch=begun.active_epoch)
@@ -119,7 +119,7 @@ async def list_streams_in_scope_for_tag(
 def _page(scope: str, page: NamePage) -> pb.StreamsInScopeResponse:
     return pb.StreamsInScopeResponse(
         streams=[convert.stream_info(scope, stream) for stream in page.names],
-        # The token message must be there on every page: without it a Rust client sees no page at all.
+        # The token message must be set on every page: without it the Rust client ignores the page.
         continuationToken=pb.ContinuationToken(token=page.token),
         status=pb.StreamsInScopeResponse.SUCCESS,
     )
@@ -129,7 +129,7 @@ def no_page(
     request: pb.StreamsInScopeRequest | pb.StreamsInScopeWithTagRequest,
     status: pb.StreamsInScopeResponse.Status,
 ) -> pb.StreamsInScopeResponse:
-    """Say why there is no page."""
+    """Return the error reply of a listing."""
     return pb.StreamsInScopeResponse(
         continuationToken=pb.ContinuationToken(token=request.continuationToken.token),
         status=status,

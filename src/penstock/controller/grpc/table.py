@@ -1,4 +1,4 @@
-"""The calls of the gRPC service, one row each: handler, what its caller must be allowed to do, answers to errors.
+"""The table of the gRPC service's calls: handler, required access and error replies of each.
 
 Source: controller API specification, sections 2, 4 and 9.
 """
@@ -58,7 +58,7 @@ from penstock.rpc import controller_pb2 as pb
 _READ = Permission.READ
 _UPDATE = Permission.READ_UPDATE
 
-#: What Pravega finds late in a request is answered so: leases, tokens of listings, cuts in the wrong order.
+#: For arguments that Pravega checks late in a request: leases, tokens of listings, cuts in the wrong order.
 _LATE: Errors = {InvalidArgumentError: LateArgumentError}
 
 
@@ -81,8 +81,8 @@ def _stream_change(errors: Errors | None = None) -> Errors:
 def _decision() -> Errors:
     return {
         NoSuchStreamError: pb.TxnStatus.STREAM_NOT_FOUND,
-        # FAILURE says that the transaction was decided otherwise, for good. Here nobody knows: it must be asked again,
-        # as after every other error, which goes to the client as a gRPC status.
+        # FAILURE means that the transaction was finally decided otherwise. Here the outcome is unknown, and the client
+        # must retry, as after every other error, which is sent as a gRPC status.
         MetadataConflictError: ControllerUnavailableError,
     }
 
@@ -279,11 +279,11 @@ CALLS: tuple[Call, ...] = (
 )  # fmt: skip
 
 
-#: What Penstock answers beyond Pravega's service, in a service of its own.
+#: The calls specific to Penstock, in a separate service.
 ADDITIONS: tuple[Call, ...] = (
     Call(
         "prepareTransaction", additions.prepare_transaction, access.stream(_UPDATE),
-        # As of decisions: nobody knows whether it is prepared, so it must be asked again.
+        # As for decisions: it is unknown whether it is prepared, so the client must retry.
         {InvalidArgumentError: FinalArgumentError, MetadataConflictError: ControllerUnavailableError},
     ),
     Call("describeTransaction", additions.describe_transaction, access.stream(_READ)),
@@ -293,13 +293,13 @@ ADDITIONS: tuple[Call, ...] = (
     ),
     Call(
         "explainRetention", additions.explain_retention, access.stream(_READ),
-        # It was truncated in the midst of it: asked again, it can be told.
+        # The stream was truncated during the call: a retry can succeed.
         {MetadataConflictError: ControllerUnavailableError},
     ),
     Call("describeReaderGroups", reader_groups.describe_reader_groups, access.scope(_READ), _LATE),
     Call(
         "findWholeTail", additions.find_whole_tail, access.stream(_READ),
-        # Transactions are merged without end: asked again, there may be a moment in between.
+        # Transactions are being merged continuously: a retry may find a moment in between.
         {MetadataConflictError: ControllerUnavailableError},
     ),
     Call("describeStream", additions.describe_stream, access.stream(_READ)),
@@ -307,12 +307,12 @@ ADDITIONS: tuple[Call, ...] = (
 
 
 def call_table(front: Front) -> Mapping[str, Callable[..., Awaitable[Message]]]:
-    """Return what answers each call of the services, by the call's name."""
+    """Return the function that answers each call of the services, by the call's name."""
     return {call.name: partial(call.serve, front) for call in (*CALLS, *ADDITIONS)}
 
 
 def services() -> tuple[ServiceDescriptor, ...]:
-    """Return what describes the services, Pravega's first."""
+    """Return the descriptors of the services, Pravega's first."""
     return (
         pb.DESCRIPTOR.services_by_name["ControllerService"],
         added.DESCRIPTOR.services_by_name["PenstockControllerService"],

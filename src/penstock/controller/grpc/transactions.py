@@ -1,5 +1,6 @@
-"""The calls about transactions, and the times that writers note. Source: controller API specification, sections 9.14
-and 9.15.
+"""The calls for transactions, and for the times that writers note.
+
+Source: controller API specification, sections 9.14 and 9.15.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ async def abort_transaction(front: Front, request: pb.TxnRequest) -> pb.TxnStatu
 
 
 def decided(status: TransactionStatus, wanted: tuple[TransactionStatus, ...]) -> pb.TxnStatus:
-    """Say whether a transaction was decided as wanted; FAILURE says that it was decided otherwise, for good."""
+    """Return whether a transaction was decided as wanted; FAILURE means that it was finally decided otherwise."""
     if status in wanted:
         return pb.TxnStatus(status=pb.TxnStatus.SUCCESS)
     if status is TransactionStatus.UNKNOWN:
