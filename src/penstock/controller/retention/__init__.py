@@ -1,1 +1,1 @@
-"""What is kept of streams, as their policies say and their subscribers need it."""
+"""Truncation of streams by their retention policies and subscribers."""

@@ -1,7 +1,8 @@
-"""Where a stream is to begin: what its policy and its subscribers allow. Pure.
+"""Where a stream should begin, by its policy and its subscribers. Pure functions.
 
-The minimum is always kept. Between minimum and maximum the subscribers decide: what one of them has not acknowledged
-stays. Past the maximum data go, read or not. Cuts that were recorded in the past stand for ages and sizes.
+The minimum is always kept. Between minimum and maximum the subscribers decide: data that any of them has not
+acknowledged stays. Beyond the maximum data is deleted, read or not. Ages and sizes are taken from cuts recorded in the
+past.
 
 Source: controller internals specification, sections 8.3 to 8.5; PDP-47.
 """
@@ -15,14 +16,14 @@ from penstock.controller.stream_cuts import CutOrder
 
 
 class Choice(Enum):
-    """A place to begin at.
+    """A position to begin at.
 
     Attributes:
-        NOTHING: none: the stream begins where it does.
-        MIN_CUT: the newest recorded cut behind which the minimum is kept.
-        BOUND: where the subscribers are that have come least far, key by key.
-        BEFORE_BOUND: the newest recorded cut that none of the subscribers has yet to come to.
-        MAX_CUT: the oldest recorded cut behind which there is no more than the maximum, or `MIN_CUT` without one.
+        NOTHING: none: the stream's start does not change.
+        MIN_CUT: the newest recorded cut with the minimum after it.
+        BOUND: the position of the slowest subscribers, key by key.
+        BEFORE_BOUND: the newest recorded cut that all subscribers have passed.
+        MAX_CUT: the oldest recorded cut with no more than the maximum after it, or `MIN_CUT` without one.
         MAX_BOUND: the newest recorded cut that is as old as the maximum, or older.
     """
 
@@ -35,28 +36,28 @@ class Choice(Enum):
 
 
 class Row(Enum):
-    """A row of the tables in ``docs/retention.md``: what is the case. `choice` is what follows.
+    """A row of the tables in ``docs/retention.md``: a condition. `choice` is the resulting position.
 
     Names are in the controller's protocol: never rename.
     """
 
-    #: No cut is recorded, nor is there anything to record.
+    #: No cut is recorded, and there is nothing to record.
     NO_CUTS = 1, Choice.NOTHING
     SIZE_NO_SUBSCRIBERS = 2, Choice.MIN_CUT
-    #: Between the bound and the newest cut there is less than the minimum; no cut keeps that.
+    #: There is less than the minimum between the bound and the newest cut, and no cut keeps the minimum.
     SIZE_BELOW_MIN_WITHOUT_CUT = 3, Choice.NOTHING
-    #: The same; the bound is behind the cut that does.
+    #: The same, but a cut keeps the minimum, and the bound is after that cut.
     SIZE_BELOW_MIN = 4, Choice.MIN_CUT
-    #: The same; the bound is not behind that cut on all keys.
+    #: The same, and the bound is not after that cut on all keys.
     SIZE_BELOW_MIN_OVERLAPPING = 5, Choice.BEFORE_BOUND
     SIZE_BETWEEN = 6, Choice.BOUND
     SIZE_PAST_MAX = 7, Choice.MAX_CUT
-    #: The maximum, or more; its cut would keep as much as the bound, or more.
+    #: The maximum, or more; the maximum's cut would keep as much as the bound, or more.
     SIZE_PAST_MAX_WITHOUT_GAIN = 8, Choice.BOUND
     TIME_NO_SUBSCRIBERS = 9, Choice.MIN_CUT
     #: No cut has the minimum's age.
     TIME_WITHOUT_CUT = 10, Choice.NOTHING
-    #: The bound is behind the newest cut of the minimum's age.
+    #: The bound is after the newest cut of the minimum's age.
     TIME_ABOVE_MIN = 11, Choice.MIN_CUT
     TIME_MIN_OVERLAPPING = 12, Choice.BEFORE_BOUND
     TIME_BETWEEN = 13, Choice.BOUND
@@ -66,18 +67,18 @@ class Row(Enum):
 
     @property
     def choice(self) -> Choice:
-        """Where a stream is to begin of which this is the case."""
+        """The position at which a stream in this row begins."""
         _, choice = self.value
         return choice
 
 
 @dataclass(frozen=True, slots=True)
 class SizeSituation:
-    """What a choice by size needs of a stream that has subscribers.
+    """The input of a choice by size for a stream with subscribers.
 
-    `retained_bytes`: between the subscribers' bound and the newest recorded cut. `min_cut_order`: how the minimum's cut
-    lies to the bound; None without such a cut. `max_cut_retained_bytes`: as the first, for the maximum's cut.
-    `max_bytes` None: there is no maximum.
+    `retained_bytes`: between the subscribers' bound and the newest recorded cut. `min_cut_order`: order of the
+    minimum's cut relative to the bound; None without such a cut. `max_cut_retained_bytes`: bytes between the maximum's
+    cut and the newest recorded cut. `max_bytes` None: there is no maximum.
     """
 
     min_bytes: int
@@ -88,7 +89,7 @@ class SizeSituation:
 
 
 def choose_by_size(situation: SizeSituation) -> Row:
-    """Return what is the case of a stream with subscribers that keeps so many bytes."""
+    """Return the row that applies to a stream with subscribers and a policy by size."""
     retained = situation.retained_bytes
     if retained < situation.min_bytes:
         if situation.min_cut_order is None:
@@ -102,10 +103,10 @@ def choose_by_size(situation: SizeSituation) -> Row:
 
 
 def choose_by_time(min_cut_order: CutOrder | None, max_bound_order: CutOrder | None) -> Row:
-    """Return what is the case of a stream with subscribers that keeps what is not so old.
+    """Return the row that applies to a stream with subscribers and a policy by time.
 
-    `min_cut_order`: how the minimum's cut lies to the bound of the subscribers; None without such a cut.
-    `max_bound_order`: how that bound lies to the newest cut that is as old as the maximum; None without one.
+    `min_cut_order`: order of the minimum's cut relative to the subscribers' bound; None without such a cut.
+    `max_bound_order`: order of that bound relative to the newest cut that is as old as the maximum; None without one.
     """
     match min_cut_order:
         case None:

@@ -1,7 +1,7 @@
-"""`RetentionExplanations`: what a look at a stream would do now, and why. Nothing is changed.
+"""`RetentionExplanations`: what an inspection of a stream would do now, and why. It changes nothing.
 
-It asks the functions that the looks ask, and takes the cut that a look would record now for recorded. What a look
-finds a moment later may be something else.
+It calls the same functions as an inspection, and treats a cut that an inspection would record now as recorded. A later
+inspection may find another state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.model.policies import RetentionKind
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cut, and the bytes that the stream has held before it, over its life."""
+    """A cut, and the bytes before it over the stream's life."""
 
     cut: Mapping[int, int]
     size_bytes: int
@@ -39,9 +39,9 @@ class ExplainedSubscriber:
 
     Attributes:
         name: ``scope/group``.
-        has_published: whether `place` is what it has published; else it counts from where the stream begins.
-        place: how far it has come.
-        is_last: whether it is on some keys the one, or one of those, that have come least far.
+        has_published: whether `place` is a position that it has published; otherwise it is the stream's start.
+        place: its position.
+        is_last: whether on some keys no other subscriber is further behind.
     """
 
     name: str
@@ -52,23 +52,23 @@ class ExplainedSubscriber:
 
 @dataclass(frozen=True, slots=True)
 class RetentionExplanation:
-    """What a look would do. Times are milliseconds.
+    """What an inspection would do. Times are in milliseconds.
 
     Attributes:
-        policy: what is to be kept; None: everything, and then there is nothing more to tell but `head` and `tail`.
-        is_sealed: it is not truncated any more, whatever the rest says.
-        is_enabled: whether this controller's settings let policies be enforced at all.
-        now_ms: the controller's clock, by which cuts are so and so old.
-        head, tail: where the stream begins, and where it ends.
-        row: why it is to begin where it is; None without a policy.
-        chosen: where it is to begin; None: where it does.
-        bound: where the subscribers are that have come least far, key by key; None without any.
-        min_entry, max_entry: the cuts that the limits come to; None: there is none so old, or with so much behind it.
-        cuts: the newest of those that are recorded, oldest first. `cut_count`: of all.
-        subscribers: those that have come least far first. `subscriber_count`: of all.
-        is_cut_due: whether a look would record another cut first, which is `tail`.
-        interval_ms: pause between two looks at all streams.
-        next_look_ms: until the next one at this stream; None: another controller does it, within `interval_ms`.
+        policy: the retention policy; None: everything is kept, and only `head` and `tail` are set.
+        is_sealed: the stream is sealed and no longer truncated, whatever the other fields are.
+        is_enabled: whether this controller's settings allow policies to be enforced.
+        now_ms: the controller's clock, from which the ages of cuts are computed.
+        head, tail: start and end of the stream.
+        row: the row that applies; None without a policy.
+        chosen: the new start; None: the start does not change.
+        bound: the position of the slowest subscribers, key by key; None without any.
+        min_entry, max_entry: the recorded cuts of the limits; None: none is that old, or has that much after it.
+        cuts: the newest recorded cuts, oldest first. `cut_count`: number of all.
+        subscribers: the slowest ones first. `subscriber_count`: number of all.
+        is_cut_due: whether an inspection would first record another cut, at `tail`.
+        interval_ms: pause between two inspections of all streams.
+        next_look_ms: time until this stream's next inspection; None: by another controller, within `interval_ms`.
     """
 
     policy: RetentionPolicy | None
@@ -112,7 +112,7 @@ class RetentionExplanations:
         configured = (await tables.configuration()).record.configuration.retention
         state = (await tables.state()).record.state
         is_sealed = state in (StreamState.SEALING, StreamState.SEALED)
-        # Without a policy head and tail are found as for any.
+        # Without a policy head and tail are found as for any policy.
         policy = configured or RetentionPolicy(RetentionKind.BY_SIZE, 0)
         now_ms = self._context.runtime.wall_clock_ms()
         situation = await find_situation(tables, policy, now_ms)
@@ -155,7 +155,7 @@ class RetentionExplanations:
     async def _subscribers(
         self, situation: Situation, bound: Position | None, published: Mapping[str, Mapping[int, int]]
     ) -> list[ExplainedSubscriber]:
-        """Return where the subscribers are. Those that hold others back come before the rest is cut off."""
+        """Return the subscribers' positions. If there are too many, those that hold back truncation are kept."""
         if bound is None:
             return []
         last: dict[str, bool] = {}
@@ -176,5 +176,5 @@ async def _place(situation: Situation, position: Position) -> Place:
 
 
 def _is_last(cut: Mapping[int, int], bound: Position) -> bool:
-    """Say whether a cut is where the bound is, in some segment of the bound."""
+    """Say whether a cut is equal to the bound in some segment of the bound."""
     return any(cut.get(segment) == offset for segment, offset in bound.cut.items())

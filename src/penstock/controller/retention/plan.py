@@ -1,6 +1,6 @@
-"""What a look at a stream finds, and where the stream is to begin: nothing is changed here.
+"""The state of a stream at an inspection, and where it should begin. Changes nothing.
 
-`Retention` does what a plan says; `explanation` tells people of it. Both ask the same functions.
+`Retention` carries out a plan; `explanation` reports it to users. Both use the same functions.
 
 Source: controller internals specification, sections 8.2 to 8.6.
 """
@@ -27,7 +27,7 @@ from penstock.model.policies import Retention as RetentionPolicy
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A stream as a look finds it. `head` is where it begins, also if it never was truncated."""
+    """The state of a stream at an inspection. `head` is its start, also if it was never truncated."""
 
     tables: StreamTables
     policy: RetentionPolicy
@@ -44,13 +44,13 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where a stream's active segments end.
+    """The end of a stream's active segments.
 
     Attributes:
         cut: their lengths, by id.
-        lengths: the same by name.
-        size_bytes: what the stream has held before, over its life.
-        record: the cut that is to be recorded there; None if it is not time to, or too little is new.
+        lengths: their lengths, by name.
+        size_bytes: all bytes before it over the stream's life.
+        record: the cut to record there; None if none is due, or there is too little new data.
     """
 
     cut: Mapping[int, int]
@@ -61,13 +61,13 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where a stream is to begin.
+    """Where a stream should begin.
 
     Attributes:
-        row: why.
-        chosen: there; None: where it does, or the cut was removed meanwhile.
+        row: the row that applies.
+        chosen: the new start; None: no change, or the cut was removed meanwhile.
         min_entry: the newest recorded cut that keeps the minimum.
-        max_entry: the oldest one that keeps no more than the maximum.
+        max_entry: the oldest recorded cut that keeps no more than the maximum.
     """
 
     row: Row
@@ -79,14 +79,14 @@ class Plan:
 async def find_situation(
     tables: StreamTables, policy: RetentionPolicy, now_ms: int, planned: StreamCutRecord | None = None
 ) -> Situation:
-    """Look at a stream. `planned`: a cut that counts as recorded."""
+    """Read the state of a stream. `planned`: a cut that is treated as recorded."""
     truncation = (await tables.truncation()).record
     head = await beginning_of(tables, truncation)
     return Situation(tables, policy, truncation, head, now_ms, PlannedCuts(tables.retention, planned))
 
 
 def is_cut_due(situation: Situation, settings: RetentionSettings, newest: RetentionEntry | None) -> bool:
-    """Say whether a cut may be recorded again, if something is new. `newest`: the last that was."""
+    """Say whether another cut may be recorded, if there is new data. `newest`: the last recorded one."""
     if newest is None or situation.policy.kind is RetentionKind.BY_SIZE:
         return True
     return situation.now_ms - newest.recorded_ms > step_ms(situation.policy, settings)
@@ -98,10 +98,10 @@ async def find_tail(
     newest: RetentionEntry | None,
     whole_tail: Mapping[int, int] | None = None,
 ) -> Tail:
-    """Return where the active segments end, and what has to be recorded of it.
+    """Return the end of the active segments, and the cut to record there, if any.
 
-    `whole_tail`: a cut where they ended a moment ago; None: they are asked for, and a transaction that is being merged
-    may lie on both sides of the tail.
+    `whole_tail`: a cut at which they ended a moment ago; None: their lengths are read, and a transaction that is being
+    merged may lie on both sides of the tail.
     """
     tables, settings = situation.tables, context.settings.retention
     if whole_tail is None:
@@ -123,7 +123,7 @@ async def find_tail(
 
 
 def _step_bytes(situation: Situation, settings: RetentionSettings) -> int:
-    """Return how many bytes there are between two cuts at least."""
+    """Return the minimum number of bytes between two cuts."""
     if situation.policy.kind is RetentionKind.BY_TIME:
         return 1
     most = situation.max_limit or 0
@@ -131,14 +131,14 @@ def _step_bytes(situation: Situation, settings: RetentionSettings) -> int:
 
 
 def step_ms(policy: RetentionPolicy, settings: RetentionSettings) -> int:
-    """Return the time between two cuts of a policy by time: fine enough for the minimum, and never too many of them."""
+    """Return the time between two cuts of a policy by time: fine enough for the minimum, without too many cuts."""
     most = 0 if policy.max_limit in (0, LIMIT_NONE) else policy.max_limit
     wanted = min(policy.min_limit // settings.cuts_in_minimum, int(settings.cut_interval_s_max * 1000))
     return max(wanted, int(settings.cut_interval_s_min * 1000), most // settings.cuts_max)
 
 
 async def size_till(situation: Situation, position: Position) -> int:
-    """Return the bytes that the stream had held before a position, over its life."""
+    """Return the total bytes before a position over the stream's life."""
     tables = situation.tables
     reference = await last_cut_until(situation, position)
     if reference is not None:
@@ -154,7 +154,7 @@ async def size_till(situation: Situation, position: Position) -> int:
 
 
 async def last_cut_until(situation: Situation, position: Position) -> StreamCutRecord | None:
-    """Return the newest recorded cut that lies nowhere behind a position; None: there is none."""
+    """Return the newest recorded cut that is nowhere after a position; None if there is none."""
 
     async def is_until(cut: StreamCutRecord) -> bool:
         found = await position_of(situation.tables, cut.stream_cut)
@@ -164,14 +164,14 @@ async def last_cut_until(situation: Situation, position: Position) -> StreamCutR
 
 
 async def plan_of(situation: Situation, bound: Position | None) -> Plan:
-    """Return where the stream is to begin. `bound`: how far all subscribers have come; None without any."""
+    """Return where the stream should begin. `bound`: the position all subscribers have reached; None without any."""
     if situation.policy.kind is RetentionKind.BY_TIME:
         return await _plan_by_time(situation, bound)
     return await _plan_by_size(situation, bound)
 
 
 async def moves_head(situation: Situation, plan: Plan) -> bool:
-    """Say whether the stream is to be truncated: what was chosen lies behind its head, and nowhere before it."""
+    """Say whether the stream has to be truncated: the chosen position is after its head, and nowhere before it."""
     if plan.chosen is None or dict(plan.chosen.cut) == dict(situation.head.cut):
         return False
     return await in_turns(order_of(plan.chosen, situation.head)) is CutOrder.EQUAL_OR_AFTER
@@ -253,7 +253,7 @@ async def _chosen(
 
 
 async def _position(situation: Situation, entry: RetentionEntry | None) -> Position | None:
-    """Return where a recorded cut is; None without one, and when another controller has removed it meanwhile."""
+    """Return the position of a recorded cut; None without one, or when another controller has removed it meanwhile."""
     if entry is None:
         return None
     found = await situation.cuts.cut_of(entry)

@@ -1,6 +1,6 @@
-"""`PlannedCuts`: the recorded cuts of a stream, and one more that a look would record now.
+"""`PlannedCuts`: the recorded cuts of a stream, and one more that an inspection would record now.
 
-So what a look would do can be said without doing any of it.
+With it the effect of an inspection can be determined without changing anything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from penstock.controller.metadata.retention_tables import RetentionTables
 
 
 class PlannedCuts:
-    """See the module. `planned` is later, and not smaller, than all that are recorded; None: there is no such one."""
+    """See the module. `planned` is later, and not smaller, than all recorded cuts; None: there is none."""
 
     def __init__(self, recorded: RetentionTables, planned: StreamCutRecord | None) -> None:
         self._recorded = recorded

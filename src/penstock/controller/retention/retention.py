@@ -1,8 +1,9 @@
-"""`Retention`: records where streams are, now and then, and truncates them as their policies say.
+"""`Retention`: periodically records stream cuts, and truncates streams by their policies.
 
-A look at a stream: record a cut, if one is due; choose where the stream is to begin (`plan`); truncate it there, as a
-user would; forget the cuts that lie before its head. Each step may be the last one, and may be done by two controllers
-at once: cuts are added and removed conditionally, truncations are announced work. See ``docs/retention.md``.
+An inspection of a stream: record a cut, if one is due; choose where the stream should begin (`plan`); truncate it
+there, as a user would; remove the recorded cuts before its head. It may be interrupted after any step, and two
+controllers may run it at once: cuts are added and removed conditionally, truncations are announced work. See
+``docs/retention.md``.
 
 Source: controller internals specification, sections 8.1 to 8.6; PDP-19, PDP-47.
 """
@@ -42,22 +43,22 @@ from penstock.model.segments import SegmentInfo
 
 _logger = logging.getLogger(__name__)
 
-#: Truncates a stream (scope, name) at a cut, unless its configuration has another version than this one.
+#: Truncates a stream (scope, name) at a cut, unless its configuration has another version than the given one.
 Truncate = Callable[[str, str, Mapping[int, int], int], Awaitable[None]]
-#: Returns where a stream (scope, name) ends, with no part of a transaction before it: see `WholeTails.of`.
+#: Returns the end of a stream (scope, name), with no partial transaction before it: see `WholeTails.of`.
 WholeTail = Callable[[str, str], Awaitable[Mapping[int, int]]]
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What is remembered of one stream.
+    """State kept for one stream.
 
     Attributes:
-        head: the head before which there are no recorded cuts any more.
-        version: of the stream's entry in the list, at the last look: a policy that changes makes another one.
-        next_look_s: when there can be something to do again, by the loop's clock.
-        lengths: the lengths of its segments at the last look, by name; nothing is to be done as long as they stay.
-            Empty where that does not follow.
+        head: the head before which no recorded cuts are left.
+        version: version of the stream's entry in the list at the last inspection; a change of policy changes it.
+        next_look_s: the earliest time at which an inspection may be due, by the loop's clock.
+        lengths: the lengths of its segments at the last inspection, by name; while they are unchanged, no inspection is
+            due. Empty where that does not follow.
     """
 
     head: Mapping[int, int] = field(default_factory=dict)
@@ -67,9 +68,9 @@ class _Seen:
 
 
 class Retention:
-    """See the module. `run` it as a task; it goes on whatever a stream or a store does.
+    """See the module. `run` it as a task; it continues whatever error a stream or a store causes.
 
-    Of all streams that have a policy it looks at those in this controller's `buckets`.
+    It inspects the streams with a policy in this controller's `buckets`.
     """
 
     def __init__(
@@ -88,15 +89,15 @@ class Retention:
         )
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Inspect streams until cancelled."""
         await self._cycle.run()
 
     async def cycle(self) -> None:
-        """Look at each stream once. Raises what the list of streams cannot be read for, and nothing of a stream."""
+        """Inspect each stream once. Raises errors of reading the list of streams, not those of a stream."""
         await self._cycle.once()
 
     async def _due(self, listed: Sequence[tuple[ListedStream, _Seen]]) -> Sequence[ListedStream]:
-        """Return the streams for which there may be something to do. Those with nothing new cost a request together."""
+        """Return the streams that may need an inspection. Streams without new data share a batch of requests."""
         now_s = asyncio.get_running_loop().time()
         due: list[ListedStream] = []
         resting: list[tuple[ListedStream, _Seen]] = []
@@ -117,16 +118,16 @@ class Retention:
         infos = await self._context.segments.infos_in_time(names, self._settings.answer_timeout_s)
         for some in pages(resting):
             for each, seen in some:
-                # What does not answer is away, or gone: the inspection of its stream finds out.
+                # A segment that does not answer is offline or deleted: the inspection of its stream finds out.
                 if any(_is_new(infos.get(name), length) for name, length in seen.lengths.items()):
                     due.append(each)
             await asyncio.sleep(0)
         return due
 
     def next_look_s(self, scope: str, stream: str) -> float | None:
-        """Return in how many seconds this controller looks at a stream again: 0.0 if it is about to, or does.
+        """Return the seconds until this controller next inspects a stream: 0.0 if it is about to, or is doing so.
 
-        None: another controller does. A stream by size that gets nothing new is not looked at then.
+        None: another controller does. At that time a stream by size without new data is not inspected.
         """
         if not self._buckets.owned(scope, stream):
             return None
@@ -142,8 +143,8 @@ class Retention:
         if state is StreamState.CREATING:
             return
         if policy is None or state in (StreamState.SEALING, StreamState.SEALED):
-            # A policy that comes from now on makes another version of the entry, which stays. What is sealed is never
-            # truncated, and never opened again.
+            # A policy set from now on changes the version of the entry, so the entry is not removed. A sealed stream is
+            # never truncated, and never reopened.
             await self._context.retained.remove(listed)
             return
         situation = await find_situation(tables, policy, self._context.runtime.wall_clock_ms())
@@ -155,15 +156,15 @@ class Retention:
         await self._forget_cuts(situation, seen)
         seen.version = listed.version
         by_time = policy.kind is RetentionKind.BY_TIME
-        # Ages change by themselves, and subscribers publish when they like.
+        # Ages change continuously, and subscribers may publish at any time.
         seen.lengths = {} if by_time or bound is not None else lengths
         pause_s = step_ms(policy, self._settings) / 1000 if by_time else 0.0
         seen.next_look_s = asyncio.get_running_loop().time() + pause_s
 
     async def _record_cut(self, situation: Situation) -> Mapping[str, int]:
-        """Record where the stream is, if it is time to and there is something new.
+        """Record a cut at the end of the stream, if one is due and there is new data.
 
-        Return the lengths of its segments, by name; none if they were not asked for.
+        Return the lengths of its segments, by name; empty if they were not read.
         """
         tables = situation.tables
         goes_by_size = situation.policy.kind is RetentionKind.BY_SIZE
@@ -176,7 +177,7 @@ class Retention:
         newest = await tables.retention.newest()
         if not is_cut_due(situation, self._settings, newest):
             return {}
-        # Retention may truncate at this cut later: a transaction lies wholly before it or wholly after it.
+        # Retention may truncate at this cut later: a transaction must lie entirely before it or entirely after it.
         cut = await self._whole_tail(tables.scope, tables.stream)
         tail = await find_tail(self._context, situation, newest, cut)
         if tail.record is not None and await tables.retention.add(tail.record, goes_by_size=goes_by_size):
@@ -198,7 +199,7 @@ class Retention:
         )
 
     async def _forget_cuts(self, situation: Situation, seen: _Seen) -> None:
-        """Forget the recorded cuts at the head and before it: nothing can be truncated there any more."""
+        """Remove the recorded cuts at the head and before it: the stream can no longer be truncated there."""
         tables = situation.tables
         truncation = (await tables.truncation()).record
         head = truncation.stream_cut
@@ -211,5 +212,5 @@ class Retention:
 
 
 def _is_new(info: SegmentInfo | None, length: int) -> bool:
-    """Return whether a segment may differ from one that was open and had a length."""
+    """Return whether a segment may differ from an open one with this length."""
     return info is None or info.is_sealed or info.length != length

@@ -1,6 +1,6 @@
-"""How far all subscribers of a stream have come: the cut that is nowhere behind what one of them has acknowledged.
+"""The position that all subscribers of a stream have reached: the cut that is nowhere after one that was acknowledged.
 
-A subscriber that has published nothing yet counts from where the stream begins: what it is yet to read stays.
+A subscriber that has published nothing yet counts as being at the stream's start: data that it has not read stays.
 Source: controller internals specification, section 8.7; the exception to it: ``docs/retention.md``.
 """
 
@@ -16,9 +16,9 @@ from penstock.controller.stream_positions import position_of
 
 
 async def subscriber_bound(tables: StreamTables, head: Mapping[int, int]) -> Position | None:
-    """Return the bound; None for a stream without subscribers. `head`: the cut where the stream begins.
+    """Return the bound; None for a stream without subscribers. `head`: the cut at the stream's start.
 
-    1 read for all subscribers, and what it takes to find two positions.
+    1 read for all subscribers, and those needed to find two positions.
     """
     return await bound_of(tables, head, await published_cuts(tables))
 
@@ -26,7 +26,7 @@ async def subscriber_bound(tables: StreamTables, head: Mapping[int, int]) -> Pos
 async def bound_of(
     tables: StreamTables, head: Mapping[int, int], published: Mapping[str, Mapping[int, int]]
 ) -> Position | None:
-    """Return the bound of subscribers that have published these cuts, empty ones nothing; None without any."""
+    """Return the bound of subscribers with these published cuts (empty: none published); None without subscribers."""
     if not published:
         return None
     merged = await in_turns(merged_cuts(cut or head for cut in published.values()))
