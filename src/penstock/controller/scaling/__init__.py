@@ -1,1 +1,1 @@
-"""How streams change their number of segments."""
+"""Scaling of streams: planning, and automatic scaling by load."""

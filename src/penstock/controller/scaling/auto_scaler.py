@@ -1,8 +1,8 @@
-"""`AutoScaler`: splits streams that get more than their policies say, and merges what gets less.
+"""`AutoScaler`: splits segments whose load exceeds their stream's policy, and merges segments with little load.
 
-Every controller asks about all containers, and serves those streams that fall to it (`Buckets`).
-It asks the segment stores what their loads ask for, and remembers next to nothing: what is lost is said again at the
-next question. An order is begun as one of the API: under the stream's lock, announced, finished by whoever has to. See
+Every controller queries all containers, and handles the streams that are assigned to it (`Buckets`).
+It queries the segment stores for scale advice, and keeps almost no state: lost advice is repeated at the next query. A
+scale is started like one of the API: under the stream's lock, announced, completed by any controller. See
 ``docs/auto-scaling.md``. Source: controller internals specification, section 9.3 (AutoScaleTask).
 """
 
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Loads:
-    """Of one stream: hot segments by id, with the number of parts that each should have, and cold ones."""
+    """Loads of one stream: hot segments by id, with the number of parts for each, and cold ones."""
 
     hot: dict[int, int] = field(default_factory=dict)
     cold: set[int] = field(default_factory=set)
@@ -47,7 +47,7 @@ class _Loads:
 
 
 class AutoScaler:
-    """See the module. `run` it as a task; it goes on whatever a stream or a store does."""
+    """See the module. `run` it as a task; it continues whatever error a stream or a store causes."""
 
     def __init__(
         self,
@@ -64,17 +64,17 @@ class AutoScaler:
         self._buckets = buckets
         self._settings = context.settings.auto_scaling
         self._mutes = Mutes(self._settings.mute_s, self._settings.mutes_max)
-        #: Why containers gave no answer the last time, by their ids: said when it begins and when it ends.
+        #: Last errors of containers, by their ids: logged when they begin and when they end.
         self._problems: dict[int, str] = {}
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Inspect loads until cancelled."""
         while True:
             await asyncio.sleep(self._settings.interval_s)
             await self.look()
 
     async def look(self) -> None:
-        """Ask every container once, and begin what their answers ask for. Raises nothing that another look may mend."""
+        """Query every container once, and start the scales that their advice calls for. Raises no transient error."""
         self._mutes.forget_old(asyncio.get_running_loop().time())
         containers = range(self._container_count)
         answers = await for_each(containers, self._ask, self._settings.containers_at_once)
@@ -117,12 +117,12 @@ class AutoScaler:
         try:
             scope, stream, segment = parse_segment_name(advice.segment)
         except InvalidNameError:
-            return  # Somebody's own segment, with a policy that no controller gave it.
+            return  # A segment that is not part of a stream, with a policy that no controller set.
         if self._buckets.owned(scope, stream):
             streams.setdefault((scope, stream), _Loads()).take(segment, advice)
 
     async def _serve(self, scope: str, stream: str, loads: _Loads) -> None:
-        """Begin what the loads of a stream ask for, if anything."""
+        """Start the scale that the loads of a stream call for, if any."""
         looked_at = _Loads(dict(loads.hot), set(loads.cold))
         try:
             policy, current = await self._context.catalog.on_stream(scope, stream, _policy_and_epoch)
@@ -146,7 +146,7 @@ class AutoScaler:
             self._mutes.mute(segment_name(scope, stream, segment), ScaleDirection.DOWN, now_s)
 
     async def _ask_neighbours(self, scope: str, stream: str, current: EpochRecord, loads: _Loads) -> None:
-        """Find out which neighbours of cold segments are cold; without an answer they are not."""
+        """Query which neighbours of cold segments are cold; without an answer they count as not cold."""
         loads.cold &= {segment.id for segment in current.segments}
         by_container: dict[int, dict[str, int]] = {}
         for segment in neighbours(current, loads.cold):
@@ -165,7 +165,7 @@ class AutoScaler:
             _take_known(answer, by_container[container], loads)
 
     async def _begin(self, scope: str, stream: str, loads: _Loads) -> EpochTransition | None:
-        """Decide again, alone on the stream, and begin. What was begun goes on by itself."""
+        """Decide again, exclusively on the stream, and start the scale. It then completes in the background."""
 
         async def begin(tables: StreamTables) -> EpochTransition | None:
             policy, current = await _policy_and_epoch(tables)

@@ -1,4 +1,4 @@
-"""What the loads of a stream's segments make of it: one order, from one epoch's record. Pure.
+"""The scale that the loads of a stream's segments call for: one order, from one epoch's record. Pure functions.
 
 Source: controller internals specification, section 9.3.
 """
@@ -18,11 +18,11 @@ _MERGED_MAX = 3
 def order_by_load(
     current: EpochRecord, policy: Scaling, hot: Mapping[int, int], cold: Collection[int], *, segment_count_max: int
 ) -> ScaleOrder | None:
-    """Return what to do about hot segments, or if there are none about cold ones; None: nothing.
+    """Return the order for hot segments, or if there are none for cold ones; None: nothing to do.
 
-    `hot`: by id, into how many each should be split. `cold`: ids. Those that are not of the epoch do not count. Splits
-    come first and alone, so that what is merged has been looked at since. The stream keeps `policy.min_segments` at
-    least and `segment_count_max` at most.
+    `hot`: number of parts to split each into, by id. `cold`: ids. Segments outside the epoch are ignored. Splits are
+    done first and separately, so that merged segments were inspected after them. The stream keeps at least
+    `policy.min_segments` and at most `segment_count_max` segments.
     """
     if policy.kind is ScalingKind.FIXED:
         return None
@@ -33,7 +33,7 @@ def order_by_load(
 
 
 def neighbours(current: EpochRecord, cold: Collection[int]) -> list[int]:
-    """Return the ids of segments beside cold ones of which it is not known whether they are cold, too; by key."""
+    """Return the ids of neighbours of cold segments that are not known to be cold too; by key."""
     segments = current.segments
     return [
         segment.id
@@ -68,9 +68,9 @@ def _splits(
 
 
 def _parts(segment: SegmentRecord, count: int) -> list[tuple[float, float]]:
-    """Return the keys of a segment in `count` equal parts; none if they are too few to be told apart."""
+    """Return the keys of a segment in `count` equal parts; empty if the parts would be indistinguishable."""
     start, end = segment.key_start, segment.key_end
-    # Computed as Pravega does; the last end is exactly the old one, whatever the sum would be.
+    # Computed as Pravega does; the last end is exactly the old one, regardless of rounding.
     bounds = [start + (end - start) / max(count, 1) * index for index in range(count)] + [end]
     parts = list(pairwise(bounds))
     return parts if all(low < high for low, high in parts) else []
@@ -85,7 +85,7 @@ def _merges(
     for run in _runs(current.segments, cold):
         at = 0
         while room > 0 and len(run) - at > 1:
-            # Of four, two and two: the fourth would stay alone.
+            # Four are merged as two and two, since a fourth segment would be left over.
             count = 2 if len(run) - at in (2, 4) else _MERGED_MAX
             together = run[at : at + min(count, room + 1)]
             to_seal += [segment.id for segment in together]

@@ -1,4 +1,4 @@
-"""What a scale changes: pure functions over epoch records.
+"""The changes made by a scale: pure functions over epoch records.
 
 Source: controller internals specification, sections 2 (rules R2 to R8) and 5; controller API specification, 9.13.
 """
@@ -21,7 +21,7 @@ from penstock.model.policies import Scaling, ScalingKind
 
 
 def check_ranges(to_seal: Sequence[SegmentRecord], ranges: Sequence[KeyRange]) -> None:
-    """Raise `InvalidArgumentError` unless the ranges cover what the segments cover, each key once."""
+    """Raise `InvalidArgumentError` unless the ranges cover the keys of the segments, each key once."""
     if not to_seal or not ranges:
         raise InvalidArgumentError("a scale seals one segment at least, and makes one at least")
     sealed = merged(KeyRange(segment.key_start, segment.key_end) for segment in to_seal)
@@ -35,8 +35,8 @@ def plan_scale(
 ) -> EpochTransition:
     """Return the transition from `current` that an order asks for, segments to seal and to create sorted by key.
 
-    Raises `InvalidArgumentError` for ranges that do not fit, `ScalePreconditionError` for segments that are not of this
-    epoch and for a result of less than `segment_count_min` segments.
+    Raises `InvalidArgumentError` for ranges that do not fit, `ScalePreconditionError` for segments outside this epoch
+    and for a result of fewer than `segment_count_min` segments.
     """
     wanted = set(order.to_seal)
     to_seal = [segment for segment in current.segments if segment.id in wanted]
@@ -64,7 +64,7 @@ def plan_scale(
 
 
 def is_ordered_by(transition: EpochTransition, order: ScaleOrder) -> bool:
-    """Say whether a transition is what an order asks for."""
+    """Say whether a transition carries out an order."""
     return (
         not transition.is_empty
         and set(transition.to_seal) == set(order.to_seal)
@@ -73,8 +73,7 @@ def is_ordered_by(transition: EpochTransition, order: ScaleOrder) -> bool:
 
 
 def moved_to(order: ScaleOrder, ordered_for: EpochRecord, current: EpochRecord) -> ScaleOrder:
-    """Return an order given for one epoch as an order for `current`, a duplicate of that epoch with other segment ids.
-    """
+    """Return an order for one epoch as an order for `current`, a duplicate of that epoch with other segment ids."""
     wanted = set(order.to_seal)
     numbers = {segment.number for segment in ordered_for.segments if segment.id in wanted}
     to_seal = tuple(segment.id for segment in current.segments if segment.number in numbers)
@@ -88,13 +87,13 @@ def even_order(current: EpochRecord, count: int) -> ScaleOrder:
 
 
 def is_due(policy: Scaling, current: EpochRecord) -> bool:
-    """Say whether a policy asks for another number of segments than there are, whatever their load is."""
+    """Say whether a policy requires another number of segments than there are, regardless of load."""
     count, least = len(current.segments), policy.min_segments
     return count < least or (policy.kind is ScalingKind.FIXED and count != least)
 
 
 def epoch_after(current: EpochRecord, transition: EpochTransition) -> EpochRecord:
-    """Return the record of the epoch to which a transition from `current` leads."""
+    """Return the record of the epoch after a transition from `current`."""
     sealed = set(transition.to_seal)
     ended = [segment for segment in current.segments if segment.id in sealed]
     kept = (segment for segment in current.segments if segment.id not in sealed)
@@ -120,7 +119,7 @@ def _divided(whole: Sequence[SegmentRecord], parts: Sequence[SegmentRecord]) -> 
 
 
 def history_entry(epoch: EpochRecord, before: EpochRecord) -> HistoryEntry:
-    """Return what changed with `epoch`. A large change is left out: the epoch's own record has it."""
+    """Return the change of `epoch`. A large change is omitted: it is in the epoch's own record."""
     created = _difference(epoch.segments, before.segments)
     sealed = tuple(segment.id for segment in _difference(before.segments, epoch.segments))
     if len(created) + len(sealed) > HISTORY_SEGMENTS_MAX:
@@ -129,7 +128,7 @@ def history_entry(epoch: EpochRecord, before: EpochRecord) -> HistoryEntry:
 
 
 def first_entry(epoch: EpochRecord) -> HistoryEntry:
-    """Return the history entry of epoch 0, which everything begins with; that of many segments is a large change."""
+    """Return the history entry of epoch 0. With many segments it is a large change."""
     created = epoch.segments if len(epoch.segments) <= HISTORY_SEGMENTS_MAX else ()
     return HistoryEntry(epoch.epoch, epoch.reference_epoch, (), created, epoch.created_ms)
 
@@ -140,7 +139,7 @@ def _difference(those: Iterable[SegmentRecord], without: Iterable[SegmentRecord]
 
 
 def duplicate_of(original: EpochRecord, epoch: int, created_ms: int, counted: EpochRecord) -> EpochRecord:
-    """Return `original` again as a later epoch: the same numbers and keys, other segments.
+    """Return a duplicate of `original` as a later epoch: the same numbers and keys, other segments.
 
     Its splits and merges are those of `counted`, the epoch before it.
     """
