@@ -1,5 +1,4 @@
-"""`SalvagedSegments`: the segments of a log being salvaged, with the state needed to decide which operations still
-apply.
+"""`SalvagedSegments`: the segments of a log being salvaged, with the state that decides which operations apply.
 
 Names, lengths and flags, without bytes. `apply` rejects what `ContainerState.replay` would reject, so that the new log
 can be replayed. `apply_after_loss` is for operations after lost ones; its rules are in docs/recovery.md.
@@ -157,8 +156,7 @@ class SalvagedSegments:
     # Before any loss.
 
     def apply(self, operation: Operation) -> None:
-        """Apply an operation that follows all operations before it. Raises `KeyError`, `ValueError` if it does not
-        apply."""
+        """Apply the next operation. Raises `KeyError`, `ValueError` if it does not apply."""
         by_id = self._by_id
         match operation:
             case Append():

@@ -1,8 +1,8 @@
-"""`Adoptions`: segments of an older Pravega, taken over when somebody asks for one that the container does not know.
+"""`Adoptions`: adopts segments of an older Pravega when a requested segment is unknown to the container.
 
 Two steps, the first durable before the second: records of the chunks, by commits of the container's table; then the
-segment itself, by one operation of the log, which is the caller's. A crash between them leaves records that nobody
-sees, and the next call goes on. Nothing of the older layout is changed. See docs/rolling-storage.md.
+segment itself, by one operation of the log, which the caller does. A crash between them leaves records that have no
+effect, and the next call resumes. Nothing of the older layout is changed. See docs/rolling-storage.md.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 def is_adoptable(name: str) -> bool:
-    """Say whether a segment of that name may be taken over: of a stream's events or bytes, and nothing else.
+    """Return whether a segment of that name may be adopted: only segments of a stream's events or bytes.
 
-    What transactions and large events have begun only the older controller knows; tables and indexes have other bytes.
+    Only the older controller knows the segments of transactions and large events; tables and indexes have another
+    format.
     """
     scope, _, rest = name.partition("/")
     stream = rest.partition("/")[0]
@@ -46,12 +47,12 @@ def is_adoptable(name: str) -> bool:
 
 
 class Adoptions:
-    """Takes segments over.
+    """Adopts segments.
 
     Attributes:
-        progress: is told of bytes that were read.
-        given: segments to be taken over by other names than those of their headers, which are reserved for that.
-        adopted_count: those that were taken over by this incarnation.
+        progress: called with the number of bytes read.
+        given: segments to be adopted under names other than those in their headers; these names are reserved.
+        adopted_count: segments adopted by this incarnation.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class Adoptions:
         self._settings = settings
 
     async def adopt(self, name: str) -> StoredSegment | None:
-        """Store records of a segment of which the container has none; return its state. None if there is none to take.
+        """Store records of a segment the container has none of; return its state, or None if there is none to adopt.
 
-        The caller makes it a segment of the container, and sees to it that nobody else does meanwhile.
+        The caller makes it a segment of the container, and prevents concurrent creation of the same segment.
 
         Raises `CorruptionError` when header or chunks are damaged, `AdoptionError`, `StorageError`.
         """

@@ -1,7 +1,7 @@
 """`ContainerStorage`: a container's view of long-term storage.
 
-User segments have their records in the container's storage metadata table, the container's own segments in its log.
-Either way a change of a record is an append to the fenced log.
+User segments have their records in the container's storage metadata table, system segments in the container's log. In
+both cases a change of a record is an append to the fenced log.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Damages that are remembered.
+#: Maximum number of damages remembered.
 _DAMAGES_MAX = 1000
-#: Where the container's mark stands among the records of its own segments, whose names have no NUL.
+#: Key of the container's mark among the records of system segments, whose names contain no NUL.
 MARK_KEY = b"\0mark"
-#: There, too: the mode of layout that it has run under last, if that is not `install_new`, ...
+#: Key of the layout mode of the last incarnation, unless that is `install_new`.
 _LAYOUT_KEY = b"\0layout"
-#: ... and the note that it left no chunk behind without a record, when it was stopped.
+#: Key of the note that the last incarnation left no chunk without a record when it stopped.
 _END_KEY = b"\0end"
 
 
@@ -70,14 +70,14 @@ class CreateSegment(Protocol):
     """Creates a segment in the container."""
 
     def __call__(self, name: str, *, flags: SegmentFlags) -> Awaitable[Segment]:
-        """Create it, durably."""
+        """Create the segment durably."""
 
 
 class Submit(Protocol):
-    """Accepts an operation and makes it durable; nothing comes between."""
+    """Accepts an operation and makes it durable, with no await between acceptance and logging."""
 
     def __call__(self, operation: RareOperation, accept: Callable[[], object]) -> Awaitable[None]:
-        """Let `accept` change the accepted state by it, log it, and return when it is durable."""
+        """Call `accept` to change the accepted state, log the operation, and return when it is durable."""
 
 
 def storage_metadata_segment(container_id: int) -> str:
@@ -85,12 +85,12 @@ def storage_metadata_segment(container_id: int) -> str:
     return f"_system/containers/storage_metadata_{container_id}"
 
 
-#: What the names of index segments add to their segment's name, at most.
+#: Maximum length that the names of index segments add to the name of their segment.
 INDEX_SUFFIX_BYTES_MAX = len("$attributes-") + 16
 
 
 def attribute_index_segment(segment: Segment) -> str:
-    """Return the name of a segment's attribute index in long-term storage: no two segments ever share one."""
+    """Return the name of a segment's attribute index in long-term storage, unique to the segment."""
     return f"{segment.name}$attributes-{segment.id:x}"
 
 
@@ -100,19 +100,19 @@ def table_index_segment(segment: Segment) -> str:
 
 
 def is_mark(key: bytes) -> bool:
-    """Say whether what lies under a key among the records of a container's own segments is about it, and no record."""
+    """Return whether a key among the records of system segments belongs to the container itself, not to a segment."""
     return key in (MARK_KEY, _LAYOUT_KEY, _END_KEY)
 
 
 class Judged(Protocol):
-    """Does a call of long-term storage, and believes what it says of damage only from the owner of the container."""
+    """Makes a call to long-term storage; accepts reported damage only after confirming ownership of the container."""
 
     def __call__(self, call: Awaitable[T]) -> Awaitable[T]:
         """Return or raise what `call` does, or `ContainerOfflineError`."""
 
 
 class ChunkedIndexStorage:
-    """`IndexStorage` over one segment of chunked storage that only the storage writer knows."""
+    """`IndexStorage` over one segment of chunked storage that only the storage writer uses."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class ChunkedIndexStorage:
         return data
 
     async def _in_time(self, call: Awaitable[T], what: str) -> T:
-        """Return what `call` does, soon: calls of clients wait for it, and some of them hold what others need."""
+        """Await `call` with a timeout: client calls wait for it, and some of them hold resources that others need."""
         timeout_s = self._read_timeout_s
         try:
             async with asyncio.timeout(timeout_s) as deadline:
@@ -186,10 +186,10 @@ class ContainerStorage:
         refuse: Refuse | None = None,
         is_room_short: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`refuse`: raises what a chunk of a later epoch means, see `StaleLogCheck`. An inspection has none."""
-        #: What was found damaged or missing in storage, by chunk, record or segment; the latest of it.
+        """`refuse`: raises the error for a chunk of a later epoch, see `StaleLogCheck`. An inspection passes None."""
+        #: Damaged or missing chunks, records or segments found in storage; the latest ones.
         self.damages: OrderedDict[str, str] = OrderedDict()
-        #: Of long-term storage as a whole.
+        #: Health of long-term storage as a whole.
         self.health = health
         self._container_id = container_id
         self._chunks = chunks
@@ -203,7 +203,7 @@ class ContainerStorage:
         self._storage_settings = ChunkedStorageSettings()
         pinned = state.metadata.pinned
         end = CleanEnd.decode(pinned.get(_END_KEY))
-        #: What was left behind of chunks.
+        #: Chunks left without a record.
         self.orphans: OrphanChunks = OrphanChunks(
             chunks,
             settings.orphans,
@@ -226,11 +226,11 @@ class ContainerStorage:
             garbage=self._garbage(table),
         )
         self._user: ChunkedStorage
-        #: What joins small chunks, of the container's own segments and of users'; none where nothing does.
+        #: Joiners of small chunks, for system and user segments; empty if joins are disabled.
         self.joiners: Sequence[ChunkJoiner] = ()
-        #: Known once it is open.
+        #: Known once `open` has returned.
         self.layout_mode: LayoutMode = LayoutMode.INSTALL_NEW
-        #: What storage has of the segments that the log knows of. Nothing is flushed before they have ended.
+        #: Stored lengths of the segments in the log. Nothing is flushed before these lookups are complete.
         self.lookups: StorageLookups = StorageLookups(
             container_id,
             state,
@@ -245,10 +245,10 @@ class ContainerStorage:
         await self._submit(UpdatePinned(values), lambda: self._state.accept_pinned(values))
 
     async def open(self, create: CreateSegment, progress: Callable[[], None] = lambda: None) -> None:
-        """Find out what storage has of every segment that the log may know too little of; `progress` behind each.
+        """Find out the stored length of every segment that the log may not show; call `progress` after each.
 
-        Storage that does not answer within `recovery_lookup_s` is not waited for: see `StorageLookups`. Raises as that,
-        and `StorageLayoutError` when the layout of storage cannot be what the settings say.
+        Does not wait longer than `recovery_lookup_s` for storage: see `StorageLookups`. Raises as that, and
+        `StorageLayoutError` if the layout of storage contradicts the settings.
         """
         await self._settle_layout()
         table = await self.open_records(create)
@@ -256,7 +256,7 @@ class ContainerStorage:
         await self.lookups.begin([segment for segment in by_name.values() if segment is not table], progress)
 
     async def _settle_layout(self) -> None:
-        """Find out under which mode of layout this incarnation runs, and record it."""
+        """Determine the layout mode of this incarnation, and record it."""
         pinned = self._state.metadata.pinned
         stored = pinned.get(_LAYOUT_KEY, LayoutMode.INSTALL_NEW.encode()).decode()
         try:
@@ -270,15 +270,15 @@ class ContainerStorage:
             await self._persist_pinned([TableUpdate(_LAYOUT_KEY, self.layout_mode.encode())], [])
 
     async def open_records(self, create: CreateSegment) -> Segment:
-        """Find the records of stored segments, all but which `open` does; return the table of those of user segments.
+        """Open the records of stored segments, the first part of `open`; return the table with those of user segments.
 
-        Raises `CorruptionError` when it cannot be read.
+        Raises `CorruptionError` if it cannot be read.
         """
         if not self.orphans.mark:
             mark = self._runtime.rng.randbytes(CHUNK_MARK_BYTES)
             await self._persist_pinned([TableUpdate(MARK_KEY, mark)], [])
             self.orphans.mark = mark
-            # Nobody has made chunks with it.
+            # No chunks have been created with it.
             self.orphans.swept_ms = self._runtime.wall_clock_ms()
         name = storage_metadata_segment(self._container_id)
         table = self._state.metadata.by_name.get(name)
@@ -310,18 +310,18 @@ class ContainerStorage:
         )
 
     def of(self, segment: Segment) -> ChunkedStorage:
-        """Return the storage that keeps a segment's records."""
+        """Return the storage that holds a segment's records."""
         return self._system if segment.is_system else self._user
 
     async def user_info(self, name: str) -> StoredSegment | None:
-        """Return what storage has recorded of a user's segment, whether the log knows it or not."""
+        """Return the stored state of a user segment, whether or not the log has the segment."""
         return await self._user.info(name)
 
     def first_unflushed(self, segment: Segment) -> int:
         """Return the sequence number of the first operation whose bytes storage does not have (huge if none).
 
-        Drops what storage has from the segment's list of pending work. A truncation counts as bytes do, or the chunks
-        that it frees would be forgotten with the log. A seal is found again in any checkpoint.
+        Removes stored pieces from the segment's pending list. A truncation counts like bytes, because otherwise the
+        chunks it frees would be forgotten when the log is truncated. A seal is part of every checkpoint.
         """
         return segment.pending.first_unflushed(segment.storage_length)
 
@@ -336,7 +336,7 @@ class ContainerStorage:
     async def write(self, segment: Segment, offset: int, data: Arrived) -> int:
         """Append at the stored length; return the new stored length.
 
-        Raises `InconsistentStateError`, with nothing stored, when the bytes are not what arrived.
+        Raises `InconsistentStateError`, with nothing stored, if a checksum differs from the one on arrival.
         """
         return await self.of(segment).write(
             segment.name, offset, data.data, chunk_length_max=self._chunk_length_max(segment), arrived=data.wholes
@@ -345,7 +345,7 @@ class ContainerStorage:
     async def write_ahead(
         self, segment: Segment, offset: int, take: Callable[[int], Arrived | None], stored: Callable[[int], None]
     ) -> None:
-        """Append what `take` returns, in one write after the other. See `ChunkedStorage.write_ahead`."""
+        """Append the pieces that `take` returns, in consecutive writes. See `ChunkedStorage.write_ahead`."""
         await self.of(segment).write_ahead(
             segment.name,
             offset,
@@ -360,10 +360,10 @@ class ContainerStorage:
         return max(rollover_bytes, self._settings.rollover_bytes_min) if rollover_bytes else None
 
     async def check_owner(self) -> None:
-        """Return if nobody has shut this incarnation out, or raise `ContainerOfflineError`.
+        """Return if this incarnation still owns the container, or raise `ContainerOfflineError`.
 
-        To be called before corruption is believed: an incarnation that was shut out meets what its successor has
-        freed. The log knows.
+        Call this before reporting corruption: a fenced incarnation finds chunks missing that its successor has freed.
+        The log determines the owner.
         """
         try:
             await self._submit(UpdatePinned({}), _nothing)
@@ -371,14 +371,14 @@ class ContainerStorage:
             raise ContainerOfflineError(self._container_id, str(error)) from error
 
     async def judge(self, error: UnreadableDataError) -> None:
-        """Return if `error` is to be believed: the caller raises it then. Raises `ContainerOfflineError` if not."""
+        """Return if `error` is real; the caller then raises it. Raises `ContainerOfflineError` if not the owner."""
         await self.check_owner()
         self.note_damage(error)
         if isinstance(error, MissingChunkError):
             self.health.note_missing(error.path)
 
     def note_damage(self, error: UnreadableDataError) -> None:
-        """Note damage of one segment, for people and probes."""
+        """Record damage of one segment, for operators and probes."""
         if error.path not in self.damages:
             logger.error("container %d: %s", self._container_id, error)
             self.damages[error.path] = str(error)
@@ -410,12 +410,12 @@ class ContainerStorage:
         )
 
     async def delete_indexes(self, segment: Segment) -> None:
-        """Free the indexes of a segment that is gone. May be repeated."""
+        """Free the indexes of a deleted or merged segment. May be repeated."""
         for name in self._index_names(segment):
             try:
                 await self.of(segment).delete(name)
             except NoSuchSegmentError:
-                pass  # It never had so much, or they were freed before a crash.
+                pass  # The index was never written, or was freed before a crash.
 
     @staticmethod
     def _index_names(segment: Segment) -> Iterator[str]:
@@ -425,12 +425,12 @@ class ContainerStorage:
             yield table_index_segment(segment)
 
     def start_collecting(self) -> None:
-        """Have what was unlinked of chunks deleted, again and again, for as long as the container runs."""
+        """Start the periodic deletion of unlinked chunks, which runs as long as the container."""
         for storage in (self._system, self._user):
             self._spawn(storage.garbage.run(self.judge))
 
     def start_joining(self, is_pressed: Callable[[], bool]) -> None:
-        """Have small chunks joined for as long as the container runs, if it is set so; not while `is_pressed`."""
+        """Start joining small chunks, if enabled, for as long as the container runs; pauses while `is_pressed`."""
         settings = self._settings.joins
         if settings.interval_s <= 0 or (self._chunks.supports_append and not settings.is_for_appending):
             return
@@ -443,13 +443,13 @@ class ContainerStorage:
             self._spawn(joiner.run(self.judge))
 
     async def run_sweeps(self) -> None:
-        """Look for what earlier starts left behind of chunks, every so often."""
+        """Sweep periodically for chunks that earlier incarnations left without a record."""
         await self.orphans.run_sweeps(self._epoch, self.unrecorded, self._runtime.wall_clock_ms)
 
     def close(self) -> UpdatePinned | None:
-        """Have no chunk created from now on; return what the log is to say if none is left without a record.
+        """Stop the creation of chunks; return the operation to log if no chunk is left without a record.
 
-        To be called when the container stops. See docs/orphan-chunks.md.
+        Called when the container stops. See docs/orphan-chunks.md.
         """
         is_clean = self.orphans.close()
         held = self._chunks
@@ -460,15 +460,16 @@ class ContainerStorage:
         return UpdatePinned({_END_KEY: CleanEnd(self._epoch, self.orphans.swept_ms).encode()})
 
     async def unrecorded(self, names: Sequence[str]) -> Sequence[str]:
-        """Return those of some chunks of earlier epochs that no record leads to, or ever will.
+        """Return those of the named chunks of earlier epochs that no record refers to, or ever will.
 
-        Raises `ContainerOfflineError` when this incarnation was shut out.
+        Raises `ContainerOfflineError` if this incarnation was fenced.
         """
         left = await self._system.unrecorded(names)
         if left:
             left = await self._user.unrecorded(left)
         if left:
-            # A record may be gone that is removed in memory alone. Were that lost, the next incarnation would have it.
+            # A record may be removed in memory only. If the removal is never logged, the next incarnation has the
+            # record.
             await self.check_owner()
         return left
 
@@ -482,33 +483,33 @@ class ContainerStorage:
         end: int | None = None,
         limit: int | None = None,
     ) -> tuple[Place, list[ChunkLayout]]:
-        """Return as `layout`, with a lease under which none of these chunks is deleted. See `ChunkedStorage`."""
+        """Return the same as `layout`, with a lease that prevents deletion of these chunks. See `ChunkedStorage`."""
         return await self.of(segment).leased_layout(
             segment.name, lease_s, holder=holder, offset=start, end=end, limit=limit
         )
 
     async def release_layout(self, lease: Place) -> None:
-        """Give a lease of `leased_layout` back, of a segment that was not the container's own."""
+        """Release a lease of `leased_layout` on a user segment."""
         await self._user.garbage.leases.release(lease)
 
     async def adopt(self, layout: RollingLayout, progress: Callable[[int], None]) -> StoredSegment | None:
-        """Store records of a segment that an older store left. See `ChunkedStorage.adopt`."""
+        """Store records of a segment from an older store. See `ChunkedStorage.adopt`."""
         return await self._user.adopt(layout, progress)
 
     async def reserve(self, name: str, became: str) -> None:
-        """Have what an older store left as `name` be taken over as another segment. See `ChunkedStorage.reserve`."""
+        """Reserve `name` of an older store for adoption as another segment. See `ChunkedStorage.reserve`."""
         await self._user.reserve(name, became)
 
     async def is_adopted(self, segment: Segment) -> bool:
-        """Say whether a segment of this name was ever taken over from an older store."""
+        """Return whether a segment of this name was ever adopted from an older store."""
         return await self._user.is_adopted(segment.name)
 
     async def layout(
         self, segment: Segment, *, start: int | None = None, end: int | None = None, limit: int | None = None
     ) -> list[ChunkLayout]:
-        """Return the chunks that hold a segment, for readers that go to storage themselves. See `ChunkedStorage`."""
+        """Return the chunks that hold a segment, for readers that access storage directly. See `ChunkedStorage`."""
         return await self.of(segment).chunks_of(segment.name, offset=start, end=end, limit=limit)
 
 
 def _nothing() -> None:
-    """An empty operation changes nothing."""
+    """Do nothing: an empty operation changes no state."""

@@ -1,6 +1,6 @@
-"""`ImageCapture`: takes a container's log, from a checkpoint on at which it could be cut, while the container works.
+"""`ImageCapture`: captures a container's log from a truncatable checkpoint on, while the container runs.
 
-What that is good for, and why it is enough: docs/recovery.md.
+Purpose and rationale: docs/recovery.md.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from penstock.segmentstore.container.log.pipeline import OperationPipeline, comp
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container_settings import ImageSettings
 
-#: How often it is looked whether all that keeps the log is carried: another may be at it.
+#: Interval between checks whether all data that pins the log was carried: another task may be doing it.
 _CARRYING_LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedLog:
-    """Frames of a log, with their checksums; the number of the last record; what was waiting at that moment."""
+    """Frames of a log, their checksums, the last record's number, and the result of `waiting` at that moment."""
 
     frames: Sequence[bytes]
     checksums: Sequence[int]
@@ -33,7 +33,7 @@ class CapturedLog:
 
 
 class ImageCapture:
-    """Of one incarnation of a container, one at a time: others wait."""
+    """Captures for one incarnation of a container; concurrent captures run one after another."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class ImageCapture:
 
     @property
     def waits_for_flush(self) -> bool:
-        """Whether so much waits for long-term storage that no image can be taken before it is there."""
+        """Whether so much is unflushed that an image must wait for long-term storage."""
         return 2 * self._state.backlog.byte_count > self._settings.bytes_max
 
     async def image(self) -> ContainerImage:
-        """Return an image of everything that is durable at the call, with number 0: it is not in long-term storage.
+        """Return an image of everything durable at the call, with number 0: it is not written to long-term storage.
 
         Raises `ImageTooLongError`, `StorageNotRespondingError` after `timeout_s`, `StorageError`.
         """
@@ -79,14 +79,14 @@ class ImageCapture:
             ) from error
 
     def image_of(self, captured: CapturedLog, number: int) -> ContainerImage:
-        """Return the image, as that with a number in this epoch."""
+        """Return the captured log as the image with this number in this epoch."""
         name = ImageName(self._state.metadata.container_id, self.epoch, number)
         return ContainerImage(
             name, self._container_count, self._runtime.wall_clock_ms(), captured.frames, captured.checksums
         )
 
     async def take(self, waiting: Callable[[], Sequence[str]] = tuple) -> CapturedLog:
-        """Return the log from a checkpoint on at which it could be cut, and what `waiting` says in that very moment.
+        """Return the log from a truncatable checkpoint on, and the result of `waiting` at the same moment.
 
         Raises `ImageTooLongError`, `StorageError`.
         """
@@ -106,7 +106,7 @@ class ImageCapture:
                         break
                     await asyncio.sleep(_CARRYING_LOOK_S)
                 await self._pipeline.barrier()
-                # In one turn: whatever waits to be deleted now, no record up to here leads to.
+                # In one turn of the loop: no record up to here refers to chunks whose deletion is pending now.
                 number = self._pipeline.durable_sequence_number
                 return CapturedLog(*recorder.frames(number), number, waiting())
             finally:

@@ -1,7 +1,7 @@
-"""`ContainerImages`: writes images of a container to long-term storage, so that a store can be built from that alone.
+"""`ContainerImages`: writes images of a container to long-term storage, so that a store can be rebuilt from it alone.
 
-The first soon after a start, then every so often, and with each flush that somebody asked for. No chunk that an image
-leads to is deleted before a later one is durable. Why, and the failure cases: docs/recovery.md.
+An image is written soon after a start, then periodically, and with each requested flush. No chunk that an image refers
+to is deleted before a later image is durable. Rationale and failure cases: docs/recovery.md.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from penstock.segmentstore.tier2.storage_health import StorageHealth
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: How often it is looked whether an image is due.
+#: Interval between checks whether an image is due.
 _LOOK_S = 1.0
-#: After one of these the incarnation must not go on.
+#: Errors after which the incarnation must not continue.
 _FATAL = (InconsistentStateError, LogFencedError, StaleLogError, StorageNotPrimaryError)
 
 
 class ContainerImages:
-    """The images of one incarnation of a container, at most one being written at a time.
+    """The images of one incarnation of a container; at most one is being written at a time.
 
     Attributes:
-        written_count: images that were written so far.
+        written_count: images written so far.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ContainerImages:
         flush: Callable[[], Awaitable[None]],
         refuse: Callable[[str, int], Awaitable[None]],
     ) -> None:
-        """`refuse`: raises what it means that an image is of a later epoch, see `StaleLogCheck`."""
+        """`refuse`: raises the error for an image of a later epoch, see `StaleLogCheck`."""
         self.written_count: int = 0
         self._id = container_id
         self._epoch = capture.epoch
@@ -74,12 +74,12 @@ class ContainerImages:
         self._outage = OutageLog(logger, f"container {container_id}: images")
         #: Numbers of this epoch's images; one is used for each attempt.
         self._number = 0
-        #: What the last one tells of: up to this record of the log.
+        #: The last record of the log that the newest image covers.
         self._told_number = -1
         self._written_at_s = float("-inf")
 
     async def run(self) -> None:
-        """Write one whenever it is due, for as long as the container runs."""
+        """Write an image whenever one is due, for as long as the container runs."""
         while True:
             if self._is_due():
                 try:
@@ -105,12 +105,12 @@ class ContainerImages:
         age_s = self._loop.time() - self._written_at_s
         is_late = age_s >= self._interval_s
         if len(self._chunks) and age_s >= self._settings.deletions_delay_s:
-            # For deletions alone nothing is flushed before its time: objects would be the shorter for it.
+            # Deletions alone do not trigger an early flush: it would create shorter objects.
             return is_late or not self._capture.waits_for_flush
         return is_late and self._pipeline.durable_sequence_number > self._told_number
 
     async def _make_short(self) -> None:
-        """Have everything flushed if too much waits for that. Raises as a flush, and `StorageNotRespondingError`."""
+        """Flush if too much is unflushed for an image. Raises as a flush, and `StorageNotRespondingError`."""
         if not self._capture.waits_for_flush:
             return
         try:
@@ -124,9 +124,9 @@ class ContainerImages:
             ) from error
 
     async def write(self) -> None:
-        """Write an image of everything that is durable at the call, and delete what only earlier ones need.
+        """Write an image of everything durable at the call; delete chunks that only earlier images need.
 
-        Raises `ImageTooLongError`, `StorageError`: what was there before is there still. `LogFencedError` or
+        Raises `ImageTooLongError`, `StorageError`; earlier images are then unchanged. `LogFencedError` or
         `StaleLogError` when a later epoch has written images.
         """
         async with self._lock:
@@ -150,7 +150,7 @@ class ContainerImages:
         try:
             await self._chunks.create_with_content(image.name.name, image.encode())
         except StorageFullError as error:
-            # Only deletions make room, and none is done before there is an image.
+            # Only deletions free space, and normally none is done before there is an image.
             logger.warning(
                 "container %d: long-term storage is full, there is no room for an image: chunks are deleted all the "
                 "same, and the container cannot be recovered from long-term storage alone until there is one: %s",

@@ -1,14 +1,13 @@
-"""`SegmentFlusher`: brings one segment's long-term storage up to date with what is durable in the log.
+"""`SegmentFlusher`: brings one segment's long-term storage up to date with the durable log.
 
-Per segment the order of operations is kept. A write whose outcome is unknown needs no comparison of bytes: the length
-that a segment has in storage is committed in the container's fenced log, bytes behind it are never read, and the next
-write goes to a chunk of its own (`tier2.segment_write`). So the segment's length is looked up again, and the flush
-goes on from there.
+Operations of a segment are applied in order. A write with an unknown outcome needs no comparison of bytes: a segment's
+length in storage is committed in the container's fenced log, bytes after it are never read, and the next write goes to
+a new chunk (`tier2.segment_write`). The flusher therefore looks the segment's length up again and continues from there.
 
-A merged segment of which storage has nothing, as is that of nearly every small transaction, gets no chunks of its own:
-its bytes are written to the target's, those of many and what lies between them at a time. It keeps them, and the log
-keeps its records, until it is forgotten, so a crash in between leaves nothing but a target that is written on. What
-storage has a part of is completed there, and moved by `concat`.
+A merged segment that storage has nothing of (nearly every small transaction) gets no chunks of its own: its bytes are
+written to the target's chunks, together with those of other sources and the appends between them. The source keeps its
+bytes, and the log its records, until it is forgotten, so a crash in between only leaves a target whose flush continues.
+A source that storage has a part of is completed there and moved by `concat`.
 
 Source: segment store specification, sections 7.2 to 7.4.
 """
@@ -38,21 +37,21 @@ from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.container_settings import ContainerSettings
 
-#: Somebody else owns the container: that ends this incarnation, whatever it was about.
+#: Another incarnation owns the container: these errors end this one, whatever segment they concern.
 _SHUT_OUT = (LogFencedError, StorageNotPrimaryError)
 
 
 class Submit(Protocol):
-    """Accepts an operation and makes it durable; nothing comes between."""
+    """Accepts an operation and makes it durable, with no await between acceptance and logging."""
 
     async def __call__(self, operation: RareOperation, accept: Callable[[], object]) -> None:
-        """Let `accept` change the accepted state by it, log it, and return when it is durable."""
+        """Call `accept` to change the accepted state, log the operation, and return when it is durable."""
 
 
 class SegmentFlusher:
     """Flushes and frees segments of one container. Invariant: at most one change of a segment in storage at a time.
 
-    `check_open` raises once the container has given its memory up.
+    `check_open` raises once the container has released its memory.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class SegmentFlusher:
         space: SpaceWatch,
     ) -> None:
         self._space = space
-        #: Segments whose bytes have to wait for room -> where storage was told that they begin.
+        #: Segments whose bytes wait for space -> the offset they were truncated at in storage.
         self._freed_before: dict[int, int] = {}
         self._state = state
         self._storage = storage
@@ -75,7 +74,7 @@ class SegmentFlusher:
         self._check_open = check_open
 
     def has_to_wait(self, segment: Segment) -> bool:
-        """Whether there is nothing to do for a segment until long-term storage has room for users' bytes."""
+        """Whether a segment has no work until long-term storage has space for user bytes."""
         if not self._space.is_storage_low:
             self._freed_before.clear()
             return False
@@ -93,7 +92,7 @@ class SegmentFlusher:
 
     @staticmethod
     def _can_leave_out(target: Segment, piece: PendingMerge[Segment]) -> bool:
-        """Whether all bytes of a merge are truncated that storage has not done. (Not of merges into its source.)"""
+        """Return whether all bytes of a merge not done in storage are truncated and its source has no merges pending."""
         return (
             target.storage_length < piece.end <= target.durable_start_offset
             and not any(isinstance(waiting, PendingMerge) for waiting in piece.source.pending)
@@ -104,10 +103,10 @@ class SegmentFlusher:
         return min(segment.durable_start_offset, segment.storage_length)
 
     async def _wait_for_room(self, segment: Segment) -> None:
-        """Free what the segment does not need any more, out of turn, and raise `StorageFullError`.
+        """Free truncated bytes of the segment, ahead of earlier operations, and raise `StorageFullError`.
 
-        A truncation usually follows the bytes before it. But that is what makes room, and nobody reads before the
-        start that the log has.
+        Truncations are normally applied after the bytes before them. But they free space, and no read starts before the
+        start offset in the log.
         """
         before = self._can_free_before(segment)
         if before > self._freed_before.get(segment.id, 0):
@@ -119,29 +118,29 @@ class SegmentFlusher:
         )
 
     async def flush(self, segment: Segment) -> None:
-        """Bring one segment's storage up to date with what is durable now.
+        """Bring one segment's storage up to date with the currently durable operations.
 
-        Raises `StorageFullError` for users' bytes while long-term storage has no room for them.
+        Raises `StorageFullError` for user bytes while long-term storage has no space for them.
         """
         await self._storage.lookups.ended()
         try:
             async with segment.flush_lock:
                 await self._flush_locked(segment)
         except BaseException as error:
-            # Whatever was in doubt is looked up again before the next write.
+            # Look the segment's length up again before the next write.
             segment.is_storage_open = False
             if segment.is_deleted and isinstance(error, PenstockError) and not isinstance(error, _SHUT_OUT):
-                return  # Storage was in the middle of freeing it.
+                return  # Storage was freeing it at the same time.
             if isinstance(error, UnreadableDataError):
                 await self._storage.judge(error)
             raise
 
     async def _flush_locked(self, segment: Segment) -> None:
         if segment.is_inactive or self._state.is_name_taken(segment):
-            return  # Storage has all of an inactive one; what its id means now is not this object's.
+            return  # Storage has all of an inactive segment; its id may now belong to another object.
         if segment.damage is not None and not segment.is_deleted:
-            raise segment.damage.with_traceback(None)  # It is raised often, and would remember each time.
-        # Appends that become durable meanwhile wait for the next round: the others want their turn.
+            raise segment.damage.with_traceback(None)  # Raised repeatedly: do not accumulate tracebacks.
+        # Appends that become durable meanwhile wait for the next flush, so that other segments get their turn.
         stop = segment.durable_length
         pending = segment.pending
         pending.begin_flush()
@@ -200,7 +199,7 @@ class SegmentFlusher:
         segment.is_storage_open = True
 
     async def _skip(self, segment: Segment) -> None:
-        """Leave out what was truncated before it was moved: so it needs no room in storage, nor in the log any more."""
+        """Skip bytes that were truncated before they were moved: they need no space in storage or in the log."""
         before = segment.storage_length
         end = segment.pending.run_end(segment.durable_start_offset)
         await self._storage.of(segment).skip(segment.name, end)
@@ -210,16 +209,16 @@ class SegmentFlusher:
         segment.pending.flushed(end)
 
     async def _write(self, segment: Segment, stop: int) -> None:
-        """Write what waits at the head of the queue, as far as it is in memory.
+        """Write the pending bytes at the head of the queue that are in memory.
 
-        With more than one write before `stop`, each is under way while the one before is recorded; what was merged and
-        is stored is seen to before more is begun.
+        If several writes are needed before `stop`, each runs while the previous one is recorded. Merges that are stored
+        are completed before more writes begin.
         """
         if self._space.is_storage_low and not segment.is_system:
             await self._wait_for_room(segment)
         start = segment.storage_length
         reach = await self._reach(segment, start)
-        # Small pieces that wait together are written together: each write has a sync and a record of its own.
+        # Pending small pieces are written together: each write costs a sync and a record.
         write_bytes_max = self._settings.flush_write_bytes_max
         first = _waiting(segment, start, min(start + write_bytes_max, reach))
         if first is None:
@@ -248,7 +247,7 @@ class SegmentFlusher:
             await self._storage.write_ahead(segment, start, take, stored)
 
     async def _reach(self, segment: Segment, start: int) -> int:
-        """Return up to where what waits can be written without a further look at what was merged."""
+        """Return the offset up to which pending bytes can be written without checking merged segments again."""
         settings = self._settings
         look_end = start + settings.flush_writes_max * settings.flush_write_bytes_max
         reach = start
@@ -262,7 +261,7 @@ class SegmentFlusher:
         return reach
 
     def _has_other_work(self, segment: Segment, position: int) -> bool:
-        """Whether something else is to be done before bytes from `position` on are written."""
+        """Return whether other work must be done before bytes from `position` on are written."""
         head = segment.pending[0] if segment.pending else None
         return (
             segment.is_deleted
@@ -272,26 +271,26 @@ class SegmentFlusher:
         )
 
     async def _is_in_memory(self, target: Segment, piece: PendingMerge[Segment]) -> bool:
-        """Whether bytes of a merge wait that storage has nothing of: they need no chunks of the source's own.
+        """Return whether a merge is pending and storage has none of its bytes, so that the source needs no chunks.
 
-        Nobody but the merge begins to flush the source, so what has gone this way once, before a crash, has no other.
-        But a flush that began before the merge may still be under way; then the source has chunks.
+        Only the merge starts flushes of the source, so a merge done this way once, before a crash, is always done this
+        way. But a flush that began before the merge may still be running; then the source has chunks.
         """
         source = piece.source
-        # What storage had a part of may have been moved by a `concat` whose end was not heard of.
+        # A part that storage has may have been moved by a `concat` whose result was lost.
         if target.storage_length >= piece.end or source.storage_length or self._can_leave_out(target, piece):
             return False
         if source.flush_lock.locked():
             return False
-        async with source.flush_lock:  # Others may be about to have it.
+        async with source.flush_lock:  # Another task may be about to acquire it.
             if not source.is_storage_open and not self._state.is_name_taken(source):
                 await self._open(source)
             return _is_memory_alone(source)
 
     async def _merge(self, target: Segment, piece: PendingMerge[Segment]) -> bool:
-        """Merge in storage, and say whether that is done: not if the target is being deleted.
+        """Merge in storage; return whether that is done (False if the target is being deleted).
 
-        With it all merges behind it that storage has.
+        Also completes all following merges that storage already has.
         """
         source = piece.source
         moved: Segment | None = None
@@ -321,7 +320,7 @@ class SegmentFlusher:
                 target.pending.popleft()
                 target.pending.flushed(target.storage_length)
             merged.append(source)
-        # The log takes them together.
+        # Submitted together, so that the log can batch them.
         results = await asyncio.gather(*map(self._forget_merged, merged), return_exceptions=True)
         for error in results:
             if error is not None:
@@ -329,19 +328,19 @@ class SegmentFlusher:
         return True
 
     async def _delete_stored(self, source: Segment) -> None:
-        """Free what storage has of a merged segment whose bytes nobody needs: of what it merged it has none."""
+        """Free the storage of a merged segment whose bytes are not needed, without those of its own sources."""
         async with source.flush_lock:  # A flush that began before the merge may still be under way.
             if _is_memory_alone(source):
                 return
             try:
                 await self._storage.of(source).delete(source.name)
             except NoSuchSegmentError:
-                pass  # Nothing of it was ever flushed.
+                pass  # It was never flushed.
             source.storage_length = source.length
             source.index.stored(0)
 
     async def _finish_merge(self, target: Segment, source: Segment) -> None:
-        """Make the target's what is in memory of a source that storage has merged, and of its own sources."""
+        """Move the in-memory bytes of a source merged in storage, and those of its own sources, to the target."""
         while source.pending:
             piece = source.pending.popleft()
             if isinstance(piece, PendingMerge):
@@ -351,7 +350,7 @@ class SegmentFlusher:
         self._state.metadata.merges.pop(source.id, None)
 
     async def _forget_merged(self, source: Segment) -> None:
-        async with source.flush_lock:  # Its attributes may be on their way to the index, and would bring that back.
+        async with source.flush_lock:  # A running flush of its attributes would recreate the index.
             await self._forget(source)
 
     async def _forget(self, segment: Segment) -> None:
@@ -365,7 +364,7 @@ class SegmentFlusher:
         self._state.durable_forget(segment.id)
 
     async def free(self, segment: Segment) -> bool:
-        """Free what storage holds of a segment that is gone; say whether this call did. A merge frees its source."""
+        """Free the storage of a deleted or merged segment; return whether this call did. A merge frees its source."""
         await self._storage.lookups.ended()
         gone = self._state.gone
         async with segment.flush_lock:
@@ -373,7 +372,7 @@ class SegmentFlusher:
             if gone.get(segment.id) is not segment or segment.id in self._state.metadata.merges:
                 return False
             try:
-                # What storage has of a name that is taken belongs to the earlier segment, whose bytes a merge may need.
+                # If the name is reused, storage under it belongs to the earlier segment, whose bytes a merge may need.
                 if segment.is_deleted and not self._state.is_name_taken(segment):
                     try:
                         await self._storage.of(segment).delete(segment.name)
@@ -387,7 +386,7 @@ class SegmentFlusher:
 
 
 def _is_memory_alone(segment: Segment) -> bool:
-    """Whether storage is known to have nothing of a segment, of which nothing lies in segments merged into it."""
+    """Return whether storage is known to have nothing of a segment, and the segment has no pending merges."""
     return (
         segment.is_storage_open
         and not segment.storage_length
@@ -396,7 +395,7 @@ def _is_memory_alone(segment: Segment) -> bool:
 
 
 def _waiting(segment: Segment, start: int, limit: int) -> Arrived | None:
-    """Find what waits from `start` on in a segment and in those merged into it, up to `limit`; None if nothing does."""
+    """Return pending bytes of a segment and its sources, from `start` up to `limit`; None if there are none."""
     data: list[Buffer] = []
     wholes: list[tuple[Buffer, int]] = []
     position = start

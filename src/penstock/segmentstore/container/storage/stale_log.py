@@ -47,7 +47,7 @@ class StaleLogCheck:
         self._chunks = chunks
         self._log = log
         self._table = table
-        #: Of the container, in the names of its chunks.
+        #: The container's mark in the names of its chunks.
         self.mark: bytes = b""
         self.is_done: bool = False
 

@@ -1,10 +1,11 @@
-"""`StorageLookups`: how much of each segment long-term storage has, which a start finds out.
+"""`StorageLookups`: finds out at a start how much of each segment long-term storage has.
 
-The log's first checkpoint says what storage had then, and the log was cut there because storage had all before it. So
-what a start has neither in memory nor behind a segment's start is stored. That is enough to serve: how much of what the
-log still has is stored, too, and which merges storage has done, only those need to know who change storage. A start
-asks, as it frees memory and shows damage early; but of storage that is slow, hangs or is away it does not wait for the
-answer. It goes on asking while the container serves, and nothing is flushed before all is known.
+The log's first checkpoint records the stored lengths at that time, and the log was truncated there because storage had
+everything before it. Bytes that a start finds neither in memory nor before a segment's start offset are therefore
+stored. That suffices to serve. How much of the log's remaining data is also stored, and which merges storage has done,
+matters only for changes of storage. A start looks this up because it frees memory and reveals damage early, but it does
+not wait for storage that is slow, hanging or unavailable. The lookups continue while the container serves, and nothing
+is flushed before they are complete.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from penstock.segmentstore.tier2.turns import run_bounded
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Segments that need no look-up and are resolved in one go, before other tasks get a turn.
+#: Segments that need no lookup and are resolved before yielding to the event loop.
 _RESOLVE_SLICE = 512
-#: Not about storage that does not answer: the container must end.
+#: Errors that do not mean unresponsive storage: the container must end.
 _FATAL = (ContainerOfflineError, UnreadableDataError, InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 
-#: A target, what is merged into it, and where.
+#: A target, the segment merged into it, and the offset.
 _Merge = tuple[Segment, Segment, int]
 
 
 class StorageLookups:
-    """See the module. Of one container; `info` says what storage has recorded of a segment, None if nothing."""
+    """See the module. For one container; `info` returns the stored state of a segment, None if there is none."""
 
     def __init__(
         self,
@@ -60,24 +61,24 @@ class StorageLookups:
         self._note_damage = note_damage
         self._segments: Sequence[Segment] = ()
         self._merges: Sequence[_Merge] = ()
-        #: What storage was known to have of segments of which the log was believed that it has more.
+        #: Stored lengths known before `_trust_log` raised them, by segment.
         self._believed: dict[Segment, int] = {}
         self._is_known = asyncio.Event()
 
     @property
     def have_ended(self) -> bool:
-        """Whether all is known."""
+        """Whether all lookups are complete."""
         return self._is_known.is_set()
 
     async def ended(self) -> None:
-        """Return when all is known: before that nothing may be changed in storage."""
+        """Return when all lookups are complete: nothing may be changed in storage before that."""
         await self._is_known.wait()
 
     async def begin(self, segments: Sequence[Segment], progress: Callable[[], None]) -> None:
-        """Ask about all of them, and wait for `recovery_lookup_s`; `finish` goes on. `progress` is called behind each.
+        """Look up all segments for at most `recovery_lookup_s`; `finish` completes it. Calls `progress` after each.
 
-        A segment that storage and log together do not make up is marked as damaged, and the others serve. Raises
-        `CorruptionError` when it is one of the container's own, or storage has more of one than the log knows of.
+        A segment with bytes in neither storage nor log is marked as damaged; the other segments serve. Raises
+        `CorruptionError` if it is a system segment, or if storage has more bytes of a segment than the log.
         """
         self._segments, self._merges = segments, self._waiting_merges()
         try:
@@ -92,14 +93,14 @@ class StorageLookups:
             )  # fmt: skip
             for segment in segments:
                 self._trust_log(segment)
-            # Sources have lost their names to the merge, so they are not among the segments.
+            # Sources have lost their names to the merge, so they are not in `segments`.
             for _, source, _ in self._merges:
                 self._trust_log(source)
         else:
             self._end()
 
     async def finish(self) -> None:
-        """Ask until all is known. Raises as `begin`."""
+        """Repeat the lookups until all are complete. Raises as `begin`."""
         while not self._is_known.is_set():
             try:
                 await self._look_up(_nothing)
@@ -118,7 +119,7 @@ class StorageLookups:
         self._is_known.set()
 
     async def _look_up(self, progress: Callable[[], None]) -> None:
-        """Resolve all, those that storage must be asked about several at a time; then the merges."""
+        """Resolve all segments, with several lookups in storage at a time; then the merges."""
 
         async def resolve(segment: Segment) -> None:
             await self.resolve(segment)
@@ -129,14 +130,14 @@ class StorageLookups:
             if segment.length > segment.storage_length or segment in self._believed:
                 unclear.append(segment)
             else:
-                await resolve(segment)  # Waits for nothing.
+                await resolve(segment)  # Does not block.
             if number % _RESOLVE_SLICE == _RESOLVE_SLICE - 1:
                 await asyncio.sleep(0)
         await run_bounded(resolve, unclear, self._settings.recovery_lookups_max)
         await self._resolve_merges()
 
     def _waiting_merges(self) -> list[_Merge]:
-        """Return the merges that storage may not have done, and forget the others."""
+        """Return the merges that storage may not have done, and forget the rest."""
         metadata = self._state.metadata
         merges: list[_Merge] = []
         for source_id, (target_id, offset) in list(metadata.merges.items()):
@@ -144,13 +145,14 @@ class StorageLookups:
             if any(isinstance(piece, PendingMerge) and piece.source is source for piece in target.pending):
                 merges.append((target, source, offset))
             else:
-                # From the checkpoint that the log was truncated to: storage had done it by then.
+                # From the checkpoint that the log was truncated at: storage had done it by then.
                 del metadata.merges[source_id]
         return merges
 
     async def _resolve_merges(self) -> None:
-        """Find out how far merges came, and lead reads of those that storage has done to the target's own storage."""
-        # A source may itself be the target of an earlier merge: the last merge says what storage has of the first.
+        """Find out which merges storage has done, and direct reads of those to the target's own storage."""
+        # A source may itself be the target of an earlier merge: the last merge determines the stored length of the
+        # first.
         for target, source, offset in reversed(self._merges):
             if target.storage_length >= offset + source.length:
                 source.storage_length = source.length
@@ -162,7 +164,7 @@ class StorageLookups:
                 target.index.complete_merge(source)
 
     async def resolve(self, segment: Segment) -> None:
-        """Find out what storage has of one segment. Raises as `begin`."""
+        """Find out the stored length of one segment. Raises as `begin`."""
         is_unclear = segment.length > segment.storage_length or segment in self._believed
         if is_unclear and not self._state.is_name_taken(segment):
             stored = await self._info(segment)
@@ -190,7 +192,7 @@ class StorageLookups:
                 )
                 if segment.is_system:
                     raise error
-                # The others need not suffer from it.
+                # The other segments are not affected.
                 segment.damage = error
                 self._note_damage(error)
                 break
@@ -198,7 +200,7 @@ class StorageLookups:
         segment.pending.first_unflushed(segment.storage_length)
 
     def _trust_log(self, segment: Segment) -> None:
-        """Take for stored what the log does not have: it was cut behind that because storage has it."""
+        """Assume that bytes missing from the log are stored, because only stored bytes are truncated from it."""
         first = max(segment.storage_length, segment.start_offset)
         while first < segment.length:
             found = segment.index.lookup(first, segment.length - first)
@@ -213,4 +215,4 @@ class StorageLookups:
 
 
 def _nothing() -> None:
-    """Nobody waits for progress any more."""
+    """Do nothing: progress is no longer reported."""

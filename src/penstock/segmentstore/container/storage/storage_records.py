@@ -1,16 +1,16 @@
-"""`SegmentMetadataTable`: where records of stored segments lie, and commits of several segments at once.
+"""`SegmentMetadataTable`: the table of records of stored segments, with commits of several segments at once.
 
-Each flush ends with a commit of its segment's records. Commits that come while one is under way wait for it and go
-together as the next: one update of the table, one record of the log, for a round of flushed segments. The update is
-conditional and atomic, as each by itself: after a crash either all of them are there or none, and every segment's
-records say what they would say alone.
+Each flush ends with a commit of its segment's records. Commits that arrive while one is running are batched into the
+next round: one update of the table and one record of the log for many flushed segments. The update is conditional and
+atomic, like a single commit: after a crash all commits of a round are applied or none, and every segment's records are
+the same as with separate commits.
 
-| What happens | To those of one round |
+| Event | Effect on the commits of the round |
 |---|---|
-| a condition of one does not hold | nothing was applied; each is tried by itself, and that one is refused |
-| the log fails, or its outcome is unknown | the outcome is unknown to each |
-| one's caller gives up | the round goes on: unknown to that caller, as ever |
-| the container stops | the outcome is unknown to each |
+| a condition of one commit fails | nothing is applied; each is retried alone, and that one is rejected |
+| the log fails, or its outcome is unknown | the outcome of each is unknown |
+| a caller is cancelled | the round continues; the outcome is unknown to that caller |
+| the container stops | the outcome of each is unknown |
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROUND_UPDATES_MAX = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Commit:
-    """A commit that waits; `done` gets the new versions of its records."""
+    """A pending commit; `done` gets the new versions of its records."""
 
     updates: Sequence[TableUpdate]
     removals: Sequence[TableRemoval]
@@ -44,8 +44,8 @@ class SegmentMetadataTable:
     """`MetadataTable` over a table segment of the same container. Rounds are jobs of the container (`spawn`).
 
     Attributes:
-        commit_count: commits so far that were applied ...
-        round_count: ... by so many updates of the table.
+        commit_count: commits applied so far.
+        round_count: updates of the table that applied them.
     """
 
     def __init__(self, tables: Tables, segment: Segment, spawn: Spawn) -> None:
@@ -62,7 +62,7 @@ class SegmentMetadataTable:
         return await self._tables.get(self._segment, keys)
 
     async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
-        """See `MetadataTable.commit`. Together with what else waits."""
+        """See `MetadataTable.commit`. Batched with other pending commits."""
         commit = _Commit(updates, removals, asyncio.get_running_loop().create_future())
         self._waiting.append(commit)
         if not self._is_spawned:
@@ -86,7 +86,7 @@ class SegmentMetadataTable:
                 self._give_up(self._waiting.popleft())
 
     def _take_round(self) -> list[_Commit]:
-        """Take those that go together: as many as came first, with no record twice."""
+        """Take the commits of the next round: the oldest ones, with no record twice."""
         taken: list[_Commit] = []
         keys: set[bytes] = set()
         count = 0
@@ -114,7 +114,7 @@ class SegmentMetadataTable:
             for commit in commits:
                 self._give_up(commit)
             raise
-        except Exception as error:  # noqa: BLE001 - it is for those who wait, each of them
+        except Exception as error:  # noqa: BLE001 - passed to every waiting caller
             for commit in commits:
                 _refuse(commit, error)
 
@@ -145,4 +145,4 @@ def _end(commit: _Commit, versions: Sequence[int]) -> None:
 def _refuse(commit: _Commit, error: Exception) -> None:
     if not commit.done.done():
         commit.done.set_exception(error)
-        commit.done.exception()  # Its caller may have gone.
+        commit.done.exception()  # Its caller may have been cancelled.

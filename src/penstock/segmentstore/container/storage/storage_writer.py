@@ -1,10 +1,10 @@
 """`StorageWriter`: moves durable data from the log and the cache to long-term storage, in the background.
 
-It looks every so often, and when it is woken, for segments whose flush is due or that are gone and can be freed; each
-becomes a job of its own. A segment whose storage is stuck holds up nobody: after a while its job no longer counts
-among those that may run at once. A failure is logged and tried again for ever, segment by segment, damage
-of what storage has of the segment included, except those that say that this incarnation must not go on: memory that
-contradicts itself, and the loss of ownership. While storage as a whole is unavailable the log is not cut.
+It scans periodically, and when woken, for segments that are due for a flush or that can be freed; each becomes a job. A
+segment whose storage is stuck does not block the others: after a while its job no longer counts against the limit of
+concurrent jobs. A failure is logged and retried indefinitely, per segment, even if the segment's data in storage is
+damaged. The exceptions are errors after which this incarnation must not continue: inconsistent memory, and the loss of
+ownership. While storage as a whole is unavailable the log is not truncated.
 
 Source: segment store specification, sections 7.1, 7.6 and 7.7.
 """
@@ -42,20 +42,20 @@ from penstock.segmentstore.settings import ThrottleSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: After one of these the incarnation must not go on.
+#: Errors after which the incarnation must not continue.
 _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
-#: What may wait for more of its kind. All else is about segments as they are from now on.
+#: Operations that may be delayed and batched. All others are due immediately.
 _WAITING = (PendingAppend, PendingMerge, PendingTruncate)
-#: Looks that take no longer are not worth spacing out.
+#: Scans that take no longer than this are not spaced out.
 _QUICK_LOOK_S = 0.002
 _LOOK_PAUSE_S_MAX = 2.0
-#: Segments that are looked at before others get a turn; the writers of other containers have theirs by themselves.
+#: Segments scanned before yielding to the event loop; the writers of other containers are scheduled by `Turns`.
 _LOOK_STEP = 1024
 
 
 @dataclass(slots=True)
 class _Job:
-    """The flush or the freeing of one segment, and when storage last took something of it."""
+    """The flush or the freeing of one segment, and the time of its last progress in storage."""
 
     task: asyncio.Task[None]
     segment: Segment
@@ -96,7 +96,7 @@ class StorageWriter:
         self._flusher = SegmentFlusher(
             state, storage, settings=settings, submit=submit, check_open=self._check_not_stopped, space=space
         )
-        # Beyond these what waits is pressing.
+        # Beyond these limits the backlog is pressing.
         share = settings.flush_pressure_percent
         cache = state.cache.settings
         self._pressing_bytes = throttle.container_backlog_bytes_max(cache) * share // 100
@@ -106,22 +106,22 @@ class StorageWriter:
         self._wake = asyncio.Event()
         self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
-        #: Segments that wait for a job, by id, first come first served.
+        #: Segments waiting for a job, by id, in order of arrival.
         self._queue: dict[int, Segment] = {}
-        #: Those of them that keep a log long: they come before the others, in the order of the log.
+        #: Those of them that keep a log long: they are flushed first, in the order of the log.
         self._first: dict[int, Segment] = {}
         self._jobs: dict[int, _Job] = {}
         #: Segments that became due while their job ran.
         self._due_again: set[int] = set()
-        #: When a segment whose last job failed may have the next.
+        #: Time of the next job of a segment whose last job failed.
         self._retry_at_s: dict[int, float] = {}
-        #: Since when flushes of a segment fail, and the last error.
+        #: Time since when flushes of a segment fail, and the last error.
         self._failing: dict[int, tuple[float, BaseException]] = {}
         self._outage = OutageLog(
             logger, f"container {state.metadata.container_id}: flushes to long-term storage"
         )
         self.failed_job_count: int = 0
-        #: Ends when the first of the truncations is due that came since the last one ended.
+        #: Fires when the first truncation since the last firing is due.
         self._truncation_timer: asyncio.TimerHandle | None = None
         state.on_storage_work = self._wake.set
         state.on_truncation = self._note_truncation
@@ -129,31 +129,31 @@ class StorageWriter:
         state.on_pressure = self._note_pressure
 
     def start(self) -> None:
-        """Begin the loop."""
+        """Start the loop."""
         self._task = self._loop.create_task(self._run())
 
     @property
     def tasks(self) -> Sequence[asyncio.Task[None]]:
-        """The loop and the jobs under way."""
+        """The loop and the running jobs."""
         loop = [self._task] if self._task is not None else []
         return [*loop, *(job.task for job in self._jobs.values())]
 
     @property
     def failing(self) -> tuple[int, float, BaseException] | None:
-        """How many segments were not flushed at the last try, since when the first (loop's time), and its error."""
+        """Number of segments whose last flush failed, time of the first failure (loop's time), and its error."""
         if not self._failing:
             return None
         since_s, error = min(self._failing.values(), key=lambda failure: failure[0])
         return len(self._failing), since_s, error
 
     def begin_stop(self) -> None:
-        """Start nothing more, and say nothing of what fails from now on: what it relies on is about to end."""
+        """Start no new jobs and do not report further failures: the services it depends on are about to stop."""
         self._is_stopped = True
         if self._truncation_timer is not None:
             self._truncation_timer.cancel()
 
     async def stop(self) -> None:
-        """End the loop; a write under way is abandoned, and found again by the next incarnation."""
+        """End the loop; a running write is abandoned, and found again by the next incarnation."""
         self.begin_stop()
         tasks, self._task = self.tasks, None
         for task in tasks:
@@ -161,15 +161,15 @@ class StorageWriter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _note_pressure(self) -> None:
-        """Look for work, unless some is under way: the end of it looks for more.
+        """Scan for work, unless jobs are running: a scan follows when they end.
 
-        Each append that is held calls this, and a look at very many segments costs more than they do.
+        Every held append calls this, and a scan of very many segments costs more than the appends do.
         """
         if not self._jobs:
             self._wake.set()
 
     def _note_truncation(self) -> None:
-        """Look for work when it is due."""
+        """Scan for work when the truncation is due."""
         if not self._settings.truncate_delay_s:
             self._wake.set()
         elif self._truncation_timer is None and not self._is_stopped:
@@ -177,7 +177,7 @@ class StorageWriter:
             self._truncation_timer = self._loop.call_later(delay_s, self._truncations_are_due)
 
     def _note_merge(self) -> None:
-        """Look for work at once if merges are due at once; else the next look is early enough."""
+        """Scan for work at once if merges are due immediately; otherwise the next periodic scan suffices."""
         if not self._settings.merge_delay_s:
             self._wake.set()
 
@@ -193,7 +193,7 @@ class StorageWriter:
                     async with asyncio.timeout(self._settings.writer_interval_s):
                         await self._wake.wait()
                 except TimeoutError:
-                    pass  # Look for due work all the same.
+                    pass  # Scan for due work anyway.
                 self._wake.clear()
                 look_s = 0.0
                 await self._turns.mine()
@@ -204,7 +204,7 @@ class StorageWriter:
                     begin_s = self._loop.time()
                 look_s += self._loop.time() - begin_s
                 if look_s > _QUICK_LOOK_S:
-                    # Whatever calls for the next one: jobs go on meanwhile with what is queued.
+                    # Applies whatever triggers the next scan; jobs keep working on the queue meanwhile.
                     pause_s = look_s * 100 / self._settings.writer_look_share_percent
                     await asyncio.sleep(min(pause_s, _LOOK_PAUSE_S_MAX))
         except Exception as error:
@@ -212,12 +212,12 @@ class StorageWriter:
             raise
 
     def _look(self) -> None:
-        """Queue what is due, in one go."""
+        """Queue all due segments without yielding."""
         for _ in self._look_in_steps():
             pass
 
     def _look_in_steps(self) -> Iterator[None]:
-        """Queue what is due. With very many segments others get a turn at each step, and may change any of them."""
+        """Queue all due segments. Yields between steps; other tasks may then change any of the segments."""
         state = self._state
         now_s = self._loop.time()
         for number, segment in enumerate(list(state.gone.values())):
@@ -252,7 +252,7 @@ class StorageWriter:
             self._want(segment, now_s)
         for segment in self._attributes.due():
             self._want(segment, now_s)
-        # Of segments that are gone, or were merged while they waited to be tried again, nothing is kept.
+        # Drop state of segments that are gone, or were merged while waiting for a retry.
         known = state.metadata.by_id
         self._retry_at_s = {one: at_s for one, at_s in self._retry_at_s.items() if one in known or one in state.gone}
         self._failing = {one: failure for one, failure in self._failing.items() if one in self._retry_at_s}
@@ -261,7 +261,7 @@ class StorageWriter:
 
     @property
     def is_pressed(self) -> bool:
-        """Whether the room for what storage lacks is about to be used up."""
+        """Whether the space for data that storage does not have is nearly used up."""
         state = self._state
         return (
             state.cache.lacking_bytes > self._pressing_cache_bytes
@@ -270,7 +270,7 @@ class StorageWriter:
         )
 
     def _largest(self, segments: list[Segment]) -> list[Segment]:
-        """Return the segments of which most waits: as many as may be flushed before the next look."""
+        """Return the segments with the most pending bytes: as many as may be flushed before the next scan."""
         return heapq.nlargest(self._settings.flush_pressure_segments_max, segments, key=_waiting_bytes)
 
     def _is_due(self, segment: Segment, now_s: float) -> bool:
@@ -293,7 +293,7 @@ class StorageWriter:
 
     @staticmethod
     def _keeps_log(segment: Segment, number: int) -> bool:
-        """Whether the log cannot be cut at `number` until the segment is flushed. Few bytes are rather carried."""
+        """Return whether the segment prevents truncation of the log at `number`. Index segments are carried instead."""
         return not segment.is_offset_index and segment.pending.first_number() < number
 
     def _is_wanted(self, segment: Segment, now_s: float) -> bool:
@@ -305,7 +305,7 @@ class StorageWriter:
         return segment.id in state.attribute_work and self._attributes.is_due(segment)
 
     def _acknowledge(self) -> None:
-        """Let go of what long-term storage has: in the cache, and in the log."""
+        """Release data that long-term storage has, in the cache and in the log."""
         self._state.cache.advance(self._loop.time())
         self._note_stuck()
         self._relieve()
@@ -314,12 +314,12 @@ class StorageWriter:
             if self._space.is_log_low:
                 self._carrier.make_room(self._space.log_free_bytes)
             else:
-                self._carrier.look()  # It may need a good part of the log's length once more.
-        # Without room the log is to be cut as soon as it can be.
+                self._carrier.look()  # It may temporarily need a large part of the log's length again.
+        # If the disk is low on space, the log is to be truncated as soon as possible.
         self._checkpoints.write_if_due(is_idle=not self._state.unflushed or self._space.is_log_low)
 
     def _relieve(self) -> None:
-        """Let go of what long-term storage has, if room is wanted, and let in who waits for it."""
+        """Evict data that long-term storage has, if space is needed, and release held operations."""
         cache = self._state.cache
         if cache.used_bytes > cache.settings.target_bytes:
             cache.evict()
@@ -352,7 +352,7 @@ class StorageWriter:
             self._jobs[segment.id] = _Job(task, segment, now_s, now_s, _taken_bytes(segment))
 
     def _note_stuck(self) -> None:
-        """Find the segments of which storage has taken nothing for too long."""
+        """Find the segments whose flush has made no progress for too long."""
         now_s = self._loop.time()
         for job in self._jobs.values():
             segment, taken_bytes = job.segment, _taken_bytes(job.segment)
@@ -383,7 +383,7 @@ class StorageWriter:
         except (PenstockError, OSError) as error:
             self._jobs.pop(segment.id, None)
             if self._is_stopped or not self._is_log_open():
-                return  # It stops; or the log failed, and the container with it.
+                return  # The writer is stopping, or the log and the container failed.
             self._note_failure(segment, error)
         except Exception as error:
             self._jobs.pop(segment.id, None)
@@ -397,14 +397,14 @@ class StorageWriter:
         is_due_again = segment.id in self._due_again
         self._due_again.discard(segment.id)
         if is_free:
-            # A segment of the name of one that is free now may be waiting for that.
+            # A new segment with the name of the one just freed may be waiting.
             self._wake.set()
         elif is_due_again and self._is_wanted(segment, now_s):
-            # Only this one: a look at all of them finds those that have a job due again, and would never end.
+            # Only this one: a scan of all segments would find every segment that is due again, and would never end.
             self._want(segment, now_s)
         self._start_jobs(now_s)
         if not self._queue and segment.storage_length != length and self.is_pressed:
-            self._wake.set()  # The largest of the others are next.
+            self._wake.set()  # The largest remaining segments are next.
         if not self._jobs:
             self._acknowledge()
 
@@ -422,7 +422,7 @@ class StorageWriter:
         segment.is_stuck = True
         self._retry_at_s[segment.id] = now_s + retry_s
         self._failing[segment.id] = self._failing.get(segment.id, (now_s, error))[0], error
-        # Storage that is out fails every segment, again and again.
+        # A storage outage fails every segment repeatedly.
         self._outage.failed(
             f"container {self._state.metadata.container_id}: flush of {segment.name} to long-term storage failed, "
             f"trying again every {retry_s:.1f} s",
@@ -431,7 +431,7 @@ class StorageWriter:
         )
 
     def _end(self, error: BaseException) -> None:
-        """Start nothing more, and end the container."""
+        """Start no new jobs, and end the container."""
         self._is_stopped = True
         self._queue.clear()
         self._first.clear()
@@ -441,7 +441,7 @@ class StorageWriter:
     # On request.
 
     async def flush(self, segment: Segment) -> None:
-        """Bring one segment's storage up to date with what is durable now, its attributes included."""
+        """Bring one segment's storage up to date with the currently durable operations, including its attributes."""
         await self._flush(segment)
         await self._attributes.flush(segment)
 
@@ -450,7 +450,7 @@ class StorageWriter:
         self._note_success(segment)
 
     async def flush_all(self) -> None:
-        """Flush until nothing that was durable at the call waits any more. Raises what a flush raises."""
+        """Flush until nothing that was durable at the call is pending. Raises what a flush raises."""
         waiting = {segment.id: segment.durable_length for segment in self._state.unflushed.values()}
         while any(
             segment_id in self._state.unflushed and self._state.unflushed[segment_id].storage_length < length
@@ -477,7 +477,7 @@ class StorageWriter:
     async def _all(
         self, call: Callable[[Segment], Awaitable[object]], segments: Sequence[Segment]
     ) -> list[BaseException]:
-        """Call for each, not all at once; return what was raised."""
+        """Call for each segment with bounded concurrency; return the errors raised."""
         gate = asyncio.Semaphore(self._settings.flush_concurrency)
 
         async def one(segment: Segment) -> None:
@@ -493,7 +493,7 @@ class StorageWriter:
 
 
 def _taken_bytes(segment: Segment) -> int:
-    """Return how much storage has of a segment, and of the one that it has to merge next, which is flushed before."""
+    """Return the stored length of a segment plus that of the source it merges next, which is flushed first."""
     count = segment.storage_length
     while segment.pending and isinstance(segment.pending[0], PendingMerge):
         segment = segment.pending[0].source
