@@ -1,14 +1,14 @@
-"""`Cache`: how much memory segment data may take, and what goes when it is too much.
+"""`Cache`: limits the memory used for segment data, and evicts.
 
-One cache serves all containers of a process. Two kinds of things are counted. *Entries* hold bytes of segments; each
-remembers the generation (about a second) of its last use and is filed under it, so that the oldest are found
-without looking at the others. *Members* hold bytes of their own kind, index pages for instance, and free the least
-useful by themselves; they count as older than every entry. Only bytes that long-term storage has may go (invariant
-G7); what a sweep meets that storage lacks is set aside until storage has it, or each sweep would look at all of it
-again. Above the target the oldest go; near the limit nothing is taken in but what storage lacks; at the limit not even
-that: appends are held back long before, until the storage writers have caught up.
+One cache serves all containers of a process. It counts two kinds of objects. *Entries* hold bytes of segments; each
+records the generation (about a second) of its last use and is filed under a generation, so that the oldest entries are
+found without a scan. *Members* hold bytes of other kinds, such as index pages, and choose themselves what to evict;
+they count as older than every entry. Only bytes that long-term storage has may be evicted (invariant G7). Entries that
+a sweep finds unstored are set aside until storage has them, so that later sweeps do not inspect them again. Above the
+target the oldest entries are evicted. Near the limit only unstored bytes are admitted. At the limit appends are held
+back as well, until the storage writers have caught up.
 
-One call of `evict` looks at a bounded number of entries; what is left is done in the following turns of the loop.
+One call of `evict` inspects a bounded number of entries; the rest is done in later turns of the loop.
 
 Source: segment store specification, section 4.5.
 """
@@ -25,18 +25,18 @@ from penstock.segmentstore.settings import CacheSettings
 
 
 class Evictable(Protocol):
-    """A member: something that holds cached bytes and knows itself which are the least useful."""
+    """A member: an object that holds cached bytes and chooses which of them to evict."""
 
     def evict(self, bytes_wanted: int) -> int:
         """Free up to about `bytes_wanted` bytes that storage has; return how many were freed."""
 
 
-#: Filed under no generation: set aside until storage has the bytes.
+#: Not filed under a generation: set aside until storage has the bytes.
 _ASIDE = -1
 
 
 class CacheEntry(ABC):
-    """Bytes that are filed by the generation of their last use; `generation` is set by whoever uses them."""
+    """Bytes filed by the generation of their last use; users of the entry set `generation`."""
 
     __slots__ = ("filed_in", "generation")
 
@@ -46,7 +46,7 @@ class CacheEntry(ABC):
     @property
     @abstractmethod
     def byte_count(self) -> int:
-        """How many bytes go with it."""
+        """Number of bytes freed by evicting the entry."""
 
     @abstractmethod
     def may_go(self) -> bool:
@@ -54,11 +54,11 @@ class CacheEntry(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Take it out of wherever it is found. The cache takes it out of its own books."""
+        """Remove the entry from its index. The cache removes it from its own accounting."""
 
 
 class _Generation:
-    """Entries filed under one generation, oldest first; `ended_s` is the loop's time, None for the current one."""
+    """Entries filed under one generation, oldest first; `ended_s` is loop time, None for the current generation."""
 
     __slots__ = ("ended_s", "entries")
 
@@ -71,10 +71,10 @@ class Cache:
     """Accounting and eviction. Invariant: `used_bytes` is the sum of the bytes of all entries and all members.
 
     Attributes:
-        generation: the current one; to be noted in entries that are used.
+        generation: the current generation, recorded in entries that are used.
         is_touched: whether an entry was used since the generation began.
-        member_bytes: what members hold of `used_bytes`.
-        lacking_bytes: appended bytes that wait for long-term storage, of all containers: they cannot go.
+        member_bytes: the part of `used_bytes` that members hold.
+        lacking_bytes: appended bytes of all containers not yet in long-term storage; they cannot be evicted.
     """
 
     def __init__(self, settings: CacheSettings) -> None:
@@ -85,21 +85,21 @@ class Cache:
         self.generation: int = 0
         self.is_touched: bool = False
         self._generation_ends_s = 0.0
-        #: By number, oldest first, without gaps; those between the oldest and the current one may be empty.
+        #: By number, oldest first, without gaps; all but the current one may be empty.
         self._generations: OrderedDict[int, _Generation] = OrderedDict({0: _Generation()})
         self._current = self._generations[0]
         self._entry_count = 0
-        #: Entries that storage lacked when a sweep met them; not in `_entry_count`.
+        #: Entries that were not in storage when a sweep inspected them; not in `_entry_count`.
         self._aside: OrderedDict[CacheEntry, None] = OrderedDict()
         self._members: OrderedDict[Evictable, None] = OrderedDict()
         self._marks: dict[int, list[Callable[[], None]]] = {}
-        # After an eviction that did not free enough: no other one on growth before use has passed this.
+        # After an eviction that did not free enough: the next one is triggered only above this use.
         self._evict_above_bytes = settings.target_bytes
-        #: Entries that the sweep under way has still to look at; 0: none is under way.
+        #: Entries that the running sweep has yet to inspect; 0: no sweep is running.
         self._sweep_count = 0
         self._step_is_scheduled = False
 
-    # What it says.
+    # Statistics.
 
     @property
     def utilisation(self) -> float:
@@ -108,12 +108,12 @@ class Cache:
 
     @property
     def is_essential_only(self) -> bool:
-        """Whether only bytes that long-term storage lacks may be taken in."""
+        """Whether only bytes that long-term storage does not have are admitted."""
         return self.used_bytes >= self.settings.essential_bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether the hard limit is reached: hold new appends back."""
+        """Whether the hard limit is reached, so that new appends must be held back."""
         return self.used_bytes >= self.settings.bytes_max
 
     def entries(self) -> Iterator[CacheEntry]:
@@ -124,19 +124,19 @@ class Cache:
 
     @property
     def aside_count(self) -> int:
-        """Entries set aside, because storage lacked them when a sweep met them."""
+        """Number of entries set aside because they were not in storage when a sweep inspected them."""
         return len(self._aside)
 
     def forgotten(self) -> Iterator[CacheEntry]:
-        """Iterate over entries that are set aside although storage has them, for checks: there are none."""
+        """Iterate over entries that are set aside although storage has them; for checks that there are none."""
         return (entry for entry in self._aside if entry.may_go())
 
     def on_fall_below(self, mark_bytes: int, callback: Callable[[], None]) -> None:
-        """Call `callback` each time that use falls below `mark_bytes`, until `forget_fall_below`."""
+        """Call `callback` each time use falls below `mark_bytes`, until `forget_fall_below`."""
         self._marks.setdefault(mark_bytes, []).append(callback)
 
     def forget_fall_below(self, mark_bytes: int, callback: Callable[[], None]) -> None:
-        """Undo one `on_fall_below`; fine if there was none."""
+        """Undo one `on_fall_below`; no error if there was none."""
         callbacks = self._marks.get(mark_bytes, [])
         if callback in callbacks:
             callbacks.remove(callback)
@@ -144,14 +144,14 @@ class Cache:
     # Members.
 
     def grow(self, member: Evictable, byte_count: int) -> None:
-        """Count bytes that `member` took in, and evict if that is too much."""
+        """Count bytes added by `member`, and evict if above the target."""
         self.member_bytes += byte_count
         self._members[member] = None
         self._members.move_to_end(member)
         self.count(byte_count)
 
     def shrink(self, byte_count: int) -> None:
-        """Count bytes that a member let go by itself."""
+        """Count bytes that a member freed by itself."""
         self.member_bytes -= byte_count
         self.discount(byte_count)
 
@@ -161,20 +161,20 @@ class Cache:
             self._members.move_to_end(member)
 
     def remove(self, member: Evictable) -> None:
-        """Forget a member that holds nothing any more."""
+        """Remove a member that holds no bytes any more."""
         self._members.pop(member, None)
 
     # Entries.
 
     def file(self, entry: CacheEntry, byte_count: int) -> None:
-        """Take an entry of `byte_count` bytes in, as used just now. It may be evicted before this returns."""
+        """Add an entry of `byte_count` bytes, as just used. It may be evicted before this returns."""
         entry.generation = entry.filed_in = self.generation
         self._current.entries[entry] = None
         self._entry_count += 1
         self.count(byte_count)
 
     def unfile(self, entry: CacheEntry) -> None:
-        """Take an entry out, and its bytes out of the count."""
+        """Remove an entry, and its bytes from the count."""
         if entry.filed_in == _ASIDE:
             del self._aside[entry]
         else:
@@ -183,24 +183,24 @@ class Cache:
         self.discount(entry.byte_count)
 
     def stored(self, entries: Iterable[CacheEntry]) -> None:
-        """Storage has the bytes of these entries now: they may go in their turn."""
+        """Note that storage now has the bytes of these entries, so that they can be evicted."""
         generation, current = self.generation, self._current.entries
         for entry in entries:
             if entry.filed_in == _ASIDE:
                 del self._aside[entry]
-                # It deserves as much as what is read now.
+                # Treat the entry as just read.
                 entry.filed_in = entry.generation = generation
                 current[entry] = None
                 self._entry_count += 1
 
     def count(self, byte_count: int) -> None:
-        """Count bytes that an entry grew by, and evict if that is too much."""
+        """Count bytes that an entry grew by, and evict if above the threshold."""
         self.used_bytes += byte_count
         if self.used_bytes > self._evict_above_bytes:
             self.evict()
 
     def discount(self, byte_count: int) -> None:
-        """Count bytes that went, and let those who wait for room go on."""
+        """Count bytes that were freed, and call the callbacks of waiting operations."""
         before = self.used_bytes
         self.used_bytes = after = before - byte_count
         for mark_bytes, callbacks in self._marks.items():
@@ -211,10 +211,9 @@ class Cache:
     # Time.
 
     def advance(self, now_s: float) -> None:
-        """Begin a new generation if the current one is over, and free what has not been used for too long.
+        """Begin a new generation if the current one is over, and evict entries unused for too long.
 
-        To be called from time to time with the loop's time; cheap when nothing is due. A generation in which nothing
-        was used goes on.
+        Call it periodically with the loop's time; cheap when nothing is due. A generation without any use is extended.
         """
         settings = self.settings
         if now_s < self._generation_ends_s:
@@ -245,10 +244,10 @@ class Cache:
     # Eviction.
 
     def evict(self) -> int:
-        """Free what may go, oldest first, until use is below the target; return the bytes freed by this call.
+        """Evict, oldest first, until use is below the target; return the bytes freed by this call.
 
-        Called on growth, and by whoever has made more of the cache safe to evict. Looks at
-        `eviction_entries_max` entries at most and leaves the rest to later turns of the loop.
+        Called on growth, and by code that has made more of the cache evictable. Inspects at most `eviction_entries_max`
+        entries and leaves the rest to later turns of the loop.
         """
         before = self.used_bytes
         excess = before - self.settings.target_bytes
@@ -261,7 +260,7 @@ class Cache:
         return before - self.used_bytes
 
     def evict_all(self) -> int:
-        """Free everything that may go, whatever its age and however long that takes; return the bytes freed."""
+        """Evict everything evictable, regardless of age and duration; return the bytes freed."""
         before = self.used_bytes
         for member in list(self._members):
             if freed := member.evict(before):
@@ -283,7 +282,7 @@ class Cache:
                     break
 
     def _step(self) -> None:
-        """Look at the next few entries of the sweep under way."""
+        """Inspect the next few entries of the running sweep."""
         target = self.settings.target_bytes
         count = min(self._sweep_count, self.settings.eviction_entries_max)
         freed_bytes = 0
@@ -297,7 +296,7 @@ class Cache:
                 self._sweep_count -= 1
                 freed_bytes += self._take_oldest(number, oldest)
         finally:
-            self.discount(freed_bytes)  # Once for all of them: whoever waits for room looks then.
+            self.discount(freed_bytes)  # Once for all entries: this calls the waiting callbacks.
         if self.used_bytes <= target or not self._entry_count:
             self._sweep_count = 0
         if self._sweep_count and not self._step_is_scheduled:
@@ -307,7 +306,7 @@ class Cache:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # Nobody runs; whoever grows next goes on.
+            return  # No loop is running; the next growth continues the sweep.
         self._step_is_scheduled = True
         loop.call_soon(self._next_step)
 
@@ -318,9 +317,9 @@ class Cache:
             self._evict_above_bytes = min(self._evict_above_bytes, self._next_threshold())
 
     def _take_oldest(self, number: int, oldest: _Generation) -> int:
-        """File the first entry anew if it was used since, set it aside if storage lacks it; else let it go.
+        """Refile the first entry if it was used since, set it aside if storage does not have it; otherwise evict it.
 
-        Return how many bytes went, which are still to be discounted.
+        Return the number of bytes freed; the caller discounts them.
         """
         entries = oldest.entries
         entry = next(iter(entries))
@@ -350,6 +349,6 @@ class Cache:
 
     def _next_threshold(self) -> int:
         target = self.settings.target_bytes
-        # Looking for entries that may go costs as much as an append does: not at each. So use is a little above the
-        # target at times, and then goes back to it.
+        # A search for evictable entries costs as much as an append, so it does not run on each append. Use may
+        # therefore exceed the target slightly, and then returns to it.
         return max(self.used_bytes, target) + target // 64

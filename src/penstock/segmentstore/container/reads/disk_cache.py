@@ -1,12 +1,12 @@
 """`DiskCache`: the second level of the cache, on a local disk; off by default.
 
-One file of slots of equal length. A slot keeps a range of one *cell*, an aligned piece of a segment, at the place that
-it has in the cell, so that what is evicted piece by piece joins up. Where things are is known in memory only: it begins
-empty at every start. What is kept can never change: offsets of a segment are not used twice, and a segment's owner
-(container, epoch, id) is part of its key, so that nothing of an earlier segment or incarnation is ever found.
+One file of slots of equal length. A slot holds a range of one *cell*, an aligned piece of a segment, at the range's
+position in the cell, so that pieces evicted one by one join up. The index is kept in memory only: the cache is empty
+at every start. Cached bytes never change: offsets of a segment are not reused, and a segment's owner (container,
+epoch, id) is part of its key, so that data of an earlier segment or incarnation is never returned.
 
-Nothing depends on it. What cannot be written is not kept; a slot that cannot be read, or whose checksum (CRC32C) is
-wrong, is dropped, and a miss.
+Correctness does not depend on it. Data that cannot be written is not kept. A slot that cannot be read, or whose
+checksum (CRC32C) is wrong, is dropped and counts as a miss.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CellKey = tuple[SegmentKey, int]
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """Bytes `[start, end)` of a segment. While `pin_count` is above 0 its place is not used for anything else."""
+    """Bytes `[start, end)` of a segment. While `pin_count` is above 0 the slot is not reused."""
 
     number: int
     start: int
@@ -56,13 +56,13 @@ class _Slot:
 
 @dataclass(slots=True)
 class DiskCacheStatistics:
-    """What happened since the start.
+    """Counters since the start.
 
     Attributes:
         hit_count: reads that found their first byte.
         miss_count: reads that did not.
         kept_bytes: bytes written.
-        dropped_bytes: bytes that were not kept, because too much waited or every slot was in use.
+        dropped_bytes: bytes not kept, because the queue was full or every slot was in use.
         damaged_count: slots whose checksum was wrong.
         failure_count: calls of the disk that failed.
     """
@@ -94,23 +94,23 @@ class DiskCache:
         self._pending: deque[tuple[SegmentKey, int, Buffer]] = deque()
         self._pending_bytes = 0
         self._writer: asyncio.Task[None] | None = None
-        #: Calls of the disk under way, abandoned ones included; the file is closed behind the last.
+        #: Running disk calls, including abandoned ones; the file is closed after the last.
         self._job_count = 0
         self._unused_file: DiskFile | None = None
         self._failures_in_a_row = 0
 
     @property
     def is_on(self) -> bool:
-        """Whether it keeps anything."""
+        """Whether the cache is on."""
         return self._file is not None
 
     @property
     def slot_count(self) -> int:
-        """Slots that hold something."""
+        """Number of slots in use."""
         return len(self._slots)
 
     async def open(self) -> None:
-        """Begin with an empty file. A disk that does not let us is logged, and the cache stays off."""
+        """Create an empty file. If that fails, the error is logged and the cache stays off."""
         if self._slot_count_max <= 0:
             return
         try:
@@ -126,7 +126,7 @@ class DiskCache:
         return disk.open(self._path, create=True, exclusive=True)
 
     async def close(self) -> None:
-        """Keep nothing more and give the space back. A disk that hangs is waited for a little, and left alone then."""
+        """Turn the cache off and free its space. Waits for a hanging disk only for a limited time."""
         file = self._turn_off()
         if self._writer is not None:
             self._writer.cancel()
@@ -187,7 +187,7 @@ class DiskCache:
     # Writes.
 
     def keep(self, segment: SegmentKey, offset: int, data: Buffer) -> None:
-        """Write bytes of a segment in the background if there is room for them. They must not change any more."""
+        """Write bytes of a segment in the background if there is room for them. They must not change."""
         if self._file is None:
             return
         size = self._settings.slot_bytes
@@ -208,7 +208,7 @@ class DiskCache:
             self._writer = asyncio.get_running_loop().create_task(self._write_pending())
 
     async def settle(self) -> None:
-        """Return once everything that waits is written."""
+        """Return once all pending bytes are written."""
         while self._writer is not None:
             await asyncio.gather(self._writer, return_exceptions=True)
 
@@ -243,10 +243,10 @@ class DiskCache:
                 self.statistics.dropped_bytes += len(data)
                 return
             slot = _Slot(number, start, start, 0)
-        # Readers of an extended slot see what it had until the rest is there.
+        # Readers of an extended slot see its previous range until the write is complete.
         slot.pin_count += 1
         self._job_count += 1
-        # Behind what an abandoned write leaves nothing may be added: it would not be what the checksum says.
+        # Nothing may be added after the bytes of an abandoned write: they may not match the checksum.
         is_written = False
         position = slot.number * size + start % size
         try:
@@ -261,12 +261,12 @@ class DiskCache:
             if not is_written:
                 self._drop(key, slot)
                 if slot.end == slot.start and not slot.is_dropped:
-                    slot.is_dropped = True  # A new one, which nobody has seen.
+                    slot.is_dropped = True  # A new slot, not visible yet.
                     if not slot.pin_count:
                         self._free.append(slot.number)
         self._failures_in_a_row = 0
         if self._file is None or slot.is_dropped:
-            return  # Closed, or found to be damaged meanwhile.
+            return  # Closed or found damaged meanwhile.
         slot.end = end
         slot.checksum = checksum
         self._slots[key] = slot
@@ -274,7 +274,7 @@ class DiskCache:
         self.statistics.kept_bytes += len(data)
 
     def _take_number(self) -> int | None:
-        """Return a place to write to; the least recently used slot goes for it if need be."""
+        """Return a free slot; evict the least recently used one if necessary."""
         if self._free:
             return self._free.pop()
         if self._slot_count < self._slot_count_max:
@@ -310,7 +310,7 @@ class DiskCache:
             self._turn_off()
 
     def _turn_off(self) -> DiskFile | None:
-        """Keep nothing from now on; return the file that was in use, which is closed when it is not any more."""
+        """Turn the cache off; return the file, which is closed once it is no longer in use."""
         file, self._file = self._file, None
         self._slots.clear()
         self._pending.clear()
@@ -326,7 +326,7 @@ class DiskCache:
             file.close()
 
     def _ended(self, slot: _Slot) -> None:
-        """A call of the disk has ended, in time or not."""
+        """Note that a disk call has ended, in time or not."""
         self._job_count -= 1
         self._unpin(slot)
         self._close_unused()

@@ -1,10 +1,10 @@
-"""`ReadAhead`: who reads long-term storage sequentially, and what such a reader will want next.
+"""`ReadAhead`: detects sequential readers of long-term storage and determines the ranges to read ahead for them.
 
-Two reads in a row, the second beginning where the first ended, make a reader sequential. From then on a few aligned
-ranges ahead of it are wanted in memory. A few readers of each segment are remembered, of a bounded number of segments;
-of those that are not sequential the last ones, so that reads here and there displace no sequential reader.
+Two consecutive reads, the second starting where the first ended, make a reader sequential. From then on a few aligned
+ranges ahead of it are read into memory. A few readers per segment are remembered, for a bounded number of segments. A
+new reader replaces a non-sequential one first, so that random reads do not displace sequential readers.
 
-No I/O: the caller reads what is wanted, if it has room and means for it.
+No I/O: the caller does the reads, if the cache has room and capacity is free.
 Source: segment store specification, R4.18.
 """
 
@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-#: Readers of one segment that are remembered.
+#: Maximum number of readers remembered per segment.
 _READERS_MAX = 4
 
 
 @dataclass(slots=True)
 class _Sequence:
-    """A reader that is to come to `next_offset`; up to `ahead_offset` everything was asked for."""
+    """A reader expected at `next_offset`; everything up to `ahead_offset` was requested."""
 
     next_offset: int
     ahead_offset: int
@@ -27,9 +27,9 @@ class _Sequence:
 
 
 class ReadAhead:
-    """Sequences of the segments of one container.
+    """The readers of one container's segments.
 
-    `range_bytes` is the alignment; at most `count_max` ranges (0: none ever) are wanted ahead of a reader.
+    `range_bytes` is the alignment; at most `count_max` ranges (0: none) are read ahead of a reader.
     """
 
     def __init__(self, *, range_bytes: int, count_max: int, segments_max: int) -> None:
@@ -39,11 +39,11 @@ class ReadAhead:
         self._sequences: OrderedDict[int, list[_Sequence]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many segments are remembered."""
+        """Return the number of segments remembered."""
         return len(self._sequences)
 
     def continues(self, segment_id: int, start: int) -> bool:
-        """Say whether a reader that needs bytes from `start` goes on where a read of storage, or one ahead, ended."""
+        """Return whether a read at `start` continues a previous read of storage or a range read ahead."""
         return self._find(segment_id, start) is not None
 
     def stored(self, segment_id: int, start: int, end: int, limit: int) -> list[tuple[int, int]]:
@@ -74,22 +74,22 @@ class ReadAhead:
         sequences.append(_Sequence(end, end))
 
     def cached(self, segment_id: int, end: int, limit: int) -> list[tuple[int, int]]:
-        """Note that a reader found its bytes up to `end` in memory; return the ranges to read ahead, mostly none."""
+        """Note that a reader found its bytes up to `end` in memory; return the ranges to read ahead, usually none."""
         for sequence in self._sequences.get(segment_id, ()):
             if sequence.is_sequential and sequence.next_offset < end <= sequence.ahead_offset:
-                # Where the range ends that the reader is in: nothing more is wanted until it is past that.
+                # The end of the reader's current range: nothing more is read ahead until the reader has passed it.
                 sequence.next_offset = min(-(-end // self.range_bytes) * self.range_bytes, sequence.ahead_offset)
                 return self._wanted(sequence, limit)
         return []
 
     def not_read(self, segment_id: int, start: int) -> None:
-        """Note that what was wanted from `start` on could not be read ahead; a reader that comes there reads it."""
+        """Note that the range from `start` on was not read ahead; a reader that gets there reads it."""
         for sequence in self._sequences.get(segment_id, ()):
             if sequence.next_offset <= start < sequence.ahead_offset:
                 sequence.ahead_offset = start
 
     def forget(self, segment_id: int) -> None:
-        """Forget a segment's readers: it is gone."""
+        """Forget the readers of a segment that is gone."""
         self._sequences.pop(segment_id, None)
 
     def _wanted(self, sequence: _Sequence, limit: int) -> list[tuple[int, int]]:

@@ -1,11 +1,11 @@
-"""`ReadIndex`: which bytes of one segment are in memory.
+"""`ReadIndex`: the bytes of one segment that are in memory.
 
-Entries are ordered by offset and never overlap. Small appends are gathered into blocks; a block that still grows is
-copied out on reads, as are small parts of large blocks, which a view would keep alive; everything else is handed out
+Entries are ordered by offset and never overlap. Small appends are gathered into blocks. A block that is still growing
+is copied on reads, and so are small parts of large blocks, which a view would keep alive; everything else is returned
 as views. A merged source stays in its own index, behind a redirect, until long-term storage has merged it too.
 
-Bytes that long-term storage lacks carry the checksum that they arrived with, block by block: whoever makes them
-durable a second time, or hands them out, compares it (docs/checksums.md).
+Bytes that long-term storage does not have carry the checksum that they arrived with, per block. It is verified when
+they are written to another durable place, and when they are returned to a reader (docs/checksums.md).
 
 Source: segment store specification, section 4.
 """
@@ -22,25 +22,25 @@ from penstock.model.errors import InconsistentStateError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.reads.cache import Cache, CacheEntry
 
-#: A view may keep so many times its own length of memory alive; what would keep more is copied.
+#: A view may keep this multiple of its own length of memory alive; larger multiples are copied.
 VIEW_SHARE_MAX: int = 4
-#: Blocks up to this length are compared with what arrived whenever a part of them is used: some 3 us.
+#: Blocks up to this length are verified whenever a part of them is used: about 3 us.
 _SHORT_BLOCK_BYTES = 64 * 1024
 
 
 class IndexedSegment(Protocol):
-    """What an index asks of its segment."""
+    """The interface of its segment that an index needs."""
 
     name: str
 
     @property
     def storage_length(self) -> int:
-        """Bytes that long-term storage has."""
+        """Number of bytes that long-term storage has."""
         ...
 
     @property
     def index(self) -> ReadIndex[Self]:
-        """Its own index."""
+        """The segment's own index."""
         ...
 
 
@@ -48,7 +48,7 @@ S = TypeVar("S", bound=IndexedSegment)
 
 
 class Victims(Generic[S]):
-    """What becomes of stored bytes that leave the memory, and of a container whose memory changed by itself.
+    """Callbacks for stored bytes that are evicted, and for corrupted memory.
 
     One per container. Both may be set at any time.
     """
@@ -56,16 +56,16 @@ class Victims(Generic[S]):
     __slots__ = ("damaged", "keep")
 
     def __init__(self) -> None:
-        #: Called with the segment, the offset and the bytes; must not wait, nor touch the index.
+        #: Called with the segment, the offset and the bytes; must not block or change the index.
         self.keep: Callable[[S, int, Buffer], None] | None = None
-        #: Called once for each look that found it; must not wait, nor touch the index.
+        #: Called once for each lookup that found corruption; must not block or change the index.
         self.damaged: Callable[[InconsistentStateError], None] | None = None
 
 
 class _Block(CacheEntry, Generic[S]):
     """Bytes from `start`. `data` is a bytearray exactly while the block may still grow (`is_open`).
 
-    `checksum` is that of all of them, taken from what arrived; None for bytes that long-term storage has verified.
+    `checksum` covers the whole block, computed from the arriving bytes; None for bytes that storage has verified.
     """
 
     __slots__ = ("checksum", "data", "index", "is_open", "start")
@@ -86,7 +86,7 @@ class _Block(CacheEntry, Generic[S]):
         return len(self.data)
 
     def damage(self) -> InconsistentStateError | None:
-        """Say, and report, that the bytes are not those that arrived; None if they are, or nobody can know."""
+        """Return, and report, an error if the bytes differ from those that arrived; None if equal or unknown."""
         if self.checksum is None or (checksum := crc32c_at_once(self.data, 0)) == self.checksum:
             return None
         error = InconsistentStateError(
@@ -101,8 +101,8 @@ class _Block(CacheEntry, Generic[S]):
         return error
 
     def may_go(self) -> bool:
-        # The last byte is below the storage length. One more, and what was never written would be lost; one less, and
-        # a cache full of the ends of segments would stall the store.
+        # The last byte is below the storage length. Allowing one byte more would lose unwritten data; one less, and a
+        # cache full of segment ends would stall the store.
         return self.start + len(self.data) <= self.index._segment.storage_length
 
     def leave(self) -> None:
@@ -111,7 +111,7 @@ class _Block(CacheEntry, Generic[S]):
 
 @dataclass(slots=True)
 class _Redirect(Generic[S]):
-    """Bytes `[start, end)` are those of the whole of `source`."""
+    """Bytes `[start, end)` are the whole of `source`."""
 
     start: int
     end: int
@@ -128,9 +128,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Bytes in memory that long-term storage lacks, in order; `wholes`: the blocks that they are (parts of).
+    """Bytes in memory that long-term storage does not have, in order.
 
-    `wholes` has each block with the checksum that it arrived with.
+    `wholes`: the blocks that they are (parts of), each with the checksum that it arrived with.
     """
 
     data: list[Buffer]
@@ -140,14 +140,14 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Nothing in memory before `end`: ask long-term storage."""
+    """Nothing in memory before `end`: read from long-term storage."""
 
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Redirected(Generic[S]):
-    """Ask `source` at `offset`, for at most `length` bytes."""
+    """Read from `source` at `offset`, at most `length` bytes."""
 
     source: S
     offset: int
@@ -169,7 +169,7 @@ class ReadIndex(Generic[S]):
         self.cached_bytes: int = 0
 
     def append(self, offset: int, data: Buffer) -> None:
-        """Take in appended bytes. `offset` is the end of what was appended before."""
+        """Add appended bytes. `offset` is the end of the previous append."""
         length = len(data)
         if not length:
             return
@@ -203,14 +203,14 @@ class ReadIndex(Generic[S]):
         cache.file(block, length)
 
     def add_redirect(self, start: int, end: int, source: S) -> None:
-        """Lead reads of `[start, end)` to a merged source. Nothing for an empty source."""
+        """Redirect reads of `[start, end)` to a merged source. Does nothing for an empty source."""
         if end > start:
             self.freeze_tail()
             self._starts.append(start)
             self._entries.append(_Redirect(start, end, source))
 
     def restore_redirect(self, start: int, end: int, source: S) -> None:
-        """Lead reads of `[start, end)`, of which nothing is in here, to a merged source. In recovery."""
+        """Redirect reads of `[start, end)`, of which nothing is in memory, to a merged source. Used in recovery."""
         if end > start:
             self.freeze_tail()
             at = bisect_left(self._starts, start)
@@ -218,9 +218,9 @@ class ReadIndex(Generic[S]):
             self._entries.insert(at, _Redirect(start, end, source))
 
     def complete_merge(self, source: S) -> None:
-        """Take over what is left in memory of a source that storage has merged, and drop the redirect.
+        """Take over the cached bytes of a source that storage has merged, and drop the redirect.
 
-        What is taken over is as old as it was.
+        The age of the cached bytes does not change.
         """
         at = next((i for i, e in enumerate(self._entries) if type(e) is _Redirect and e.source is source), -1)
         if at < 0:
@@ -243,18 +243,18 @@ class ReadIndex(Generic[S]):
 
     @property
     def takes_stored(self) -> bool:
-        """Whether bytes of long-term storage may be taken in: not in essential-only mode, nor after `clear`."""
+        """Whether bytes of long-term storage are admitted: not in essential-only mode, nor after `clear`."""
         return not (self._is_closed or self._cache.is_essential_only)
 
     def insert_stored(self, offset: int, data: bytes) -> bool:
-        """Take in bytes read from long-term storage, where there are gaps; say whether `takes_stored` let it."""
+        """Add bytes read from long-term storage where there are gaps; return the value of `takes_stored`."""
         if not self.takes_stored:
             return False
         self._fill(offset, data, is_stored=True)
         return True
 
     def restore(self, offset: int, data: bytes) -> None:
-        """Take in bytes that storage lacks, where there are gaps. In recovery: the log has them behind later ones."""
+        """Add bytes not in storage where there are gaps. Used in recovery: the log has them after later bytes."""
         self.freeze_tail()
         self._fill(offset, data, is_stored=False)
 
@@ -280,7 +280,7 @@ class ReadIndex(Generic[S]):
             self._entries.insert(at, block)
             self.cached_bytes += stop - offset
             try:
-                cache.file(block, stop - offset)  # Others may go for it.
+                cache.file(block, stop - offset)  # May evict other entries.
             except BaseException:
                 at = self._entries.index(block)
                 del self._starts[at], self._entries[at]
@@ -296,10 +296,10 @@ class ReadIndex(Generic[S]):
     def lookup(self, offset: int, length: int, *, is_use: bool = True) -> Found | Missing | Redirected[S]:
         """Find up to `length` (> 0) bytes from `offset`; contiguous cached entries are joined.
 
-        With `is_use` what is found counts as used now; the storage writer's own look does not.
+        With `is_use` the entries found count as used now; the storage writer's lookups do not set it.
 
-        Raises `InconsistentStateError` when a block that is used is not what arrived. Not compared is a short part of
-        a long block: that would cost more than its read.
+        Raises `InconsistentStateError` if a used block differs from what arrived. A short part of a long block is not
+        verified, because that would cost more than its read.
         """
         entries = self._entries
         at = bisect_right(self._starts, offset) - 1
@@ -328,7 +328,7 @@ class ReadIndex(Generic[S]):
             if count == len(data) and not entry.is_open:
                 parts.append(data)
             elif entry.is_open or count * VIEW_SHARE_MAX < len(data):
-                # A view would forbid an open block to grow, and keep all of a large one alive and uncounted.
+                # A view would prevent an open block from growing, and keep a large block alive and uncounted.
                 parts.append(bytes(memoryview(data)[inside : inside + count]))
             else:
                 parts.append(memoryview(data)[inside : inside + count])
@@ -343,8 +343,8 @@ class ReadIndex(Generic[S]):
     def pieces(self, ranges: Sequence[tuple[int, int]]) -> list[bytes | None]:
         """Return a copy of the bytes of each range (offset, length) that is in one block; None for any other.
 
-        As so many calls of `lookup`, but a block is compared once for all that is taken from it. What was found counts
-        as used now. Raises `InconsistentStateError` as `lookup` does.
+        Equivalent to one `lookup` per range, but each block is verified only once. The blocks found count as used now.
+        Raises `InconsistentStateError` as `lookup` does.
         """
         starts, entries = self._starts, self._entries
         cache = self._cache
@@ -370,9 +370,9 @@ class ReadIndex(Generic[S]):
         return found
 
     def arrived(self, offset: int, length: int) -> Arrived | None:
-        """Find up to `length` (> 0) bytes from `offset` that storage lacks, as views; None if they are not in memory.
+        """Find up to `length` (> 0) unstored bytes from `offset`, as views; None if they are not in memory.
 
-        They count as used no more than before. The last block grows no more.
+        Does not count as a use. Stops the last block from growing.
         """
         self.freeze_tail()
         entries = self._entries
@@ -397,7 +397,7 @@ class ReadIndex(Generic[S]):
         return Arrived(data, position - offset, wholes) if data else None
 
     def freeze_tail(self) -> None:
-        """Let the last block grow no more, so that views of it may be held."""
+        """Stop the last block from growing, so that views of it may be held."""
         if self._entries:
             last = self._entries[-1]
             if type(last) is _Block and last.is_open:
@@ -405,7 +405,7 @@ class ReadIndex(Generic[S]):
                 last.generation = self._cache.generation
 
     def stored(self, start: int) -> None:
-        """Long-term storage has the bytes from `start` to the segment's storage length now: they may be evicted."""
+        """Note that storage now has the bytes from `start` to the segment's storage length: they may be evicted."""
         length = self._segment.storage_length
         entries = self._entries
         blocks: list[_Block[S]] = []
@@ -413,14 +413,14 @@ class ReadIndex(Generic[S]):
             entry = entries[at]
             if type(entry) is _Block:
                 if entry.start + len(entry.data) > length:
-                    break  # Entries do not overlap: of what is behind it storage has nothing.
+                    break  # Entries do not overlap: storage has none of the following ones.
                 blocks.append(entry)
             elif entry.start >= length:
                 break
         self._cache.stored(blocks)
 
     def _evicted(self, block: _Block[S]) -> None:
-        """Let a block go that the cache found to be of little use."""
+        """Remove a block that the cache evicts."""
         at = bisect_left(self._starts, block.start)
         assert self._entries[at] is block
         del self._entries[at], self._starts[at]
@@ -429,7 +429,7 @@ class ReadIndex(Generic[S]):
             keep(self._segment, block.start, block.data)
 
     def evict(self, bytes_wanted: int) -> int:
-        """Free up to about `bytes_wanted` stored bytes, lowest offsets first, whatever their age; return how many."""
+        """Free about `bytes_wanted` stored bytes, lowest offsets first, regardless of age; return the number freed."""
         freed = 0
         for entry in list(self._entries):
             if freed >= bytes_wanted:
@@ -441,7 +441,7 @@ class ReadIndex(Generic[S]):
         return freed
 
     def truncate(self, start_offset: int) -> None:
-        """Drop blocks that lie wholly before `start_offset` and are not waited for by the storage writer."""
+        """Drop blocks that lie wholly before `start_offset` and that the storage writer does not need."""
         limit = min(start_offset, self._segment.storage_length)
         if not self._starts or self._starts[0] >= limit:
             return
@@ -456,9 +456,9 @@ class ReadIndex(Generic[S]):
         self._unfile(dropped)
 
     def clear(self) -> None:
-        """Drop everything, for good: the segment is gone, or the container stops."""
+        """Drop everything and admit nothing more: the segment is gone, or the container is stopping."""
         dropped = self._entries.copy()
-        # Not new lists: a container that stops has very many of these.
+        # Clear in place: a stopping container has very many of these lists.
         self._entries.clear()
         self._starts.clear()
         self._is_closed = True

@@ -1,7 +1,8 @@
 """Reads: from the cache, through redirects of merged segments, from the disk cache, and from long-term storage.
 
-A read that the container's end cuts short ends with `ContainerOfflineError`, which clients get as WrongHost: they ask
-where the segment is and read again. An empty answer would do for most of them, but some take it for the end of file.
+A read interrupted by the container's end raises `ContainerOfflineError`, which clients receive as WrongHost; they
+locate the segment again and retry. An empty answer would suffice for most clients, but some take it for the end of the
+segment.
 
 Source: segment store specification, sections 4.3 and 4.4; wire protocol specification, section 4.1.
 """
@@ -36,7 +37,7 @@ class StorageRead(Protocol):
     """Reads verified bytes of a segment from long-term storage."""
 
     async def __call__(self, segment: Segment, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes; the range is known to be there."""
+        """Return exactly `length` bytes; the range is known to exist."""
 
 
 class StorageReadTimeoutError(StorageError):
@@ -67,7 +68,7 @@ class _Wait(ReadWaiter):
 
 @dataclass(slots=True, eq=False)
 class _StorageRead:
-    """A read of storage that is under way or waits for its turn, and how many wait for it."""
+    """A running or queued read of storage, and the number of its waiters."""
 
     start: int
     end: int
@@ -89,9 +90,9 @@ class SegmentReader:
         self._settings = settings
         self._storage_read = storage_read
         self._turns = StorageTurns(settings.storage_reads_max)
-        #: Of reads that others wait for in their turns: where their chunks are is in the container's own tables.
+        #: For the container's own segments: user reads depend on them, because its tables hold the locations of chunks.
         self._system_turns = StorageTurns(settings.storage_reads_max)
-        #: By segment id and where the range ends.
+        #: Keyed by segment id and the end of the range.
         self._pending: dict[tuple[int, int], _StorageRead] = {}
         self._tasks: set[asyncio.Task[bytes]] = set()
         self._loop = asyncio.get_running_loop()
@@ -100,14 +101,14 @@ class SegmentReader:
             count_max=settings.read_ahead_count_max,
             segments_max=settings.read_ahead_segments_max,
         )
-        #: Where reads end, those of whole ranges ahead first.
+        #: Alignments of the ends of reads, whole read-ahead ranges first.
         self._boundaries = sorted({settings.read_ahead_bytes, self._ahead.range_bytes}, reverse=True)
         self._small_bytes = min(settings.read_small_bytes, settings.read_ahead_bytes)
         self._disk_cache: DiskCache | None = None
         self._epoch = 0
 
     def use_disk_cache(self, disk_cache: DiskCache, epoch: int, victims: Victims[Segment]) -> None:
-        """Look there before long-term storage, and keep there what leaves memory. Once the log is open."""
+        """Read from the disk cache before storage, and store evicted bytes there. Call once the log is open."""
         self._disk_cache = disk_cache
         self._epoch = epoch
         victims.keep = self._keep_on_disk
@@ -120,7 +121,7 @@ class SegmentReader:
         return SegmentKey(self._container_id, self._epoch, segment.id)
 
     def read_cached(self, segment: Segment, offset: int, length: int) -> SegmentData | None:
-        """Answer a read at once if its bytes are durable and in memory; None when it takes waiting or storage.
+        """Return the result if the bytes are durable and in memory; None if the read must wait or access storage.
 
         Raises `SegmentTruncatedError`, `NoSuchSegmentError`, `InvalidArgumentError`.
         """
@@ -156,9 +157,9 @@ class SegmentReader:
         )
 
     async def read(self, segment: Segment, offset: int, length: int, *, client: Hashable = None) -> SegmentData:
-        """Read up to `length` durable bytes, from wherever they are; none at the segment's end. See `Segments.read`.
+        """Read up to `length` durable bytes from any source; none at the segment's end. See `Segments.read`.
 
-        `client`: whose read it is. Clients take turns where reads of storage have to wait.
+        `client`: the client the read is for. Queued reads of storage are scheduled round-robin by client.
         """
         while True:
             answer = self.read_cached(segment, offset, length)
@@ -198,10 +199,10 @@ class SegmentReader:
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
     def park(self, segment: Segment, offset: int, waiter: ReadWaiter) -> None:
-        """Let `waiter` wait until there is a byte at `offset`, or never will be.
+        """Make `waiter` wait until there is a byte at `offset`, or never will be.
 
-        `read` has just found none. The segment may leave memory and come back meanwhile. The caller bounds how many
-        wait; a waiter that gives up calls `SegmentWaits.remove`.
+        To be called right after `read` has found none. The segment may leave memory and return meanwhile. The caller
+        bounds the number of waits; a waiter that gives up calls `SegmentWaits.remove`.
 
         Raises `ContainerOfflineError`, `SegmentInactiveError`.
         """
@@ -212,7 +213,7 @@ class SegmentReader:
         self._waits.add(segment, offset, waiter)
 
     async def wait(self, segment: Segment, offset: int) -> None:
-        """Return once there is a byte at `offset`, or never will be; see `park`. Find the segment again then."""
+        """Return once there is a byte at `offset`, or never will be; see `park`. Look the segment up again then."""
         wait = _Wait(self._loop.create_future())
         self.park(segment, offset, wait)
         try:
@@ -222,7 +223,7 @@ class SegmentReader:
                 wait.waits.remove(wait)
 
     async def _fetch(self, segment: Segment, offset: int, length: int, client: Hashable) -> list[Buffer] | None:
-        """Get bytes that are not in this segment's memory; None: look again, the place changed meanwhile."""
+        """Return bytes that are not in this segment's memory; None: their location has changed, retry the lookup."""
         found = segment.index.lookup(offset, length)
         if isinstance(found, Found):
             return found.data
@@ -233,10 +234,10 @@ class SegmentReader:
             except (NoSuchSegmentError, SegmentTruncatedError):
                 if segment.index.lookup(offset, length) != found or segment.is_deleted:
                     return None
-                # Storage has merged the source, and the writer, whose call failed, does not know it yet.
+                # Storage has merged the source, but the writer, whose call failed, does not know it yet.
                 await asyncio.sleep(self._settings.writer_interval_s)
                 return None
-            # Once the redirect is gone the source's name may be another segment's.
+            # Once the redirect is removed, the source's name may belong to another segment.
             return data if segment.index.lookup(offset, length) == found else None
         if self._is_closed:
             raise self._stopped()
@@ -244,7 +245,7 @@ class SegmentReader:
             if segment.is_deleted:
                 raise NoSuchSegmentError(segment.name)
             if segment.damage is not None:
-                raise segment.damage.with_traceback(None)  # It is raised often, and would remember each time.
+                raise segment.damage.with_traceback(None)  # Raised repeatedly: do not accumulate tracebacks.
             raise AssertionError(f"{segment.name}: byte {offset} is neither in memory nor in long-term storage")
         stored = await self._read_storage(segment, offset, min(found.end, segment.storage_length) - offset, client)
         return None if stored is None else [stored]
@@ -255,9 +256,9 @@ class SegmentReader:
     # Storage.
 
     async def _read_storage(self, segment: Segment, offset: int, length: int, client: Hashable) -> Buffer | None:
-        """Read from storage, sharing one read among all who want that range.
+        """Read from storage, sharing one read among all callers that need the range.
 
-        None: the range that was shared no longer has the byte, read again.
+        Return None if the shared range no longer has the byte; then read again.
         """
         read = self._storage_read_of(segment, offset, length, client)
         for ahead_start, ahead_end in self._ahead.stored(segment.id, offset, read.end, segment.storage_length):
@@ -276,30 +277,30 @@ class SegmentReader:
                     segment.name, start_offset=segment.durable_start_offset, offset=offset
                 ) from None
             if read.start < offset:
-                return None  # It was the beginning of somebody else's range that went.
+                return None  # Only the beginning of the shared range was truncated.
             raise
         finally:
             read.waiting_count -= 1
             if not (read.waiting_count or read.is_ahead or read.turn.is_given):
-                # A connection that ended must not leave its reads in the line.
+                # Remove the queued reads of a closed connection.
                 self._drop_pending((segment.id, read.end), read)
                 read.task.cancel()
         if segment.is_deleted:
-            raise NoSuchSegmentError(segment.name)  # The bytes may be those of a later segment of its name.
+            raise NoSuchSegmentError(segment.name)  # The bytes may belong to a later segment of this name.
         first = offset - read.start
         if first >= len(data):
-            return None  # The disk cache had only a part of it.
+            return None  # The disk cache had only part of the range.
         if not first and length >= len(data):
             return data
         part = memoryview(data)[first : first + length]
-        # A small part of a long range would keep all of it alive.
+        # A view of a small part would keep the whole range alive.
         return part if len(part) * VIEW_SHARE_MAX >= len(data) else bytes(part)
 
     def _storage_read_of(self, segment: Segment, offset: int, length: int, client: Hashable) -> _StorageRead:
-        """Return the read that gets `offset`, a new one if none does.
+        """Return the pending read that covers `offset`, or start one.
 
-        A new one for a sequential reader ends at the next multiple of `read_ahead_bytes`; any other ends at the next
-        multiple of `read_small_bytes` after what was asked for.
+        A new read for a sequential reader ends at the next multiple of `read_ahead_bytes`; any other ends at the next
+        multiple of `read_small_bytes` after the requested range.
         """
         end = limit = segment.storage_length
         for boundary in self._boundaries:
@@ -308,7 +309,7 @@ class SegmentReader:
                 return read
         if not self._ahead.continues(segment.id, offset):
             small = self._small_bytes
-            # A short one is read whole, also across a boundary.
+            # A short range is read whole, even across a boundary.
             end = min(-(-(offset + length) // small) * small, limit if length <= small else end)
             end = segment.index.gap_end(offset, end)
             if (read := self._shared(segment, offset, end, client)) is not None:
@@ -337,7 +338,7 @@ class SegmentReader:
         return read
 
     def _read_ahead(self, segment: Segment, start: int, end: int) -> None:
-        """Read a range before somebody asks for it, if there is room and nobody has to wait for that."""
+        """Read a range ahead of the reader, if the cache has room and no other read has to wait for it."""
         if segment.is_deleted or segment.is_merged:
             self._ahead.forget(segment.id)
         elif (
@@ -356,7 +357,7 @@ class SegmentReader:
         self._tasks.discard(read.task)
         self._drop_pending((segment_id, read.end), read)
         if not read.task.cancelled():
-            read.task.exception()  # Those who wait for it hear of it; nobody may be left.
+            read.task.exception()  # Mark as retrieved: waiters receive it, but there may be none.
 
     def _drop_pending(self, key: tuple[int, int], read: _StorageRead) -> None:
         if self._pending.get(key) is read:
@@ -379,7 +380,7 @@ class SegmentReader:
                 ) from error
             finally:
                 turns.leave(turn)
-        # Apart from the read: whatever goes wrong with the cache, those who wait get their bytes.
+        # Separate from the read, so that an error of the cache does not affect the waiters.
         self._loop.call_soon(self._insert, segment, offset, data, is_on_disk)
         return data
 
@@ -390,7 +391,7 @@ class SegmentReader:
             self._keep_on_disk(segment, offset, data)
 
     async def close(self) -> None:
-        """End the storage reads under way; those who wait for them hear `ContainerOfflineError`."""
+        """Cancel the running storage reads; their waiters get `ContainerOfflineError`."""
         self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:

@@ -1,11 +1,11 @@
-"""`StorageTurns`: which read goes to long-term storage next, in turns by client.
+"""`StorageTurns`: schedules reads of long-term storage round-robin by client.
 
-A bounded number is under way. The others wait in a queue for each client, and each client in turn has one begun: a
-client with a thousand reads delays another one's read by one of its own, not by all. A client is a connection, or
-another caller; the container's own reads are one client together. A read that two clients want waits in the queues of
-both, and the first turn of either begins it.
+A bounded number of reads is running. The rest wait in one queue per client, and the queues are served in turn: a client
+with a thousand reads delays another client's read by one of its reads, not by all. A client is a connection or another
+caller; all of the container's own reads together are one client. A read shared by two clients waits in both queues and
+starts at the first turn of either.
 
-The caller bounds how many wait for one client, see `ConnectionSettings.reads_max`.
+The caller bounds the number of queued reads per client, see `ConnectionSettings.reads_max`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Hashable
 
 
 class Turn:
-    """The place of one read.
+    """The position of one read in the queues.
 
     Attributes:
-        clients: for whom it is.
-        is_given: it may go to storage, or has been there.
+        clients: the clients that the read is for.
+        is_given: whether the read may access storage, or has done so.
     """
 
     __slots__ = ("_future", "clients", "is_given")
@@ -32,20 +32,20 @@ class Turn:
 
 
 class StorageTurns:
-    """See the module. `count_max`: turns that are given at once."""
+    """See the module. `count_max`: maximum number of concurrent turns."""
 
     def __init__(self, count_max: int) -> None:
         self._free_count = count_max
-        #: Who is next comes first; there is no empty queue.
+        #: The next client comes first; there are no empty queues.
         self._queues: OrderedDict[Hashable, OrderedDict[Turn, None]] = OrderedDict()
 
     @property
     def waiting_count(self) -> int:
-        """Reads that wait, those of several clients once for each."""
+        """Number of queued reads; a shared read counts once per client."""
         return sum(map(len, self._queues.values()))
 
     async def take(self, turn: Turn) -> None:
-        """Wait until it is this one's turn. `leave` is to follow, whether this returned or raised."""
+        """Wait for this read's turn. Call `leave` afterwards, whether this returns or raises."""
         if self._free_count and not self._queues:
             self._free_count -= 1
             turn.is_given = True
@@ -56,7 +56,7 @@ class StorageTurns:
         await turn._future
 
     def join(self, turn: Turn, client: Hashable) -> None:
-        """Let a read that waits, or will, be another client's, too."""
+        """Add a client to a read that is queued or will be."""
         if client not in turn.clients:
             turn.clients[client] = None
             if turn._future is not None and not turn.is_given:
@@ -80,7 +80,7 @@ class StorageTurns:
             self._free_count -= 1
             turn.is_given = True
             assert turn._future is not None
-            if not turn._future.done():  # One that was cancelled leaves when its task goes on.
+            if not turn._future.done():  # A cancelled read calls `leave` when its task resumes.
                 turn._future.set_result(None)
 
     def _unqueue(self, turn: Turn) -> None:

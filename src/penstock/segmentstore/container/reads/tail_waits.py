@@ -1,8 +1,8 @@
-"""`TailWaits`: the reads of one container that wait for bytes that are not there yet, by segment and offset.
+"""`TailWaits`: reads of one container that wait for bytes not yet appended, by segment and offset.
 
-An append wakes those whose offset it has passed and touches no other: offsets of one segment are in a heap. A wait does
-not keep its segment in memory. Nothing happens to a segment that has left memory, so its waits stay as they are, by its
-id, until an append, a seal or a deletion brings it back, and are its waits again then.
+An append wakes only the waits whose offset it has passed: the offsets of a segment form a heap. A wait does not keep
+its segment in memory. A segment not in memory does not change, so its waits are kept by segment id until an append, a
+seal or a deletion brings the segment back into memory, and are then attached to it again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Protocol
 
 from penstock.model.errors import PenstockError
 
-#: Ended waits that may stay in the heap of a segment, beside as many as there are waits.
+#: Ended waits that may remain in a segment's heap, in addition to as many as there are live waits.
 _ENDED_MAX = 16
 
 
 class ReadWaiter:
-    """A read that waits for bytes of a segment, once. It is called in the midst of a commit, and only takes note.
+    """A read that waits once for bytes of a segment. Its methods are called during a commit and must only take note.
 
     Attributes:
-        waits: where it waits; None before and after.
+        waits: the segment's waits while it waits; None before and after.
     """
 
     __slots__ = ("waits",)
@@ -30,28 +30,28 @@ class ReadWaiter:
         self.waits: SegmentWaits | None = None
 
     def wake(self) -> None:
-        """Read again: there are bytes, or there will never be any. It waits no longer."""
+        """Read again: there are bytes, or there never will be. The wait has ended."""
         raise NotImplementedError
 
     def fail(self, error: PenstockError) -> None:
-        """Give up with `error`: the container stops. It waits no longer."""
+        """Fail with `error`: the container is stopping. The wait has ended."""
         raise NotImplementedError
 
 
 class AwaitedSegment(Protocol):
-    """What waits know of a segment. See `Segment`."""
+    """The part of `Segment` that waits use."""
 
     id: int
     waits: SegmentWaits | None
 
 
 class SegmentWaits:
-    """The waits of one segment. There is one of these exactly while there are waits.
+    """The waits of one segment. Exists exactly while there are waits.
 
     Attributes:
         segment_id: the segment's id.
-        segment: the segment while it is in memory; of one that is not, nothing is kept but its id.
-        count: how many wait.
+        segment: the segment while it is in memory, else None.
+        count: number of live waits.
     """
 
     __slots__ = ("_by_offset", "_ended_count", "_home", "_offsets", "count", "segment", "segment_id")
@@ -63,19 +63,19 @@ class SegmentWaits:
         self.count: int = 0
         #: Each offset once, the lowest first.
         self._offsets: list[int] = []
-        #: Those that have ended are left here, `_ended_count` of them, until their offset is passed.
+        #: Ended waits, `_ended_count` of them, remain here until their offset is passed.
         self._by_offset: dict[int, list[ReadWaiter]] = {}
         self._ended_count = 0
 
     def __iter__(self) -> Iterator[tuple[int, ReadWaiter]]:
-        """Yield offsets and waiters, in no order."""
+        """Yield offsets and waiters, in arbitrary order."""
         for offset, waiters in self._by_offset.items():
             for waiter in waiters:
                 if waiter.waits is self:
                     yield offset, waiter
 
     def add(self, offset: int, waiter: ReadWaiter) -> None:
-        """Let a waiter, which has not waited before, wait for the byte at `offset`."""
+        """Add a waiter, which has not waited before, for the byte at `offset`."""
         waiter.waits = self
         self.count += 1
         waiters = self._by_offset.get(offset)
@@ -86,14 +86,14 @@ class SegmentWaits:
         heappush(self._offsets, offset)
 
     def remove(self, waiter: ReadWaiter) -> None:
-        """End the wait of one that gives up."""
+        """End the wait of a waiter that gives up."""
         waiter.waits = None
         self.count -= 1
         self._ended_count += 1
         self._tidy()
 
     def wake(self, length: int | None) -> None:
-        """Wake those that wait for a byte before `length`, the lowest offset first; all if it is None."""
+        """Wake waiters for a byte before `length`, lowest offset first; all waiters if it is None."""
         offsets = self._offsets
         due: list[ReadWaiter] = []
         while offsets and (length is None or offsets[0] < length):
@@ -103,7 +103,7 @@ class SegmentWaits:
             waiter.wake()
 
     def take_all(self) -> list[ReadWaiter]:
-        """End all waits, and return who waited."""
+        """End all waits, and return the waiters."""
         due: list[ReadWaiter] = []
         for offset in sorted(self._offsets):
             self._take(offset, due)
@@ -142,7 +142,7 @@ class TailWaits:
         self._by_segment: dict[int, SegmentWaits] = {}
 
     def __len__(self) -> int:
-        """Return for how many segments reads wait."""
+        """Return the number of segments that reads wait for."""
         return len(self._by_segment)
 
     def __iter__(self) -> Iterator[SegmentWaits]:
@@ -157,20 +157,20 @@ class TailWaits:
         waits.add(offset, waiter)
 
     def deactivated(self, segment: AwaitedSegment) -> None:
-        """Keep the waits of a segment that leaves memory, without it."""
+        """Detach the waits from a segment that leaves memory, and keep them."""
         if segment.waits is not None:
             segment.waits.segment = None
             segment.waits = None
 
     def activated(self, segment: AwaitedSegment) -> None:
-        """Give a segment that has come back into memory its waits."""
+        """Attach the waits to a segment that has returned to memory."""
         waits = self._by_segment.get(segment.id)
         if waits is not None:
             waits.segment = segment
             segment.waits = waits
 
     def take_all(self) -> list[ReadWaiter]:
-        """End all waits, and return who waited."""
+        """End all waits, and return the waiters."""
         due: list[ReadWaiter] = []
         for waits in list(self._by_segment.values()):
             due += waits.take_all()
