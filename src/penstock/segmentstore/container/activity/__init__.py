@@ -1,1 +1,1 @@
-"""What appends leave behind: statistics and borders between them."""
+"""Statistics of appends, and offset indexes of the borders between them."""

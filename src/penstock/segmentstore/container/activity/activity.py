@@ -1,27 +1,27 @@
-"""`Activity`: which segments of a container get data, and how much, looked at now and again.
+"""`Activity`: records which segments of a container receive data, and how much; sampled periodically.
 
-An append only notes its segment, once between two looks, and every so many bytes the border behind it: statistics and
-offset indexes are made from these notes in the background, so that appends pay next to nothing for them.
+An append only records its segment, once per interval, and a border every so many bytes. Statistics and offset indexes
+are computed from these notes in the background, so that appends pay almost nothing for them.
 """
 
 from __future__ import annotations
 
 from penstock.segmentstore.container.segment import Segment
 
-#: Offset behind an append, events before it, milliseconds since the epoch.
+#: Offset after an append, number of events before it, milliseconds since the epoch.
 Border = tuple[int, int, int]
 
 
-#: Transactions that lived for less count as if their events came when they were merged.
+#: Transactions with shorter lives count as if their events arrived when they were merged.
 _SPREAD_LIFE_S_MIN = 5.0
 
 
 class Touched:
-    """A segment that got data since the last look; `length` and `event_count` are those from before.
+    """A segment that received data in this interval; `length` and `event_count` are the values before it.
 
-    Of that, `merged_events` and `merged_bytes` came with transactions over `merged_life_s`, the longest of their lives.
+    Of these, `merged_events` and `merged_bytes` came from transactions; `merged_life_s` is the longest of their lives.
 
-    Invariant: `borders` grow, and the last one is at `marked` if there are any.
+    Invariant: `borders` are ascending, and the last one is at `marked` if there are any.
     """
 
     __slots__ = (
@@ -39,7 +39,7 @@ class Touched:
         self.merged_life_s: float = 0.0
 
     def merge(self, events: int, byte_count: int, life_s: float) -> None:
-        """Note that a transaction of this age has brought so much."""
+        """Record the events and bytes of a merged transaction of this age."""
         if life_s >= _SPREAD_LIFE_S_MIN:
             self.merged_events += events
             self.merged_bytes += byte_count
@@ -47,10 +47,9 @@ class Touched:
 
 
 class Activity:
-    """What has got data since the last look. Borders are noted at least `border_bytes` apart; 0: none.
+    """Activity since the last `take`. Borders are recorded at least `border_bytes` apart; 0: none.
 
-    Bounded: one note per active segment, per created one and per one that ended, and one border per `border_bytes`,
-    between two looks.
+    Bounded per interval: one note per active, created or ended segment, and one border per `border_bytes`.
     """
 
     __slots__ = ("_border_bytes", "_created", "_ended", "_touched")
@@ -62,40 +61,40 @@ class Activity:
         self._ended: list[int] = []
 
     def created(self, segment: Segment) -> None:
-        """Note that a segment has begun whose load somebody wants to know, also if it gets nothing."""
+        """Record the creation of a segment whose load is to be reported even if it receives no data."""
         self._created.append((segment.id, segment.name))
 
     def take_created(self) -> list[tuple[int, str]]:
-        """Return ids and names of what was created since the last look."""
+        """Return ids and names of the segments created since the last call."""
         created, self._created = self._created, []
         return created
 
     def ended(self, segment: Segment) -> None:
-        """Note that a segment was sealed or deleted: it gets nothing more, whenever it got something last."""
+        """Record that a segment was sealed or deleted: it receives no more data, whenever its last data arrived."""
         self._ended.append(segment.id)
 
     def take_ended(self) -> list[int]:
-        """Return the ids of what was sealed or deleted since the last look."""
+        """Return the ids of the segments sealed or deleted since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
     def before(self, segment: Segment) -> Touched:
-        """Note that `segment` is about to get data."""
+        """Record that `segment` is about to receive data."""
         touched = self._touched.get(segment.id)
         if touched is None:
             touched = self._touched[segment.id] = Touched(segment)
         elif touched.segment is not segment:
-            touched.segment = segment  # It left memory and came back since: it goes on where it was.
+            touched.segment = segment  # It left memory and returned since; its counts continue.
         return touched
 
     def behind(self, touched: Touched) -> None:
-        """Note the border behind what it got, if the last one is far enough away."""
+        """Record a border after the new data, if the last border is far enough away."""
         segment = touched.segment
         if segment.length - touched.marked >= self._border_bytes:
             touched.marked = segment.length
             touched.borders.append((segment.length, segment.event_count, segment.last_modified_ms))
 
     def take(self) -> list[Touched]:
-        """Return the notes and begin new ones."""
+        """Return the notes and start new ones."""
         touched, self._touched = self._touched, {}
         return list(touched.values())

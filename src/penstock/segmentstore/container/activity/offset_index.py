@@ -1,17 +1,17 @@
 """`OffsetIndexes`: borders between the appends of a segment, kept in a companion segment ``<segment>#index``.
 
-An index segment is a row of 24-byte entries, ascending: offset behind an append, events before it, milliseconds since
-the epoch, each 8 bytes big endian. An entry is written about once per `index_entry_bytes` of data, in the background
-and best effort: lost entries only make answers coarser.
+An index segment is an ascending sequence of 24-byte entries: offset after an append, number of events before it,
+milliseconds since the epoch, each 8 bytes big endian. About one entry is written per `index_entry_bytes` of data, in
+the background and best effort: lost entries only make answers coarser.
 
-Which segment an index belongs to is told by ids, which only grow: an index is younger than its segment. One that is
-older was left behind by an earlier segment of that name, in a crash between the two deletions, and counts as missing;
-the next entry's writer replaces it. Hence:
+Ids, which only grow, tell which segment an index belongs to: an index is younger than its segment. An older index was
+left by an earlier segment of that name, in a crash between the two deletions, and counts as missing; it is replaced
+when the next entry is written. Hence:
 
-| Crash between | Found afterwards |
+| Crash between | State afterwards |
 |---|---|
-| creation of the index and its first entry | an empty index: as none |
-| deletion of a segment and of its index | an old index; a repeated deletion takes it away, so does a new segment |
+| creation of the index and its first entry | an empty index, equivalent to none |
+| deletion of a segment and of its index | an old index; removed by a repeated deletion or by a new segment |
 | truncation of a segment and of its index | entries before the start, which no answer uses |
 
 Source: wire protocol specification 4.5, segment store specification, section 9.
@@ -41,12 +41,12 @@ from penstock.segmentstore.container.segment import Segment, SegmentFlags
 logger: logging.Logger = logging.getLogger(__name__)
 
 ENTRY = struct.Struct(">qqq")
-#: Borders written in one append at most.
+#: Maximum number of borders written in one append.
 _ENTRIES_MAX = 4096
 
 
 class IndexHost(Protocol):
-    """What index segments need of their container."""
+    """The interface of the container that offset indexes need."""
 
     async def create(self, name: str, *, flags: SegmentFlags) -> Segment:
         """See `SegmentContainer.create`."""
@@ -64,8 +64,8 @@ class IndexHost(Protocol):
 class OffsetIndexes:
     """The index segments of one container.
 
-    `find` brings a segment into memory or raises `NoSuchSegmentError`; `append` accepts bytes and returns an awaitable
-    of their durability; `read` reads exactly.
+    `find` loads a segment into memory or raises `NoSuchSegmentError`; `append` accepts bytes and returns an awaitable
+    of their durability; `read` reads exactly the given range.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class OffsetIndexes:
         self._entry_bytes = entry_bytes
 
     def may_have_one(self, segment: Segment) -> bool:
-        """Say whether a segment may ever have got an index segment; cheap, for those that never do."""
+        """Return whether a segment may have an index segment; cheap, for segments that never have one."""
         return (
             segment.length >= self._entry_bytes > 0
             and not (segment.is_table or segment.is_system)
@@ -92,7 +92,7 @@ class OffsetIndexes:
         )
 
     async def _index(self, segment: Segment) -> Segment | None:
-        """Return the index of a segment if there is one. `segment` may be gone already."""
+        """Return the index of a segment if there is one. `segment` may already be deleted."""
         try:
             index = await self._find(index_segment_name(segment.name))
         except NoSuchSegmentError:
@@ -102,7 +102,7 @@ class OffsetIndexes:
     # Writing.
 
     async def last_offset(self, segment: Segment) -> int:
-        """Return the offset of the last entry, 0 without any."""
+        """Return the offset of the last entry, 0 if there are none."""
         index = await self._index(segment)
         if index is None or index.length <= index.start_offset:
             return 0
@@ -113,14 +113,14 @@ class OffsetIndexes:
     async def write(self, segment: Segment, borders: Sequence[Border]) -> None:
         """Append entries, creating the index if there is none. Raises what the container raises.
 
-        Does nothing if the segment or its index has come to an end.
+        Does nothing if the segment is gone or its index is sealed.
         """
         index = await self._index(segment)
         if index is None:
             index = await self._create(segment)
         if index is None or _is_gone(segment) or index.is_sealed:
             return
-        # Accepted in this turn of the loop, behind the appends that the entries are about: durable after them.
+        # Accepted in this turn of the loop, after the appends that the entries describe: durable after them.
         await self._append(index, b"".join(ENTRY.pack(*border) for border in borders[:_ENTRIES_MAX]))
 
     async def _create(self, segment: Segment) -> Segment | None:
@@ -128,7 +128,7 @@ class OffsetIndexes:
         try:
             await self._host.delete(name)
         except NoSuchSegmentError:
-            pass  # As it should be: nothing was left behind.
+            pass  # The usual case: there is no old index.
         if _is_gone(segment):
             return None
         try:
@@ -136,11 +136,11 @@ class OffsetIndexes:
         except SegmentExistsError:
             return await self._index(segment)
         if _is_gone(segment):
-            await self._host.delete(name)  # Whoever deleted the segment may have looked for its index before.
+            await self._host.delete(name)  # The segment's deletion may have found no index yet.
             return None
         return index
 
-    # What happens to a segment happens to its index.
+    # Changes that follow those of the segment.
 
     async def sealed(self, segment: Segment) -> None:
         """Seal the index of a segment that was sealed; best effort."""
@@ -165,14 +165,14 @@ class OffsetIndexes:
                 with index.in_use():
                     await change(index)
         except (NoSuchSegmentError, SegmentSealedError, SegmentTruncatedError):
-            pass  # Somebody was faster.
+            pass  # Already changed by another call.
         except UnreadableDataError as error:
             logger.error("index of %s: %s", segment.name, error)
         except PenstockError as error:
             logger.warning("index of %s was left as it is: %s", segment.name, error)
 
     async def deleted(self, name: str) -> None:
-        """Delete the index of a segment that is gone; fine if there is none. Raises what a deletion raises."""
+        """Delete the index of a deleted segment; no error if there is none. Raises what a deletion raises."""
         if self._entry_bytes <= 0 or not has_index_segment(name):
             return
         try:
@@ -183,7 +183,7 @@ class OffsetIndexes:
     # Reading.
 
     async def locate(self, segment: Segment, offset: int, *, before: bool) -> int:
-        """See `Segments.locate_offset`. What is not durable is not answered."""
+        """See `Segments.locate_offset`. Only durable bytes are considered."""
         start, length = segment.durable_start_offset, segment.durable_length
         if offset < 0:
             raise InvalidArgumentError(f"{segment.name}: no offset {offset}")
@@ -207,10 +207,10 @@ class OffsetIndexes:
                     return None
                 return (await self._entry(index, at))[0]
         except (NoSuchSegmentError, SegmentTruncatedError):
-            return None  # It went away meanwhile: as if there had been none.
+            return None  # Deleted meanwhile; same as no index.
 
     async def _search(self, index: Segment, offset: int) -> int:
-        """Return the number of the first entry at or behind `offset`; one past the last if there is none."""
+        """Return the number of the first entry at or after `offset`; one past the last if there is none."""
         low, high = -(-index.start_offset // ENTRY.size), index.durable_length // ENTRY.size
         while low < high:
             middle = (low + high) // 2

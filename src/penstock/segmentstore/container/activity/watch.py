@@ -1,4 +1,4 @@
-"""`ActivityWatch`: the background job of a container that turns notes of activity into statistics and indexes."""
+"""`ActivityWatch`: the container's background job that turns notes of activity into statistics and offset indexes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.segmentstore.statistics import Statistics
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Index segments written at the same time: their entries share syncs of the log.
+#: Index segments written concurrently: their entries share syncs of the log.
 _CONCURRENCY_MAX = 64
-#: Segments whose notes are brought in before others get a turn.
+#: Segments processed before yielding to the event loop.
 _SLICE_SEGMENTS = 1024
 
 
 class ActivityWatch:
-    """Looks at a container's activity now and again. A failure of an index is logged: the next border tries again."""
+    """Samples a container's activity periodically. A failed index write is logged; the next border retries."""
 
     def __init__(
         self,
@@ -35,31 +35,31 @@ class ActivityWatch:
         self._indexes = indexes
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        # Of segments that got data lately, the offset of the last entry, least lately used first.
+        # Offset of the last index entry of recently active segments, least recently active first.
         self._indexed: dict[int, int] = {}
         self.statistics: Statistics = Statistics(
             container_id, settings.statistics, self._loop.time(), settings.scale_advice
         )
 
     async def run(self) -> None:
-        """Look for ever. A look that fails is logged: what it was about is missing in statistics, and nothing else."""
-        self._activity.take()  # What recovery did is no load.
+        """Run until cancelled. A failed pass is logged; only its statistics are lost."""
+        self._activity.take()  # Recovery does not count as load.
         self._activity.take_created()
         self._activity.take_ended()
         while True:
             await asyncio.sleep(self._settings.interval_s)
             try:
                 await self.look()
-            except Exception:  # A container must not end because it cannot be measured.
+            except Exception:  # A failure to measure must not end the container.
                 logger.exception("container %d: a look at its activity failed", self._container_id)
 
     async def look(self) -> None:
-        """Bring in what has happened since the last look."""
+        """Process the activity since the last call."""
         notes: list[Touched] = []
         now_s = self._loop.time()
         for segment_id, name in self._activity.take_created():
             self.statistics.quiet.note(segment_id, name, now_s)
-        # At one moment: what ended has got its last data in these notes, or in earlier ones.
+        # Taken at the same time: the last data of an ended segment is in these notes or earlier ones.
         touched, ended = self._activity.take(), self._activity.take_ended()
         for number, note in enumerate(touched):
             if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
@@ -88,7 +88,8 @@ class ActivityWatch:
             await asyncio.sleep(0)
         if self._settings.index_entry_bytes <= 0:
             return
-        # Of nearly all of very many segments there is nothing to write: a task for each would cost more than the look.
+        # Nearly all of very many segments have nothing to write: a task for each would cost more than the rest of the
+        # pass.
         due: list[Touched] = []
         for number, note in enumerate(notes):
             if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
@@ -96,12 +97,12 @@ class ActivityWatch:
             if self._is_index_due(note):
                 due.append(note)
             elif (last := self._indexed.pop(note.segment.id, None)) is not None:
-                self._indexed[note.segment.id] = last  # It was used lately.
+                self._indexed[note.segment.id] = last  # Recently active.
         for at in range(0, len(due), _CONCURRENCY_MAX):
             await asyncio.gather(*map(self._try_to_index, due[at : at + _CONCURRENCY_MAX]))
 
     def _is_index_due(self, note: Touched) -> bool:
-        """Say whether `_index` has something to look up or to write."""
+        """Return whether `_index` has entries to read or to write."""
         segment = note.segment
         if segment.is_deleted or segment.is_sealed or not self._indexes.may_have_one(segment):
             return False
@@ -114,7 +115,7 @@ class ActivityWatch:
         try:
             await self._index(note)
         except ContainerOfflineError:
-            pass  # It ends, and this job with it.
+            pass  # The container ends, and this job with it.
         except UnreadableDataError as error:
             logger.error("container %d: index of %s: %s", self._container_id, note.segment.name, error)
         except (PenstockError, OSError) as error:

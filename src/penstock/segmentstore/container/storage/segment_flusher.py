@@ -92,7 +92,7 @@ class SegmentFlusher:
 
     @staticmethod
     def _can_leave_out(target: Segment, piece: PendingMerge[Segment]) -> bool:
-        """Return whether all bytes of a merge not done in storage are truncated and its source has no merges pending."""
+        """Return whether a merge not done in storage is wholly truncated, and its source has no pending merges."""
         return (
             target.storage_length < piece.end <= target.durable_start_offset
             and not any(isinstance(waiting, PendingMerge) for waiting in piece.source.pending)
