@@ -1,7 +1,7 @@
-"""Compaction of table segments: live entries at the head of the log are copied to its end, then the head goes.
+"""Compaction of table segments: copies live entries at the head of the log to its end, then truncates the head.
 
-Only what the index covers is compacted; of a table without an index, everything. A crash between copy and truncation
-leaves an entry twice, with one version: harmless. What truncation takes away nobody needs, since the copies are
+Only the part covered by the index is compacted; without an index, the whole log. A crash between copy and truncation
+leaves an entry twice, with one version, which is harmless. Truncated entries are not needed, because the copies are
 durable and found again when the log is scanned.
 
 Source: segment store specification, section 6.6.
@@ -26,7 +26,7 @@ from penstock.segmentstore.container.tables.entries import (
 from penstock.segmentstore.container.tables.index import Loaded, TableIndex
 from penstock.segmentstore.container_settings import ContainerSettings
 
-#: Entries gone over, and bytes read, before others have their turn: a few milliseconds of work.
+#: Entries processed, and bytes read, before yielding to the event loop: a few milliseconds of work.
 _ENTRIES_PER_TURN = 128
 _READ_BYTES = 64 * 1024
 
@@ -48,7 +48,7 @@ class TableCompactor:
         self._truncate = truncate
 
     def is_due(self, segment: Segment, table: TableIndex) -> bool:
-        """Whether the log's head is worth going over."""
+        """Whether the log's head is worth compacting."""
         return (
             not table.is_compacting
             and self._stop(segment, table) - segment.start_offset >= self._settings.table_compact_bytes
@@ -57,19 +57,20 @@ class TableCompactor:
 
     @staticmethod
     def _stop(segment: Segment, table: TableIndex) -> int:
-        """Return where compaction has to stop: a truncation must never go beyond what the index covers."""
+        """Return the end offset of compaction: a truncation must never pass the part that the index covers."""
         return segment.length if table.index is None else table.mark.indexed_offset
 
     def _is_mostly_dead(self, segment: Segment, table: TableIndex) -> bool:
         if table.index is None:
             log_bytes, live_bytes = segment.length - segment.start_offset, table.live_bytes
         else:
-            # Entries that the tails have replaced still count, and so do copies: rather too late than too often.
+            # Entries replaced by the tails still count as live, and so do copies: compaction is late rather than too
+            # frequent.
             log_bytes, live_bytes = table.mark.indexed_offset - segment.start_offset, table.mark.live_bytes
         return live_bytes * 100 < log_bytes * self._settings.table_utilisation_percent
 
     async def compact(self, segment: Segment, table: TableIndex) -> None:
-        """Go over the head step by step until enough of the log is alive. Ends early when the table is released."""
+        """Compact the head step by step until enough of the log is live. Ends early when the table is released."""
         end = segment.length
         while self._is_mostly_dead(segment, table) and segment.table is table and not segment.is_deleted:
             start = segment.start_offset
@@ -90,7 +91,7 @@ class TableCompactor:
                 if copies:
                     appended.append(self._append(segment, copies))
                     table.apply_copies_made(slots, segment.length, loaded)
-                await asyncio.sleep(0)  # All of it may have come from the cache: let others run.
+                await asyncio.sleep(0)  # All of it may have come from the cache: yield.
             for durable in appended:
                 await durable
             if segment.table is not table:
@@ -100,7 +101,7 @@ class TableCompactor:
                 table.note_compacted(len(entries))
 
     async def _read(self, segment: Segment, offset: int, length: int) -> bytes:
-        """Return these bytes, in pieces: they may lie in memory as thousands of small appends."""
+        """Return the range, read in pieces: it may be in memory as thousands of small appends."""
         pieces = []
         for start in range(offset, offset + length, _READ_BYTES):
             count = min(_READ_BYTES, offset + length - start)
@@ -117,7 +118,7 @@ class TableCompactor:
     def _copies(
         table: TableIndex, entries: Sequence[ParsedEntry], loaded: Loaded, data: bytes, start: int, offset: int
     ) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-        """Return copies, to be appended at `offset`, of those entries that live, with their keys and new slots."""
+        """Return copies of the live entries, to be appended at `offset`, with their keys and new slots."""
         parts: list[bytes] = []
         slots: list[tuple[bytes, bytes]] = []
         for entry in entries:
@@ -126,7 +127,7 @@ class TableCompactor:
                 continue
             live = table.find(entry.key)
             if live == MISSING:
-                # Not looked up: it was hidden by a newer entry then, so this one is dead.
+                # Not looked up: a newer entry hid it then, so this one is dead.
                 live = loaded.get(entry.key)
             if live == packed:
                 copy = encode_put(entry.key, data[entry.value_offset - start : entry.end - start], entry.version)
@@ -141,7 +142,7 @@ def _batches(entries: Sequence[ParsedEntry]) -> Iterator[Sequence[ParsedEntry]]:
 
 
 async def _parsed(segment: str, data: bytes, offset: int) -> list[ParsedEntry]:
-    """Return the whole entries in `data`; others have their turns in between. See `parse_entries`."""
+    """Return the whole entries in `data`; yields to the event loop. See `parse_entries`."""
     entries: list[ParsedEntry] = []
     parsing = parse_entries(segment, data, offset)
     while batch := list(itertools.islice(parsing, _ENTRIES_PER_TURN)):

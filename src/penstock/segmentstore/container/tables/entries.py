@@ -1,7 +1,7 @@
-"""Entries of a table segment's log, and the slots that say where a key's live entry lies.
+"""Entries of a table segment's log, and slots, which locate a key's live entry.
 
-A table segment is a log of entries. An entry's version is its offset, unless compaction copied it: copies carry the
-version of the entry that they were copied from. Pure: bytes in, values out.
+A table segment is a log of entries. An entry's version is its offset, unless compaction copied it: a copy has the
+version of the original entry. Pure: bytes in, values out.
 
 Source: segment store specification, section 6.2.
 """
@@ -20,18 +20,18 @@ from penstock.segmentstore.later_format import version_error
 #: Serialisation version u8, key length u32, value length i32 (-1 = removal), explicit version i64 (NO_VALUE = offset).
 ENTRY_HEADER: Final = struct.Struct(">BIiq")
 ENTRY_FORMAT_VERSION: Final = 1
-#: An entry has no checksum of its own, so only the next versions are taken for such, with lengths that an entry may
-#: have. All else is damage.
+#: An entry has no checksum of its own, so only the next few versions, with valid lengths, are recognised as later
+#: versions. Anything else is corruption.
 _LATER_VERSIONS: Final = range(ENTRY_FORMAT_VERSION + 1, 16)
 ENTRY_LENGTH_MAX: Final = ENTRY_HEADER.size + TABLE_KEY_LENGTH_MAX + TABLE_VALUE_LENGTH_MAX
 BATCH_LENGTH_MAX: Final = 32 * 1024 * 1024
 
-#: A slot: version i64, entry's offset i64, entry's length u32. Kept packed, in memory as in the index: a third of the
-#: memory that a tuple of three takes, and nothing to convert when it moves.
+#: A slot: version i64, entry's offset i64, entry's length u32. Kept packed in memory as in the index: a third of the
+#: memory of a tuple of three, and no conversion.
 _SLOT: Final = struct.Struct(">qqI")
 SLOT_LENGTH: Final = _SLOT.size
 pack_slot: Callable[[int, int, int], bytes] = _SLOT.pack
-#: What a look-up says that has no answer; a slot is never empty. None stands for "the key is not in the table".
+#: Lookup result for a key without an answer; a slot is never empty. None means that the key is not in the table.
 MISSING: Final = b""
 
 
@@ -70,7 +70,7 @@ def slot_length(packed: bytes) -> int:
 
 
 class ParsedEntry(NamedTuple):
-    """One entry of the log. `value_length` -1 is a removal. A tuple, since a scan makes one per entry."""
+    """One entry of the log. `value_length` -1 is a removal. A tuple, because a scan creates one per entry."""
 
     offset: int
     end: int
@@ -103,8 +103,8 @@ def encode_removal(key: bytes) -> bytes:
 def parse_entries(segment: str, data: bytes, offset: int) -> Iterator[ParsedEntry]:
     """Yield the whole entries in `data`, which begins at an entry's start at `offset`.
 
-    An entry that is cut off ends the iteration. Raises `CorruptionError` for bytes that cannot be an entry,
-    `LaterVersionError` for an entry of one of the next versions.
+    A truncated entry ends the iteration. Raises `CorruptionError` for bytes that are not an entry, `LaterVersionError`
+    for an entry of one of the next versions.
     """
     position = 0
     end = len(data)

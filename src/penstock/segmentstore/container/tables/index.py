@@ -1,8 +1,8 @@
-"""`TableIndex`: which entry of a table segment's log is the live one of each key, and what may be written next.
+"""`TableIndex`: the live entry of each key in a table segment's log, and the validation of updates.
 
-Three layers, newest first: the *tail* that grows with each write; while it is being moved to the index, the *frozen*
-tail; and the index in long-term storage, which covers the log up to `mark.indexed_offset`. A small table has a tail
-only. A key's state is that of the newest layer that knows the key.
+Three layers, newest first: the *tail*, which grows with each write; while it is being moved to the index, the *frozen*
+tail; and the index in long-term storage, which covers the log up to `mark.indexed_offset`. A small table has only a
+tail. A key's state is that of the newest layer that contains the key.
 
 The index's values are packed slots (`table_entries`), its mark is a `TableMark`.
 
@@ -49,27 +49,27 @@ from penstock.segmentstore.container.tables.entries import (
 from penstock.segmentstore.container.tables.tail import Tail
 from penstock.segmentstore.later_format import version_error
 
-#: Keys looked up in the index in one piece by what has many of them; others get their turn in between.
+#: Keys looked up in the index at a time by operations on many keys, which yield to the event loop in between.
 LOOKUP_COUNT: Final = 4096
 
-#: Slots by key, as the index has them; valid until the loop's next turn.
+#: Slots by key, as returned by the index; valid until the loop's next turn.
 Loaded = Mapping[bytes, bytes | None]
 _NOTHING: Final[Loaded] = {}
 
 
 class TableBusyError(SegmentError):
-    """The table cannot take this request now: its index is being loaded, or too far behind. Nothing was applied."""
+    """The table cannot accept the request now: its index is being loaded, or lags behind. Nothing was applied."""
 
     is_retriable = True
 
 
 @dataclass(frozen=True, slots=True)
 class TableMark:
-    """What a table's index covers, stored with it: the log before `indexed_offset`.
+    """The part of the log that a table's index covers, stored with it: the log before `indexed_offset`.
 
-    `live_count` keys with `live_bytes` of live entries, and `entry_count` entries alive or not, lie in that part of
-    the log. After a crash in the middle of a compaction `entry_count` may be too high, nothing rests on it.
-    `indexed_offset` -1: what the index holds is being cleared and means nothing.
+    That part of the log has `live_count` keys with `live_bytes` of live entries, and `entry_count` entries, live or
+    dead. After a crash during a compaction `entry_count` may be too high; correctness does not depend on it.
+    `indexed_offset` -1: the content of the index is invalid and being cleared.
     """
 
     indexed_offset: int = 0
@@ -88,7 +88,7 @@ class TableMark:
 
     @classmethod
     def decode(cls, table: str, data: bytes) -> TableMark:
-        """Parse a stored mark; an empty one is that of an index that was never written."""
+        """Parse a stored mark; an empty one belongs to an index that was never written."""
         if not data:
             return cls()
         if data[0] > cls._FORMAT_VERSION:
@@ -99,7 +99,7 @@ class TableMark:
         return cls(*fields)
 
 
-#: Of an index that holds leftovers of no use.
+#: The mark of an index with leftover, useless content.
 CLEARING: Final = TableMark(indexed_offset=-1)
 
 
@@ -107,11 +107,11 @@ class TableIndex:
     """Live keys of one table segment, and the rules of conditional updates.
 
     Attributes:
-        end: the log up to here has been applied; the segment's length, except while the log is scanned.
+        end: end of the applied log; the segment's length, except while the log is scanned.
         frozen_end: `frozen` covers the log from `mark.indexed_offset` up to here.
-        generation: grows when the frozen tail goes: what was looked up before may be missing in the layers then.
-        is_over: it has left memory: without its index, keys would seem to be absent that are not.
-        is_index_open: False while the outcome of an update of the index is unknown; it can be read all the same.
+        generation: incremented when the frozen tail is dropped; earlier lookups are then no longer valid.
+        is_over: the table has left memory; without its index, existing keys would seem absent.
+        is_index_open: False while the outcome of an update of the index is unknown; it can still be read.
         waiters: updates that wait for the index to catch up.
     """
 
@@ -166,12 +166,12 @@ class TableIndex:
 
     @property
     def entry_count(self) -> int:
-        """Entries in the log, alive or not."""
+        """Number of entries in the log, live or dead."""
         frozen = self.frozen.entry_count if self.frozen is not None else 0
         return self.mark.entry_count + frozen + self.tail.entry_count
 
     async def live_count(self) -> int:
-        """Return the exact number of live keys; looks up keys whose number is not known yet."""
+        """Return the exact number of live keys; looks up keys that are unresolved."""
         while True:
             if self.frozen is not None and self.frozen.unresolved:
                 await self.resolve(self.frozen)
@@ -182,8 +182,8 @@ class TableIndex:
                 return self.mark.live_count + frozen + self.tail.count_delta
 
     async def resolve(self, tail: Tail) -> None:
-        """Find out for every key of `tail` what the state below has, and count it."""
-        # None of them is in the frozen tail: `set` looks there.
+        """Look up every unresolved key of `tail` in the layers below, and count it."""
+        # None of them is in the frozen tail: `set` checks that.
         while tail.unresolved and (tail is self.tail or tail is self.frozen):
             self.check_in_memory()
             assert self.index is not None
@@ -201,7 +201,7 @@ class TableIndex:
     # Look-ups.
 
     def find(self, key: bytes) -> bytes | None:
-        """Return a key's packed slot, None for an absent key, `MISSING` when only the index can say."""
+        """Return a key's packed slot, None for an absent key, `MISSING` if only the index has the answer."""
         slot = self.tail.slots.get(key, MISSING)
         if slot == MISSING:
             if self.frozen is not None:
@@ -211,14 +211,14 @@ class TableIndex:
         return slot
 
     def slot(self, key: bytes, loaded: Loaded) -> bytes | None:
-        """Return a key's packed slot, None for an absent key. `loaded` is what `load` just returned for it."""
+        """Return a key's packed slot, None for an absent key. `loaded` is the current result of `load` for it."""
         slot = self.find(key)
         return loaded[key] if slot == MISSING else slot
 
     async def load(self, keys: Sequence[bytes]) -> Loaded:
-        """Look up in the index those of `keys` that only the index knows, all as of now.
+        """Look up in the index those of `keys` that only the index knows, all at one moment.
 
-        Does not wait when everything is in memory. The answer is good until the caller waits for anything.
+        Does not wait if everything is in memory. The result is valid until the caller awaits anything.
         """
         self.check_in_memory()
         if self.index is None:
@@ -242,10 +242,11 @@ class TableIndex:
     # Changes.
 
     def scan(self, entry: ParsedEntry, copies: dict[bytes, bytes]) -> None:
-        """Bring in an entry of the log while that is scanned, in the order of the log.
+        """Apply an entry during the scan of the log, in the order of the log.
 
-        A copy counts only where the entry that it was made from would: a newer one of the key may lie before it. Those
-        of keys that the tail does not know are left in `copies`, for the index to decide (`apply_copies`).
+        A copy only counts where the entry it was made from would count: a newer entry of the key may precede it in the
+        log. Copies of keys that the tail does not contain are left in `copies`, for the index to decide
+        (`apply_copies`).
         """
         self.end = entry.end
         self.tail.entry_count += 1
@@ -255,16 +256,17 @@ class TableIndex:
             if old == MISSING and self.index is not None:
                 copies[entry.key] = slot
                 return
-            # The first entry in the log may be gone, with its head; a removal is never followed by a copy that counts.
+            # The original entry may be truncated with the log's head; a removal is never followed by a copy that
+            # counts.
             if old is None or (old != MISSING and slot_version(old) > entry.version):
                 return
         self.set(entry.key, slot, _NOTHING)
 
     def apply_copies(self, copies: Mapping[bytes, bytes], stored: Loaded, *, is_head_scanned: bool) -> None:
-        """Bring in copies that `scan` left, if the index (`stored`) has the entries that they were made from.
+        """Apply copies that `scan` left, if the index (`stored`) has the entries that they were made from.
 
-        With `is_head_scanned` the index has nothing but what was scanned before: a key that it lacks had its entry
-        in a head of the log that is gone.
+        With `is_head_scanned` the index has only what was scanned before: the entry of a key that it does not have was
+        in the truncated head of the log.
         """
         for key, copy in copies.items():
             if self.find(key) != MISSING:
@@ -274,13 +276,13 @@ class TableIndex:
                 self.set(key, copy, stored)
 
     def finish_scan(self) -> None:
-        """End the scan of the log: from here on entries come in the order of their versions."""
+        """End the scan of the log: entries now arrive in the order of their versions."""
         self._is_scanning = False
         if self.index is None and self.frozen is None:
             self.tail.drop_removed()
 
     def set(self, key: bytes, slot: bytes | None, loaded: Loaded) -> None:
-        """Make `slot` a key's last write (None: its removal). `loaded`: what is known of the index."""
+        """Set a key's last write to `slot` (None: its removal). `loaded`: known slots of the index."""
         tail = self.tail
         old = tail.slots.get(key, MISSING)
         if old != MISSING:
@@ -303,13 +305,13 @@ class TableIndex:
     # Moving the tail to the index.
 
     def freeze(self) -> None:
-        """Let the tail grow no more, begin a new one."""
+        """Freeze the tail and begin a new one."""
         assert self.frozen is None
         self.frozen, self.frozen_end = self.tail, self.end
         self.tail = Tail()
 
     def frozen_mark(self) -> TableMark:
-        """Return the index's mark once it has the frozen tail, of which no key is unresolved."""
+        """Return the index's mark after adding the frozen tail, which has no unresolved keys."""
         frozen = self.frozen
         assert frozen is not None
         assert not frozen.unresolved
@@ -322,17 +324,18 @@ class TableIndex:
         )
 
     def commit(self, mark: TableMark) -> None:
-        """Drop the frozen tail: the index has it, and `mark`."""
-        # Compaction may have passed over entries since the mark was made.
+        """Drop the frozen tail, which the index now has, and adopt `mark`."""
+        # Compaction may have removed entries since the mark was made.
         self.mark = replace(mark, entry_count=self.entry_count - self.tail.entry_count)
         self.frozen = None
         self.generation += 1
         self.wake()
 
     def rebase(self, mark: TableMark) -> None:
-        """Go on over an index that somebody else has brought further, to `mark`.
+        """Continue with an index that another incarnation has advanced to `mark`.
 
-        The tails are as new as it, so they may stay; only what they add to it has to be found out again.
+        The tails are at least as new as the index, so they may stay; only their differences from it must be resolved
+        again.
         """
         frozen = self.frozen.slots if self.frozen is not None else {}
         tail = Tail()
@@ -346,13 +349,13 @@ class TableIndex:
         self.wake()
 
     def close(self) -> None:
-        """Give the index's memory back, and do without."""
+        """Release the index's memory, and continue without an index."""
         index, self.index = self.index, None
         if index is not None:
             index.close()
 
     def end_life(self) -> None:
-        """Give all memory back: the segment is gone, or its container ends. Look-ups under way raise."""
+        """Release all memory: the segment is gone, or its container is ending. Running lookups raise."""
         self.is_over = True
         self.close()
 
@@ -362,15 +365,15 @@ class TableIndex:
             raise TableBusyError(self.segment, "its state has left memory meanwhile; try again")
 
     def wake(self) -> None:
-        """Let those who wait for the index look again."""
+        """Wake the operations that wait for the index."""
         waiters, self.waiters = self.waiters, []
         for future in waiters:
             if not future.done():
                 future.set_result(None)
 
     def note_compacted(self, count: int) -> None:
-        """Count that the log's head with `count` entries goes."""
-        # They lie in what the index covers, or in the tail of a table without an index.
+        """Count the removal of the log's head with `count` entries."""
+        # They are covered by the index, or are in the tail of a table without an index.
         if self.index is None:
             self.tail.entry_count -= count
         else:
@@ -379,7 +382,7 @@ class TableIndex:
     # Plans.
 
     def check_key(self, key: bytes) -> None:
-        """Raise `InvalidArgumentError` unless `key` may be a key of this table."""
+        """Raise `InvalidArgumentError` if `key` is not valid for this table."""
         if self.key_length:
             if len(key) != self.key_length:
                 raise InvalidArgumentError(
@@ -409,7 +412,7 @@ class TableIndex:
             raise failed
 
     def conditional_keys(self, conditions: Sequence[TableUpdate] | Sequence[TableRemoval]) -> list[bytes]:
-        """Check the keys of a batch; return those that have a condition on their version."""
+        """Validate the keys of a batch; return those that have a condition on their version."""
         found: list[bytes] = []
         for condition in conditions:
             self.check_key(condition.key)
@@ -422,12 +425,12 @@ class TableIndex:
     def plan_puts(
         self, updates: Sequence[TableUpdate], offset: int, loaded: Loaded
     ) -> tuple[bytes, list[int], list[bytes]]:
-        """Check a batch of puts; return the bytes to append at `offset`, the new versions and the slots.
+        """Validate a batch of puts; return the bytes to append at `offset`, the new versions and the slots.
 
-        A key may occur more than once (Rust synchronizers repeat the version cell of a map, each time with the
-        version from before the batch): conditions are checked against the table before the batch, the last put wins.
+        A key may occur more than once (Rust synchronizers repeat the version cell of a map, each time with the version
+        from before the batch): conditions are checked against the table before the batch, and the last put wins.
 
-        Raises `InvalidArgumentError`, `TableKeyMissingError`, `TableKeyVersionError`; nothing has changed then.
+        Raises `InvalidArgumentError`, `TableKeyMissingError`, `TableKeyVersionError`; then nothing has changed.
         """
         self._check_conditions(updates, loaded)
         parts: list[bytes] = []
@@ -453,33 +456,33 @@ class TableIndex:
         return b"".join(parts), versions, slots
 
     def apply_puts(self, updates: Sequence[TableUpdate], slots: Sequence[bytes], end: int, loaded: Loaded) -> None:
-        """Bring in puts that were appended."""
+        """Apply puts that were appended."""
         for update, slot in zip(updates, slots, strict=True):
             self.set(update.key, slot, loaded)
         self.tail.entry_count += len(slots)
         self.end = end
 
     def plan_removals(self, removals: Sequence[TableRemoval], loaded: Loaded) -> tuple[bytes, list[bytes]]:
-        """Check a batch of removals; return the bytes to append and the keys that go. Absent keys add nothing."""
+        """Validate a batch of removals; return the bytes to append and the keys removed. Absent keys add nothing."""
         self._check_conditions(removals, loaded)
         keys = dict.fromkeys(removal.key for removal in removals if self.slot(removal.key, loaded) is not None)
         return b"".join(map(encode_removal, keys)), list(keys)
 
     def apply_removals(self, keys: Sequence[bytes], end: int, loaded: Loaded) -> None:
-        """Bring in removals that were appended."""
+        """Apply removals that were appended."""
         for key in keys:
             self.set(key, None, loaded)
         self.tail.entry_count += len(keys)
         self.end = end
 
     def apply_copies_made(self, copies: Sequence[tuple[bytes, bytes]], end: int, loaded: Loaded) -> None:
-        """Bring in copies (key and slot) that compaction appended."""
+        """Apply copies (key and slot) that compaction appended."""
         for key, slot in copies:
             self.set(key, slot, loaded)
         self.tail.entry_count += len(copies)
         self.end = end
 
     def unpacked(self, key: bytes, loaded: Loaded) -> Slot | None:
-        """Return where a key's live entry lies, None for an absent key."""
+        """Return the location of a key's live entry, None for an absent key."""
         slot = self.slot(key, loaded)
         return None if slot is None else unpack_slot(slot)

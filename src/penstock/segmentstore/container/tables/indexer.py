@@ -1,8 +1,8 @@
 """`TableIndexer`: builds a table's `TableIndex` on first use, and moves its tail to the index in long-term storage.
 
-A table is loaded from the mark of its index on, or from its log's start if it has none: the log alone always says
-everything, so an index that is of no use is ignored, and cleared when the table comes to need one. One update moves a
-whole tail; the log's bytes in it are durable before. Whatever fails, the tail stays and the index is opened again.
+A table is loaded from the mark of its index on, or from its log's start if it has none. The log alone is complete, so
+an unusable index is ignored, and cleared when the table needs one. One update moves a whole tail, whose log entries are
+durable before. On any failure the tail stays and the index is opened again.
 
 Source: segment store specification, section 6.4.
 """
@@ -48,20 +48,20 @@ class TableIndexer:
 
     @property
     def has_indexes(self) -> bool:
-        """Whether there is somewhere to keep indexes."""
+        """Whether there is storage for indexes."""
         return self._open_index is not None
 
     def unindexed_bytes(self, segment: Segment, table: TableIndex) -> int:
-        """Return how much of the log only the tail knows."""
+        """Return the number of bytes of the log covered only by the tail."""
         return segment.length - max(table.mark.indexed_offset, segment.start_offset)
 
     def unindexed_bytes_max(self, segment: Segment) -> int:
-        """Return how much of the log may be known by the tail only."""
+        """Return the maximum number of bytes of the log covered only by the tail."""
         settings = self._settings
         return settings.table_unindexed_bytes_max_system if segment.is_system else settings.table_unindexed_bytes_max
 
     def is_due(self, segment: Segment, table: TableIndex) -> bool:
-        """Whether so much is unindexed that it is worth an update of the index."""
+        """Whether enough is unindexed to be worth an update of the index."""
         settings = self._settings
         unindexed = self.unindexed_bytes(segment, table)
         if unindexed < settings.table_index_min_bytes or self._open_index is None or segment.is_deleted:
@@ -70,13 +70,13 @@ class TableIndexer:
             return True
         if table.index is not None:
             return unindexed * 100 >= table.mark.live_bytes * settings.table_index_percent
-        # Small tables that change much are kept short by compaction, and need no index.
+        # Small, frequently updated tables are kept short by compaction, and need no index.
         return table.live_bytes * 100 >= unindexed * settings.table_utilisation_percent
 
     # Loading.
 
     async def load(self, segment: Segment) -> TableIndex:
-        """Return a table's state as its log says. Raises `CorruptionError`, and what reading raises."""
+        """Load and return a table's state. Raises `CorruptionError`, and what reading raises."""
         table = TableIndex(segment.name, segment.key_length)
         try:
             await self._load(segment, table)
@@ -86,7 +86,7 @@ class TableIndexer:
         return table
 
     async def _load(self, segment: Segment, table: TableIndex) -> None:
-        # A log that was always shorter never had an index: nothing is looked up for the many small tables.
+        # A log that was always shorter never had an index: no lookup for the many small tables.
         if segment.length >= self._settings.table_index_min_bytes and self._open_index is not None:
             await self._open_existing(segment, table, self._open_index)
         is_head_scanned = table.index is None
@@ -102,7 +102,7 @@ class TableIndexer:
             position = table.end
             scanned = position - max(table.mark.indexed_offset, segment.start_offset)
             if scanned > self.unindexed_bytes_max(segment) and self._open_index is not None:
-                # More than may be in memory: move it to the index while the scan goes on.
+                # The tail exceeds its limit: move it to the index during the scan.
                 await self._apply_copies(table, copies, is_head_scanned)
                 copies = {}
                 await self.flush(segment, table)
@@ -127,7 +127,7 @@ class TableIndexer:
             table.is_index_open = True
             table.mark = mark
         else:
-            # Never written, left from other settings, or of a log whose head has gone since: the log says it all.
+            # Never written, left from other settings, or of a log whose head was truncated since: the log is complete.
             table.close()
 
     @staticmethod
@@ -141,14 +141,14 @@ class TableIndexer:
     # Indexing.
 
     async def flush(self, segment: Segment, table: TableIndex) -> None:
-        """Move everything that the tail has at the call to the index, in one update, durably.
+        """Move the content of the tail at the call to the index, in one update, durably.
 
-        One flush of a table runs at a time. When the index is not what this one had left there it is opened again;
-        what it has by then is not written again.
+        One flush of a table runs at a time. If the index is not as this one left it, it is opened again, and entries
+        that it already has are not written again.
         """
         async with table.flush_lock:
             if segment.is_deleted:
-                return  # Its index is freed, or will be, and must not come back.
+                return  # Its index is or will be freed, and must not be recreated.
             for attempt in range(1, self._settings.table_index_attempts + 1):
                 try:
                     await self._flush(segment, table)
@@ -175,13 +175,13 @@ class TableIndexer:
         await table.resolve(frozen)
         table.check_in_memory()
         mark = table.frozen_mark()
-        table.is_index_open = False  # Whatever happens to the update, from here on its outcome is in doubt.
+        table.is_index_open = False  # The outcome of the update is unknown until it returns.
         await table.index.update(frozen.slots, mark.encode())
         table.is_index_open = True
         table.commit(mark)
 
     async def _make(self, segment: Segment) -> SortedIndex:
-        """Return an empty index. What is stored there is left from when the table was thought to need one."""
+        """Return an empty index. Stored content is left from an earlier time when the table had an index."""
         if self._open_index is None:
             raise UnsupportedOperationError(f"{segment.name}: there is nowhere to keep a table's index")
         index = self._open_index(segment)

@@ -1,7 +1,7 @@
 """Reads of table segments: values of known entries, pages in the order of keys, and deltas in the order of the log.
 
-A page is taken from tails and index at one moment; the values are read afterwards, from a log that does not change
-under them. Where compaction has cut the log meanwhile, the key is looked up again.
+A page is taken from tails and index at one moment. The values are read afterwards, from a log that does not change. If
+compaction has truncated the log meanwhile, the key is looked up again.
 
 Source: segment store specification, sections 6.5 and 6.7; wire protocol specification, sections 6.4 and 6.5.
 """
@@ -34,14 +34,14 @@ from penstock.segmentstore.container.tables.entries import (
 )
 from penstock.segmentstore.container.tables.index import TableIndex
 
-#: An iteration or delta page stops growing at this many bytes of entries, and at so many entries.
+#: Limits of an iteration or delta page, in bytes of entries and in entries.
 PAGE_BYTES_MAX = 2 * 1024 * 1024
 PAGE_ENTRIES_MAX = 4096
 _DELTA_READ_LENGTH = 64 * 1024
-#: Values of one call that are waited for at once when they are not in memory.
+#: Values not in memory that one call reads concurrently.
 _VALUE_READS_MAX = 16
 
-#: What the wire adds to the key and the value of an entry, and how much more that is than what the log adds.
+#: Bytes that the wire format adds to the key and the value of an entry, and their excess over those in the log.
 WIRE_ENTRY_BYTES = 24
 _WIRE_SURPLUS_BYTES = WIRE_ENTRY_BYTES - ENTRY_HEADER.size
 
@@ -54,7 +54,7 @@ async def page_of(
 ) -> Sequence[PageItem]:
     """Return up to `limit` live keys above `after` (if not empty) and in [`first`, `last`], ascending.
 
-    An empty page means that there are no more; all of a page is as of one moment.
+    An empty page means that there are no more; a page shows one moment.
     """
     limit = min(limit, PAGE_ENTRIES_MAX)
     while True:
@@ -100,12 +100,12 @@ async def page_of(
                     break
         if found or bound is None:
             return found
-        after = bound  # All of them were removed, and very many may follow that were, too.
+        after = bound  # All of them were removed, and very many removed ones may follow.
         await asyncio.sleep(0)
 
 
 def within_page_bytes(items: Sequence[PageItem]) -> Sequence[PageItem]:
-    """Return as many of the first `items` as fit a page, at least one."""
+    """Return as many of the first `items` as fit into a page, at least one."""
     lengths = [length for _, _, length in unpack_slots(map(itemgetter(1), items))]
     if sum(lengths) < PAGE_BYTES_MAX:
         return items
@@ -159,7 +159,7 @@ class TableReader:
         start_offset, header_length = segment.start_offset, ENTRY_HEADER.size
         live = [at for at, (_, packed) in enumerate(items) if packed is not None]
         places = unpack_slots([packed for _, packed in items if packed is not None])
-        # The value's place is behind the header and the key.
+        # The value follows the header and the key.
         skipped = [header_length + len(items[at][0]) for at in live]
         ranges = [(offset + skip, length - skip) for skip, (_, offset, length) in zip(skipped, places, strict=True)]
         values = segment.index.pieces(ranges)
@@ -172,7 +172,7 @@ class TableReader:
                 found[at] = TableEntry(items[at][0], b"", version)
         for at in range(0, len(elsewhere), _VALUE_READS_MAX):
             some = elsewhere[at : at + _VALUE_READS_MAX]
-            # Not to leave reads behind that nobody waits for, all of them are waited for before one may fail the call.
+            # All reads are awaited before one may fail the call, so that none is left running.
             results = await asyncio.gather(
                 *(self._read(segment, *items[place]) for place in some), return_exceptions=True
             )
@@ -205,7 +205,7 @@ class TableReader:
             except SegmentTruncatedError:
                 if segment.start_offset == start:
                     raise
-                # Compaction has moved what lived there to the end: begin at the new start.
+                # Compaction has moved the live entries of the range to the end: begin at the new start.
 
     async def _delta(self, segment: Segment, at: int, limit: int, *, should_clear: bool) -> TableDelta:
         end = segment.durable_length
@@ -223,7 +223,7 @@ class TableReader:
                     break
             if not found:
                 found_bytes = 0
-            # More at a time for an entry that is longer than what was read.
+            # Read more at a time for an entry longer than the last read.
             length = 2 * length if at == base else _DELTA_READ_LENGTH
         return TableDelta(tuple(found.values()), should_clear, at >= end, at)
 

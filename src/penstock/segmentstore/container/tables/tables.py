@@ -1,8 +1,8 @@
 """Table segments of one container: conditional updates, reads, iteration, deltas; indexing and compaction.
 
-A table's state in memory (`TableIndex`) is built on first use. What may take long (loading, moving the tail to the
-index, compaction) is done by jobs of the container (`spawn`, `run`). Calls decide and append in one turn of the loop,
-against state that includes everything accepted before, and end when the append is durable.
+A table's state in memory (`TableIndex`) is built on first use. Long operations (loading, moving the tail to the index,
+compaction) run as jobs of the container (`spawn`, `run`). Calls validate and append in one turn of the loop, against
+state that includes everything accepted before, and return when the append is durable.
 
 Source: segment store specification, section 6; wire protocol specification, section 6.
 """
@@ -67,14 +67,14 @@ class AppendAccepted(Protocol):
     """Accepts bytes at the end of a segment and returns an awaitable of their durability."""
 
     def __call__(self, segment: Segment, data: Buffer) -> asyncio.Future[None]:
-        """Accept at once; the future ends when the bytes are durable."""
+        """Accept the bytes immediately; the future completes when they are durable."""
 
 
 class Tables:
     """Table operations. `append` and `truncate` accept operations; `barrier` waits for durability.
 
     `spawn` starts `run` with the same arguments as a job of the container. `open_index` returns the index of a table,
-    not opened; without it every table is kept in memory whole.
+    not opened; if None, every table is kept wholly in memory.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Tables:
     # Jobs.
 
     async def run(self, what: str, segment: Segment) -> None:
-        """Do a job that `spawn` was called for. Raises what must end the container, or only ends the job."""
+        """Run a job started by `spawn`. Raises errors that must end the container; other errors only end the job."""
         if what == _LOAD:
             await self._load(segment)
         elif what == _INDEX:
@@ -111,10 +111,10 @@ class Tables:
             await self.compact(segment)
 
     async def index_of(self, segment: Segment) -> TableIndex:
-        """Return the state of a table segment, loaded on first use. All who ask meanwhile wait for the same.
+        """Return the state of a table segment, loading it on first use. Concurrent calls wait for the same load.
 
-        Raises `UnsupportedOperationError` for a segment that is no table, `TableBusyError` when loading takes too
-        long (it goes on), and what loading raises: the next call begins again.
+        Raises `UnsupportedOperationError` for a segment that is no table, `TableBusyError` if loading takes too long
+        (it continues), and any error of the load, after which the next call starts again.
         """
         if not segment.is_table:
             raise UnsupportedOperationError(f"{segment.name} is not a table segment")
@@ -135,13 +135,13 @@ class Tables:
         return loading.result()
 
     def close(self, error: Exception) -> None:
-        """End the waits for tables that are being loaded, and load none any more: the container stops."""
+        """End the waits for tables being loaded, and load no more: the container is stopping."""
         self._closed_by = error
         loading, self._loading = self._loading, {}
         for future in loading.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # Nobody may be waiting any more.
+                future.exception()  # There may be no waiter left.
 
     async def _load(self, segment: Segment) -> None:
         loading = self._loading[segment.id]
@@ -149,14 +149,14 @@ class Tables:
             segment.table = await self._indexer.load(segment)
             loading.set_result(segment.table)
         except asyncio.CancelledError:
-            raise  # The container stops, and `close` tells those who wait.
-        except Exception as error:  # noqa: BLE001 - whoever waits hears of it, as of an error of their own
+            raise  # The container is stopping, and `close` fails the waiters.
+        except Exception as error:  # noqa: BLE001 - raised in every waiter
             loading.set_exception(error)
         finally:
             if loading.done():
                 self._loading.pop(segment.id, None)
             if loading.done() and not loading.cancelled():
-                loading.exception()  # Nobody may be waiting any more.
+                loading.exception()  # There may be no waiter left.
 
     async def _index(self, segment: Segment) -> None:
         table = segment.table
@@ -198,27 +198,28 @@ class Tables:
         self._spawn(_COMPACT, segment)
 
     def is_index_due(self, segment: Segment) -> bool:
-        """Whether a table's index should be brought up to date; never for one that is not in memory."""
+        """Whether a table's index should be updated; never for a table that is not in memory."""
         table = segment.table
         return table is not None and not table.flush_lock.locked() and self._indexer.is_due(segment, table)
 
     async def flush_index(self, segment: Segment) -> None:
-        """Bring a table's index up to date with all that was accepted at the call, durably, whether it is due or not.
+        """Bring a table's index up to date, durably, with everything accepted at the call, whether or not it is due.
 
-        Raises `StorageNotPrimaryError` and `CorruptionError`, which must end the container, and what storage raises:
-        nothing is lost, call again. `UnsupportedOperationError` when there is nowhere to keep indexes.
+        Raises `StorageNotPrimaryError` and `CorruptionError`, which must end the container, and errors of storage,
+        after which nothing is lost and the call can be repeated. `UnsupportedOperationError` if there is no storage for
+        indexes.
         """
         table = await self.index_of(segment)
         await self._flush(segment, table)
         if table.end > table.mark.indexed_offset:
-            await self._flush(segment, table)  # An earlier flush had failed; that was its part.
+            await self._flush(segment, table)  # The first call completed an earlier, failed flush.
 
     def unindexed_bytes(self, segment: Segment) -> int:
-        """Return how much of a table's log only memory knows the keys of; 0 for one that is not in memory."""
+        """Return the number of bytes of a table's log not covered by its index; 0 for a table that is not in memory."""
         return 0 if segment.table is None else self._indexer.unindexed_bytes(segment, segment.table)
 
     def is_busy(self, segment: Segment) -> bool:
-        """Whether something is under way that relies on the table's state in memory."""
+        """Whether an operation is running that uses the table's state in memory."""
         table = segment.table
         if segment.id in self._loading:
             return True
@@ -227,15 +228,15 @@ class Tables:
         )
 
     def release(self, segment: Segment) -> None:
-        """Drop the state in memory of a table that is not busy, or gone; it is loaded again on its next use."""
+        """Drop the in-memory state of a table that is not busy, or is gone; it is loaded again on its next use."""
         table, segment.table = segment.table, None
         if table is not None and table.index is not None:
             table.index.close()
 
     async def compact(self, segment: Segment) -> None:
-        """Copy live entries from the head of the log to its end and truncate, until enough of it is alive.
+        """Copy live entries from the head of the log to its end and truncate, until enough of the log is live.
 
-        One at a time: what one goes over, another would truncate.
+        One compaction at a time: another one would truncate the range being scanned.
         """
         table = await self.index_of(segment)
         async with table.compact_lock:
@@ -248,7 +249,7 @@ class Tables:
     # Updates.
 
     async def put(self, segment: Segment, updates: Sequence[TableUpdate], expected_offset: int) -> Sequence[int]:
-        """See `Segments.table_put`. Raises `TableBusyError` when the index is too far behind for too long."""
+        """See `Segments.table_put`. Raises `TableBusyError` if the index lags too far behind for too long."""
         while True:
             table = segment.table or await self.index_of(segment)
             await self._wait_for_room(segment, table)
@@ -259,7 +260,7 @@ class Tables:
             self._check_offset(segment, expected_offset)
             data, versions, slots = table.plan_puts(updates, segment.length, loaded)
         except _REFUSALS:
-            await self._durable(segment)  # What the refusal rests on must not be undone by a crash.
+            await self._durable(segment)  # A crash must not undo the state behind the refusal.
             raise
         durable = self._append(segment, data)
         table.apply_puts(updates, slots, segment.length, loaded)
@@ -307,7 +308,7 @@ class Tables:
             self._start_compaction(segment, table)
 
     async def _wait_for_room(self, segment: Segment, table: TableIndex) -> None:
-        """Wait until the index is not too far behind; at once as a rule. An update may go over the limit once."""
+        """Wait while the index lags too far behind; usually returns at once. One update may exceed the limit."""
         limit = self._indexer.unindexed_bytes_max(segment)
         if not self._indexer.has_indexes or self._indexer.unindexed_bytes(segment, table) < limit:
             return
@@ -337,7 +338,7 @@ class Tables:
             try:
                 await asyncio.wait((waiter,), timeout=min(remaining_s, settings.table_index_retry_s))
             finally:
-                with suppress(ValueError):  # It was woken, and taken out.
+                with suppress(ValueError):  # It was already woken and removed.
                     table.waiters.remove(waiter)
 
     # Reads.
@@ -348,7 +349,7 @@ class Tables:
         """See `Segments.table_get`.
 
         Raises `TableReadTooLongError`, before any value is read, if the entries take more than `bytes_max` bytes in a
-        reply, or if there are more than `TABLE_READ_KEY_COUNT_MAX` keys; without a bound neither.
+        reply, or if there are more than `TABLE_READ_KEY_COUNT_MAX` keys; no limits apply if `bytes_max` is None.
         """
         if bytes_max is not None:
             check_key_count(segment.name, keys)
@@ -366,7 +367,7 @@ class Tables:
     async def entries(
         self, segment: Segment, *, limit: int, token: bytes, first: bytes = b"", last: bytes | None = None
     ) -> TablePage:
-        """See `Segments.table_entries`. Any table takes both: in ascending order behind `token`, within the bounds.
+        """See `Segments.table_entries`. For any table: ascending keys after `token`, within the bounds.
 
         The token is the last key.
         """
@@ -385,7 +386,7 @@ class Tables:
     async def keys(
         self, segment: Segment, *, limit: int, token: bytes, first: bytes = b"", last: bytes | None = None
     ) -> TableKeyPage:
-        """See `Segments.table_keys`. As `entries`, from the index alone."""
+        """See `Segments.table_keys`. Like `entries`, but reads only the index."""
         table = await self._page_table(segment, limit)
         page = within_key_bytes(await page_of(table, after=token, first=first, last=last, limit=limit))
         await self._durable(segment)
@@ -397,7 +398,7 @@ class Tables:
         return await self.index_of(segment)
 
     async def delta(self, segment: Segment, *, position: int, limit: int) -> TableDelta:
-        """See `Segments.table_delta`. `position` must be 0, or one that an earlier delta returned."""
+        """See `Segments.table_delta`. `position` must be 0 or a position returned by an earlier delta."""
         if not segment.is_table:
             raise UnsupportedOperationError(f"{segment.name} is not a table segment")
         if segment.key_length:
@@ -408,7 +409,7 @@ class Tables:
         return await self._reads.delta(segment, position=position, limit=limit)
 
     async def info(self, segment: Segment) -> TableInfo:
-        """See `Segments.table_info`. The count is exact, whatever has to be looked up for that."""
+        """See `Segments.table_info`. The count is exact, even if that requires lookups."""
         table = await self.index_of(segment)
         count = await table.live_count()
         await self._durable(segment)

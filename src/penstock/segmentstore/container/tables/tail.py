@@ -1,6 +1,6 @@
-"""`Tail`: keys of a stretch of a table's log that its index does not cover, in memory.
+"""`Tail`: the keys of a range of a table's log that its index does not cover, in memory.
 
-A table has one tail that grows, and while that is moved to the index a second one that does not (`TableIndex`).
+A table has one growing tail, and while that is moved to the index a second, frozen one (`TableIndex`).
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Final
 from penstock.segmentstore.container.btree.sorting import SLICE_LENGTH, sorted_in_slices
 from penstock.segmentstore.container.tables.entries import slot_length
 
-#: So many new keys are inserted one by one; to merge more with those that are sorted is less work, and looks at all.
+#: Up to this many new keys are inserted one by one; beyond that, merging them with the sorted keys is cheaper.
 _INSERTED_KEYS_MAX: Final = 64
 
 
 class Tail:
-    """Last writes of the keys in one stretch of the log.
+    """Last writes of the keys in one range of the log.
 
     Attributes:
-        slots: packed slot of each key that was written there, None if it was removed.
-        unresolved: keys of `slots` of which nobody knows yet what the state below (index, older tail) has. They are
+        slots: packed slot of each key written in the range, None if it was removed.
+        unresolved: keys of `slots` whose slots in the layers below (index, older tail) are not known yet. They are
             in neither count.
-        count_delta: live keys that this stretch adds to the state below.
+        count_delta: live keys that this range adds to the layers below.
         live_bytes_delta: bytes of live entries that it adds.
-        entry_count: entries in the stretch, alive or not.
+        entry_count: entries in the range, live or dead.
     """
 
     __slots__ = (
@@ -46,15 +46,15 @@ class Tail:
         self.count_delta: int = 0
         self.live_bytes_delta: int = 0
         self.entry_count: int = 0
-        # Sorted on the first iteration, and then kept so. May hold keys that have left, and some twice.
+        # Sorted on the first iteration, and kept sorted. May contain removed keys, and duplicates.
         self._sorted_keys: list[bytes] | None = None
         self._sorting: asyncio.Lock = asyncio.Lock()
-        # Those that came since the keys were sorted, or began to be.
+        # Keys added since the keys were sorted, or since sorting began.
         self._new_keys: list[bytes] = []
         self._stale_count = 0
 
     def count(self, old: bytes | None, new: bytes | None) -> None:
-        """Count that a key's live entry is `new` where it was `old`."""
+        """Count the change of a key's live entry from `old` to `new`."""
         if old is not None:
             self.count_delta -= 1
             self.live_bytes_delta -= slot_length(old)
@@ -68,25 +68,25 @@ class Tail:
         self.count(below, self.slots[key])
 
     def add(self, key: bytes, slot: bytes | None) -> None:
-        """Bring in a key that is not in here."""
+        """Add a key that is not in the tail."""
         self.slots[key] = slot
         if self._sorted_keys is not None or self._sorting.locked():
             self._new_keys.append(key)
 
     def drop(self, key: bytes) -> None:
-        """Forget a key, where there is nothing below that a removal would have to hide."""
+        """Remove a key when there is no layer below in which a removal would have to hide it."""
         if self.slots.pop(key, None) is not None and self._sorted_keys is not None:
             self._stale_count += 1
             if self._stale_count > len(self.slots):
                 self._sorted_keys = None
 
     def drop_removed(self) -> None:
-        """Forget removed keys, where there is nothing below that they would have to hide."""
+        """Drop removed keys when there is no layer below in which they would have to be hidden."""
         self.slots = {key: slot for key, slot in self.slots.items() if slot is not None}
         self._sorted_keys = None
 
     async def sort(self) -> None:
-        """Sort very many keys, unless they are sorted, so that `keys_between` need not; others get their turn."""
+        """Sort very many keys in advance of `keys_between`, unless sorted; yields to the event loop."""
         if self._sorted_keys is not None or len(self.slots) <= SLICE_LENGTH:
             return
         async with self._sorting:
@@ -94,13 +94,14 @@ class Tail:
                 new_keys = self._new_keys = []
                 self._stale_count = 0
                 keys = await sorted_in_slices(list(self.slots))
-                if self._new_keys is new_keys:  # Else somebody could not wait, and has sorted them.
+                if self._new_keys is new_keys:  # Else `keys_between` has sorted them meanwhile.
                     self._sorted_keys = keys
 
     def keys_between(self, *, after: bytes, first: bytes, last: bytes | None, limit: int) -> list[bytes]:
         """Return up to `limit` keys above `after` (if not empty) and in [`first`, `last`], ascending, removed or not.
 
-        After a few changes each costs its place in a list, after many all cost a merge, never a sort.
+        After few changes each costs an insertion into a list; after many, all together cost one merge, never a full
+        sort.
         """
         keys = self._sorted_keys
         if keys is None:
