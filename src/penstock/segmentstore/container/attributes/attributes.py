@@ -1,4 +1,4 @@
-"""`Attributes`: the attributes of segments that have too many for memory, in one index per segment.
+"""`Attributes`: attributes of segments that have too many to keep in memory, in one index per segment.
 
 See docs/segments.md. Source: segment store specification, section 5.
 """
@@ -22,17 +22,17 @@ VALUE_LENGTH = 8
 
 
 class LogOperation(Protocol):
-    """Accepts an operation and gives it to the log; nothing comes between."""
+    """Accepts an operation and logs it, with no await in between."""
 
     def __call__(self, operation: RareOperation, accept: Callable[[], object] = ...) -> None:
-        """Return at once; whatever comes after it in the log follows it. `accept` changes the accepted state by it."""
+        """Call `accept` to change the accepted state, log the operation and return at once; later records follow it."""
 
 
 class Attributes:
     """Loads, flushes and trims the attributes of one container's segments.
 
-    `barrier` returns once everything accepted so far is durable: nothing else may reach an index, or a writer would
-    be told that events are stored which the log does not have.
+    `barrier` returns once everything accepted so far is durable. Only durable values may be written to an index;
+    otherwise a writer could be told that events are stored which the log does not have.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Attributes:
     # Reading.
 
     async def load(self, segment: Segment, attribute_ids: Iterable[bytes]) -> None:
-        """Bring the values of `attribute_ids` into memory. Values written meanwhile win over those loaded."""
+        """Load the values of `attribute_ids` into memory. Values written meanwhile take precedence over loaded ones."""
         if not segment.has_attribute_index or segment.is_inactive:
             return
         wanted = dict.fromkeys(attribute_ids)
         with segment.in_use():
-            # More than once when some that were there have been let go meanwhile.
+            # Repeated if values that were present have been evicted meanwhile.
             while missing := [attribute_id for attribute_id in wanted if attribute_id not in segment.attributes]:
                 index = await self._index(segment)
                 generation = index.generation
@@ -66,7 +66,7 @@ class Attributes:
                 if segment.is_deleted or segment.is_merged:
                     raise NoSuchSegmentError(segment.name)
                 if index is not segment.attribute_index or index.generation != generation:
-                    continue  # A value written, flushed and trimmed meanwhile is newer than what was read.
+                    continue  # A value written, flushed and trimmed meanwhile is newer than the one read.
                 self.trim(segment, spared=wanted)
                 for attribute_id, value in zip(missing, values, strict=True):
                     segment.attributes.setdefault(attribute_id, NO_VALUE if value is None else _decode(value))
@@ -76,21 +76,22 @@ class Attributes:
         if index is None:
             index = self._open_index(segment)
             await index.open()
-            # Two may have opened it: one of them is forgotten, only readers used it.
+            # Two calls may have opened it; one index is dropped, which only readers used.
             if segment.attribute_index is None:
                 segment.attribute_index = index
             index = segment.attribute_index
         return index
 
     def trim(self, segment: Segment, spared: Container[bytes] = ()) -> None:
-        """Let values go that the index has, when there are too many in memory; those loaded first go first."""
+        """Evict values that the index has, if there are too many in memory; those loaded first are evicted first."""
         attributes = segment.attributes
         dirty = segment.dirty_attributes
-        # Dirty ones cannot go, and may be many more than this: counted in, every call would look through all of them.
+        # Dirty values cannot be evicted, and may be far more than the limit: if counted, every call would scan all of
+        # them.
         excess = len(attributes) - len(dirty) - self._settings.attributes_cached_max
         if not segment.has_attribute_index or excess <= 0:
             return
-        # Some more than needed, so that not every call looks through all of them.
+        # Evict more than necessary, so that not every call scans all of them.
         excess += self._settings.attributes_cached_max // 4
         clean = (attribute_id for attribute_id in attributes if attribute_id not in dirty)
         leaving = (attribute_id for attribute_id in clean if attribute_id not in spared)
@@ -100,28 +101,28 @@ class Attributes:
     # Writing.
 
     def check_room(self, segment: Segment) -> None:
-        """Raise `AttributesNotLoadedError` when no other writer may be set up before values went to the index."""
+        """Raise `AttributesNotLoadedError` if no other writer may be set up before values are flushed to the index."""
         if segment.has_attribute_index and len(segment.dirty_attributes) >= self._settings.attributes_unflushed_max:
             raise AttributesNotLoadedError(segment.name, ())
 
     async def bring_in(self, segment: Segment, attribute_ids: Sequence[bytes]) -> None:
-        """Make room for another writer's number, and load `attribute_ids`."""
+        """Make room for another writer's event number, and load `attribute_ids`."""
         with segment.in_use():
             while len(segment.dirty_attributes) >= self._settings.attributes_unflushed_max:
                 if segment.is_deleted or segment.is_merged:
-                    raise NoSuchSegmentError(segment.name)  # Nothing of it is flushed any more.
+                    raise NoSuchSegmentError(segment.name)  # It is not flushed any more.
                 await self.flush(segment)
             await self.load(segment, attribute_ids)
 
     async def prepare(self, segment: Segment, attribute_ids: Sequence[bytes]) -> None:
-        """Load `attribute_ids`, which are about to be changed, and make room for those that are not dirty yet."""
+        """Load `attribute_ids`, which are about to be changed, and make room for those not yet dirty."""
         with segment.in_use():
             if any(attribute_id not in segment.dirty_attributes for attribute_id in attribute_ids):
                 await self.bring_in(segment, attribute_ids)
             await self.load(segment, attribute_ids)
 
     def spill_if_due(self, segment: Segment) -> None:
-        """Begin to keep a segment's attributes in an index when they have become too many for memory."""
+        """Start an attribute index for a segment when it has too many attributes for memory."""
         if (
             not segment.has_attribute_index
             and len(segment.attributes) > self._settings.attributes_in_memory_max
@@ -131,7 +132,7 @@ class Attributes:
             self._log(SpillAttributes(segment.id), lambda: self._state.accept_spill(segment))
 
     def is_due(self, segment: Segment) -> bool:
-        """Whether enough values have changed to be worth a write of the index."""
+        """Whether enough values have changed to be worth an update of the index."""
         settings = self._settings
         index = segment.attribute_index
         share = 0 if index is None else index.entry_count * settings.attributes_flush_share_percent // 100
@@ -139,7 +140,7 @@ class Attributes:
         return len(segment.dirty_attributes) >= limit
 
     async def flush(self, segment: Segment) -> None:
-        """Move what is dirty now into the index. Raises what storage raises; nothing has changed in memory then."""
+        """Flush the currently dirty values to the index. Raises what storage raises; memory is then unchanged."""
         async with segment.flush_lock:
             dirty = segment.dirty_attributes
             if not dirty or segment.is_deleted or segment.is_merged or segment.is_inactive:
@@ -153,7 +154,7 @@ class Attributes:
             try:
                 await index.update(changes, b"")
             except BadOffsetError:
-                # An earlier update whose reply was lost is there after all. Values are absolute: write them again.
+                # An earlier update whose reply was lost has been applied. Values are absolute: write them again.
                 await index.update(changes, b"")
             attributes = segment.attributes
             for attribute_id, value in values.items():
@@ -164,7 +165,7 @@ class Attributes:
                 self._state.attribute_work.pop(segment.id, None)
 
     def due(self) -> list[Segment]:
-        """Return the segments whose changed values are to be moved; begins to keep the index of those that need one."""
+        """Return the segments whose changed values are to be flushed; starts indexes for those that need one."""
         found: list[Segment] = []
         work = self._state.attribute_work
         for segment in list(work.values()):

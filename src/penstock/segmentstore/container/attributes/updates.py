@@ -14,7 +14,7 @@ from penstock.model.segments import NO_VALUE
 
 
 class UpdateKind(IntEnum):
-    """When an update applies, and what it stores. The numbers are those of the wire."""
+    """Condition of an update, and the value it stores. The numbers are those of the wire protocol."""
 
     NONE = 0
     REPLACE = 1
@@ -25,7 +25,7 @@ class UpdateKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttributeUpdate:
-    """One update; `expected` counts for `REPLACE_IF_EQUALS` only, `NO_VALUE` = absent."""
+    """One update; `expected` is only used by `REPLACE_IF_EQUALS`, `NO_VALUE` = absent."""
 
     attribute_id: bytes
     kind: UpdateKind
