@@ -11,44 +11,44 @@ from penstock.segmentstore.container.log.operations import NO_WRITER
 
 
 class AppendedBytes(Protocol):
-    """What an append changes in a segment, on its way to the log (`AppendRequest`) or read from it (`Append`)."""
+    """The part of an append that changes a segment: to be logged (`AppendRequest`) or read from the log (`Append`)."""
 
     @property
     def data(self) -> Buffer:
-        """The bytes; they do not change any more."""
+        """The bytes; must not change."""
         ...
 
     @property
     def event_count(self) -> int:
-        """Whole events in them, as the client says."""
+        """Number of whole events in the data, as reported by the client."""
         ...
 
     @property
     def writer_id(self) -> bytes:
-        """Who appends."""
+        """Id of the writer."""
         ...
 
     @property
     def event_number(self) -> int:
-        """The writer's last one in the segment from now on; `NO_VALUE` if nobody counts."""
+        """The writer's new last event number in the segment; `NO_VALUE` if events are not numbered."""
         ...
 
 
-# Not looked at by garbage collections: it leads to nothing that leads back.
+# Excluded from garbage collection: never part of a reference cycle.
 class AppendRequest(msgspec.Struct, frozen=True, gc=False):
-    """Bytes for the end of a segment: what one client appended at a time, or several of its appends taken as one.
+    """Bytes to append to a segment: one append of a client, or several combined.
 
-    A struct, not a dataclass: there are many, and a frozen dataclass costs ten times as much to make.
+    A struct, not a dataclass: there are many, and creating a frozen dataclass costs ten times as much.
 
     Attributes:
-        data: must not change any more, and must not keep much more memory alive than it is long.
-        event_count: whole events in `data`, as the client says.
-        writer_id: who appends; `event_number` becomes its last one in the segment.
-        first_event_number: of the first append among those taken as one; the same as `event_number` if it is one.
-        event_number: of the last append; `NO_VALUE` if nobody counts.
-        first_request_id: of the first append: what a refusal names. The same as `request_id` if it is one.
-        request_id: of the last append: what the acknowledgement names.
-        expected_offset: append only if the segment is so long, in bytes.
+        data: must not change, and must not keep much more memory alive than its length.
+        event_count: whole events in `data`, as reported by the client.
+        writer_id: the writer; `event_number` becomes its last one in the segment.
+        first_event_number: of the first combined append; equal to `event_number` for a single append.
+        event_number: of the last append; `NO_VALUE` if events are not numbered.
+        first_request_id: of the first append, used in a rejection. Equal to `request_id` for a single append.
+        request_id: of the last append, used in the acknowledgement.
+        expected_offset: append only if the segment has this length, in bytes.
     """
 
     data: Buffer

@@ -1,4 +1,4 @@
-"""`Catalog`: finds a container's segments, in memory or by their records, and puts idle ones away.
+"""`Catalog`: finds a container's segments, in memory or by their records, and deactivates idle ones.
 
 See docs/segments.md. Source: segment store specification, section 1.4; where it differs, that page says why.
 """
@@ -38,13 +38,13 @@ from penstock.segmentstore.tier2.chunked_storage import StoredSegment
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: After one of these the incarnation must not go on.
+#: Errors after which the incarnation must not continue.
 _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 
 
-#: Records that are removed in one go.
+#: Maximum number of records removed in one update.
 _FORGOTTEN_AT_ONCE_MAX = 256
-#: Segments that are looked at, and put away, before others have their turn.
+#: Segments inspected, and deactivated, before yielding to the event loop.
 _PUT_AWAY_STEP = 256
 
 
@@ -56,8 +56,8 @@ def metadata_segment(container_id: int) -> str:
 class Catalog:
     """Active and inactive segments of one container; `table` holds the records of the inactive ones.
 
-    `flush` moves a segment's bytes and attributes to long-term storage, so that it can be put away. `adopt`, if those
-    of an older store are to be taken over, stores records of one, and returns what there is of it.
+    `flush` moves a segment's bytes and attributes to long-term storage, so that it can be deactivated. `adopt`, if
+    segments of an older store are adopted, stores the records of a segment and returns its state.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class Catalog:
         self._flush = flush
         self._adopt = adopt
         self._now_ms = now_ms
-        #: Activations under way; others who want the same segment wait for their end.
+        #: Running activations, by name; concurrent calls for the same segment wait for their end.
         self._finding: dict[str, asyncio.Future[None]] = {}
         self._room = asyncio.Lock()
         self._put_away = asyncio.Lock()
-        #: Segments whose records are to be removed, each kept in use by a call that waits for it; by id.
+        #: Segments whose records are to be removed, by id; each is kept in use by a waiting call.
         self._forgetting: dict[int, Segment] = {}
         self.deactivated_count: int = 0
         self.activated_count: int = 0
         if self.has_inactive:
-            # The log does not say whose record the last life wrote without getting as far as to put the segment away.
+            # The log does not show which records the last incarnation wrote without deactivating the segment.
             for segment in self._metadata.by_name.values():
                 segment.has_record = not segment.is_system
 
@@ -102,7 +102,7 @@ class Catalog:
         return self._table.length > self._table.start_offset
 
     def get(self, name: str) -> Segment:
-        """Return an active segment. Raises `NoSuchSegmentError`, or `SegmentInactiveError` where `find` must look."""
+        """Return an active segment. Raises `NoSuchSegmentError`, or `SegmentInactiveError` if `find` is needed."""
         segment = self._metadata.by_name.get(name)
         if segment is not None:
             segment.is_touched = True
@@ -112,7 +112,7 @@ class Catalog:
         raise NoSuchSegmentError(name)
 
     async def find(self, name: str) -> Segment:
-        """Return a segment, active from now on. Raises `NoSuchSegmentError`, `TooManyActiveSegmentsError`."""
+        """Return a segment, activating it if necessary. Raises `NoSuchSegmentError`, `TooManyActiveSegmentsError`."""
         while True:
             try:
                 return self.get(name)
@@ -121,8 +121,7 @@ class Catalog:
             if finding is None:
                 break
             await asyncio.wait((finding,))
-            # What this one waited for in vain it must not wait for again. That there was no such segment when the
-            # other looked says nothing, though.
+            # Do not repeat a wait that failed. But a `NoSuchSegmentError` of the other call may be out of date.
             if not finding.cancelled() and (error := finding.exception()) is not None:
                 raise error
         finding = self._finding[name] = asyncio.get_running_loop().create_future()
@@ -131,7 +130,7 @@ class Catalog:
         except PenstockError as error:
             if not isinstance(error, NoSuchSegmentError):
                 finding.set_exception(error)
-                finding.exception()  # Nobody may be waiting.
+                finding.exception()  # There may be no waiter.
             raise
         finally:
             del self._finding[name]
@@ -146,9 +145,9 @@ class Catalog:
             await self.make_room(name)
         segment = self._metadata.by_name.get(name)
         if segment is not None:
-            return segment  # Not put away before, but created meanwhile.
+            return segment  # It was not inactive, but created meanwhile.
         if stored is not None:
-            # Here, as its number must still be free when it is accepted.
+            # Done here because its id must still be free when it is accepted.
             record = encode_adopted(self._metadata.next_segment_id, stored, self._now_ms())
         if record is None:
             raise NoSuchSegmentError(name)
@@ -170,7 +169,7 @@ class Catalog:
     async def inactive(self, name: str) -> SegmentSnapshot | None:
         """Return the record of a segment that is not active, without activating it; None if there is none.
 
-        Whoever acts on the answer must look whether the segment has become active meanwhile.
+        Before acting on the result the caller must check whether the segment has become active meanwhile.
         """
         record = await self._record(name) if self.has_inactive else None
         if record is None:
@@ -184,19 +183,19 @@ class Catalog:
             raise CorruptionError(self._table.name, 0, f"record of {name}: {error}") from error
 
     async def exists(self, name: str) -> bool:
-        """Say whether a segment of that name exists, active or not, as of the moment of the answer."""
+        """Return whether a segment of that name exists, active or not, at the time of return."""
         while name not in self._metadata.by_name:
             count = self.deactivated_count
             if not self.has_inactive:
                 return await self._is_taken_over(name)
             is_recorded = await self._record(name) is not None
-            # What was not there to be put away when the record was looked for may have come and gone since.
+            # A segment may have been created and deactivated since the record was read.
             if self.deactivated_count == count:
                 return is_recorded or name in self._metadata.by_name or await self._is_taken_over(name)
         return True
 
     async def _is_taken_over(self, name: str) -> bool:
-        """Take a segment of an older store over, if there is one; say whether there is a segment of that name."""
+        """Adopt a segment of an older store, if there is one; return whether there is a segment of that name."""
         if self._adopt is None:
             return False
         try:
@@ -206,7 +205,7 @@ class Catalog:
         return True
 
     async def names(self, *, page_length: int = 256) -> AsyncIterator[str]:
-        """Yield the names of all segments of callers, active or not; those that come or go meanwhile, perhaps."""
+        """Yield the names of all user segments, active or not; may miss segments created or deleted meanwhile."""
         active = [segment.name for segment in self._metadata.by_name.values() if not segment.is_system]
         for name in active:
             yield name
@@ -223,7 +222,7 @@ class Catalog:
                     yield name
 
     async def forget_record(self, segment: Segment) -> None:
-        """Remove the record of a segment, before the segment goes: it would come back with it.
+        """Remove the record of a segment before the segment is deleted; otherwise the record would restore it.
 
         The caller keeps the segment in use.
         """
@@ -231,7 +230,7 @@ class Catalog:
             return
         self._forgetting[segment.id] = segment
         try:
-            # Not while records are written: the one of this segment may be among them, and must not come behind.
+            # Not while records are being written: this segment's may be among them and must not follow the removal.
             async with self._put_away:
                 if _has_record_to_forget(segment):
                     await self._forget(segment)
@@ -239,24 +238,24 @@ class Catalog:
             self._forgetting.pop(segment.id, None)
 
     async def _forget(self, segment: Segment) -> None:
-        """Remove its record, and with it those of others that wait for the same: one sync for very many."""
+        """Remove its record together with other records waiting for removal: one sync for very many."""
         others = (other for other in self._forgetting.values() if other is not segment and _has_record_to_forget(other))
         chosen = [segment, *islice(others, _FORGOTTEN_AT_ONCE_MAX - 1)]
         await self._tables.remove(self._table, [TableRemoval(each.name.encode()) for each in chosen], -1)
         for each in chosen:
             each.has_record = False
 
-    # Putting away.
+    # Deactivation.
 
     @property
     def is_full(self) -> bool:
-        """Whether no more segments may become active before others go."""
+        """Whether no more segments may become active before others are deactivated."""
         return self._metadata.active_count >= self._settings.active_segments_max
 
     async def make_room(self, name: str) -> None:
         """Return once one more segment may become active.
 
-        Raises `TooManyActiveSegmentsError`, after `active_segments_wait_s` at the latest: storage may be stuck.
+        Raises `TooManyActiveSegmentsError` after at most `active_segments_wait_s`: storage may be stuck.
         """
         if not self.is_full:
             return
@@ -299,7 +298,7 @@ class Catalog:
         return sorted(segments, key=lambda segment: segment.is_touched)
 
     async def _flush_some(self, count: int) -> None:
-        """Flush segments so that they can be put away, those first that have waited longest."""
+        """Flush segments so that they can be deactivated, longest pending first."""
         candidates = [
             segment for segment in self._state.unflushed.values() if not segment.is_system and not segment.use_count
         ]
@@ -318,7 +317,7 @@ class Catalog:
             raise next((error for error in errors if isinstance(error, _FATAL)), errors[0])
 
     async def deactivate_idle(self) -> int:
-        """Put segments away that were not used since the last call, when there are many; return how many."""
+        """Deactivate segments not used since the last call, if there are many; return the number deactivated."""
         excess = self._metadata.active_count - self._settings.active_segments_idle_max
         idle = [segment for segment in self._metadata.by_name.values() if not segment.is_touched] if excess > 0 else []
         for segment in self._metadata.by_name.values():
@@ -326,7 +325,7 @@ class Catalog:
         return await self.deactivate(idle, min(excess, self._settings.deactivation_batch_max)) if idle else 0
 
     async def deactivate(self, candidates: Iterable[Segment], count: int) -> int:
-        """Put up to `count` of `candidates` away, those that can be; return how many."""
+        """Deactivate up to `count` of `candidates`, skipping those that cannot be; return the number deactivated."""
         left, one_by_one = count, iter(candidates)
         while left > 0:
             some = list(islice(one_by_one, _PUT_AWAY_STEP))
@@ -342,7 +341,7 @@ class Catalog:
             if not chosen:
                 return 0
             for segment in chosen:
-                segment.has_record = True  # Also if the write fails: it may be there.
+                segment.has_record = True  # Even if the write fails, the record may exist.
             records = [encode_record(segment) for segment in chosen]
             await self._tables.put(
                 self._table,
@@ -352,7 +351,7 @@ class Catalog:
                 ],
                 -1,
             )
-            # Whatever was used or has changed meanwhile stays; its record is not looked at while it is active.
+            # Segments used or changed meanwhile stay active; their records are not read while they are active.
             leaving = [
                 segment
                 for segment, record in zip(chosen, records, strict=True)
@@ -368,10 +367,10 @@ class Catalog:
             return len(leaving)
 
     def _can_leave(self, segment: Segment) -> bool:
-        """Whether long-term storage has everything of a segment and nobody relies on its object."""
+        """Whether long-term storage has all of a segment and no code relies on its object."""
         return not (
             segment.is_system
-            # Bounded by what connections do; the next start has to find those that a crash leaves behind.
+            # Bounded by the activity of connections; the next start must find those left by a crash.
             or segment.is_transient
             or segment.is_deleted
             or segment.is_merged
@@ -384,7 +383,7 @@ class Catalog:
             or segment.is_sealed != segment.durable_sealed
             or segment.use_count
             or segment.flush_lock.locked()
-            # Dirty attributes, or too many for a record: they are about to be moved.
+            # Dirty attributes, or too many for a record: they are about to be flushed.
             or segment.id in self._state.attribute_work
             or (segment.has_attribute_index and segment.dirty_attributes)
             or (segment.is_table and self._tables.is_busy(segment))
@@ -392,5 +391,5 @@ class Catalog:
 
 
 def _has_record_to_forget(segment: Segment) -> bool:
-    # Of one that is gone another call was faster; the record may be that of a later segment of the name.
+    # If the segment is gone, another call removed the record; it may now belong to a later segment of the name.
     return segment.has_record and not (segment.is_deleted or segment.is_merged)

@@ -1,9 +1,9 @@
 """`SegmentContainer`: the unit of ownership, fencing and recovery; holds the segments whose names hash to its id.
 
-Life: `start` opens the log (which fences every other incarnation), replays it, finds out what long-term storage has,
-and serves; the first failed log write, or memory that contradicts itself, ends it. There is no repair in place:
-recovery is always by a new container that reads the log. Damage in long-term storage is the affair of one segment;
-damage of the log disables the log.
+Life cycle: `start` opens the log (which fences all other incarnations), replays it, finds out what long-term storage
+has, and serves. The first failed log write or inconsistency in memory ends the container. There is no repair in place:
+recovery is always by a new container that reads the log. Damage in long-term storage only affects one segment; damage
+of the log disables the log.
 
 Source: segment store specification, sections 1.2, 1.3 and 2.
 """
@@ -79,7 +79,7 @@ __all__ = ["ContainerStatus", "SegmentContainer"]
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Segments whose memory is given back before others get a turn.
+#: Segments whose memory is released before yielding to the event loop.
 _DROP_STEP = 1024
 
 
@@ -103,7 +103,7 @@ class SegmentContainer(SegmentMerges):
         container_count: int = 1,
     ) -> None:
         super().__init__(container_id, runtime)
-        #: When this incarnation was made, in milliseconds since the epoch.
+        #: Creation time of this incarnation, in milliseconds since the epoch.
         self.created_ms: int = runtime.wall_clock_ms()
         self.failure: BaseException | None = None
         self.recovered: Recovered | None = None
@@ -115,17 +115,17 @@ class SegmentContainer(SegmentMerges):
         self.state: ContainerState = ContainerState(container_id, cache, settings)
         self._disk_cache = disk_cache
         self._throttle_settings = throttle or ThrottleSettings()
-        #: Holds appends and table updates of callers back while what fills up is being emptied.
+        #: Holds appends and table updates of clients back while a resource is nearly full.
         self.throttle: Throttle = Throttle(self._throttle_settings, self._room_bytes)
         self._bounds, self._urgent_bounds = (
             Bounds.of(self._throttle_settings, cache.settings, settings.outstanding_bytes_max, is_urgent=is_urgent)
             for is_urgent in (False, True)
         )
-        #: Whether what this incarnation knows may be answered.
+        #: Whether this incarnation may answer from its state.
         self.ownership: OwnershipLease = OwnershipLease(
             container_id, log, lease_s=settings.ownership_lease_s, now_s=runtime.monotonic_s
         )
-        #: Whether file systems have room. Users' operations wait while that of the log has none.
+        #: Whether file systems have space. User operations wait while the log's file system has none.
         self.space: SpaceWatch = SpaceWatch(
             container_id,
             settings.space,
@@ -133,7 +133,7 @@ class SegmentContainer(SegmentMerges):
             storage_space=chunks.space,
             on_change=self._space_changed,
         )
-        #: Holds appends to a segment back of which long-term storage takes nothing.
+        #: Holds appends to a segment back when long-term storage does not accept its data.
         self.quota: SegmentQuota = SegmentQuota(
             self._throttle_settings.segment_backlog_bytes_max(cache.settings),
             hold_s_max=self._throttle_settings.segment_hold_s_max,
@@ -148,12 +148,12 @@ class SegmentContainer(SegmentMerges):
             container_id, chunks, log, table=storage_metadata_segment(container_id)
         )
         self._container_count = container_count
-        #: Writes what a store is built from whose machine is gone, if the settings ask for it.
+        #: Writes images, from which a store whose machine is lost can be rebuilt, if enabled in the settings.
         self.images: ContainerImages | None = None
         self.capture: ImageCapture
         self._storage_health = storage_health or UnwatchedStorage()
         self.storage: ContainerStorage
-        #: Takes over what an older store left, if the settings ask for it.
+        #: Adopts segments of an older store, if enabled in the settings.
         self.adoptions: Adoptions
         self.pipeline: OperationPipeline
         self.state.victims.damaged = self._fail
@@ -196,12 +196,12 @@ class SegmentContainer(SegmentMerges):
             barrier=lambda: self.pipeline.barrier(),
         )
 
-    # Life.
+    # Life cycle.
 
     async def start(self, progress: Callable[[], None] = lambda: None) -> None:
         """Open and replay the log, find out what storage has, and serve. After an error the container is FAILED.
 
-        `progress` is called whenever something has been read: a long log makes progress, one that hangs does not.
+        `progress` is called whenever data has been read, to distinguish a long log from one that hangs.
 
         Raises `LogRefusedError`, `LaterVersionError`, `CorruptionError` (if it is the log's own, the log is disabled),
         `StorageError`.
@@ -246,7 +246,7 @@ class SegmentContainer(SegmentMerges):
             if not recovered.has_checkpoint:
                 self.checkpoints.write()
                 await self.pipeline.barrier()
-            # Chunks wait to be deleted until no image leads to them.
+            # Deletions of chunks are held until no image refers to them.
             held = HeldDeletions(self._chunks, held_max=self._settings.images.deletions_max)
             has_images = bool(self._settings.images.interval_s)
             self.capture = ImageCapture(
@@ -282,10 +282,10 @@ class SegmentContainer(SegmentMerges):
                 health=self._storage_health,
                 spawn=self.spawn,
                 refuse=self.stale_log.refuse,
-                # The log may lie on the same file system, and want what chunks take that nobody needs.
+                # The log may be on the same file system, and need the space of unused chunks.
                 is_room_short=lambda: self.space.is_storage_low or self.space.is_log_low,
             )
-            # First: records of an old copy lead to chunks that are deleted by now, which is no corruption.
+            # First: records of an old copy may refer to chunks deleted since, which is not corruption.
             is_marked = bool(self.storage.orphans.mark)
             if is_marked:
                 await self._check_that_log_is_newest()
@@ -340,7 +340,7 @@ class SegmentContainer(SegmentMerges):
             self.failure = self.failure or error
             await self._release()
             if self.failure is not error and isinstance(error, Exception):
-                raise self.failure from error  # Why it failed says more than what was under way then.
+                raise self.failure from error  # The cause of the failure is more useful than the interrupted step.
             raise
         logger.info(
             "container %d runs: epoch %d, %d segments, replayed %d operations (%d bytes)",
@@ -356,7 +356,7 @@ class SegmentContainer(SegmentMerges):
         await self.stale_log.before_the_first_write(self._settings.recovery_lookup_s)
 
     def _start_deleting(self) -> None:
-        """Start everything that deletes from long-term storage. The log is known to be the newest."""
+        """Start all jobs that delete from long-term storage. The log is known to be the newest."""
         self.spawn(self.storage.orphans.run())
         self.storage.start_collecting()
         self.spawn(self.storage.run_sweeps())
@@ -369,21 +369,21 @@ class SegmentContainer(SegmentMerges):
         self._start_deleting()
 
     async def _disable_log(self, cause: PenstockError) -> None:
-        """Keep the evidence, and do not let the next incarnation loop over it. The caller raises `cause`."""
+        """Keep the evidence, and prevent the next incarnation from failing in a loop. The caller raises `cause`."""
         try:
             await self._log.disable(cause)
         except (PenstockError, OSError) as error:
-            # Either it was never claimed: what is damaged refuses the next claim, too. Or its disk fails, or another
-            # incarnation owns it: the next open finds the same damage, and disables it then.
+            # Either the log was never claimed: then the damage refuses the next claim as well. Or its disk fails, or
+            # another incarnation owns it: then the next open finds the same damage and disables it.
             logger.warning("container %d: its log could not be disabled: %s", self.id, error)
 
     async def _own_table(self, name: str) -> Segment:
-        """Return one of the container's own tables; make it if this is the first start."""
+        """Return one of the container's own tables; create it at the first start."""
         table = self.state.metadata.by_name.get(name)
         return table or await self._create(name, flags=SegmentFlags.TABLE | SegmentFlags.SYSTEM)
 
     async def _put_idle_segments_away(self) -> None:
-        """Look for idle segments every so often, for as long as the container runs."""
+        """Deactivate idle segments periodically, for as long as the container runs."""
         while True:
             await asyncio.sleep(self._settings.deactivation_interval_s)
             try:
@@ -398,10 +398,10 @@ class SegmentContainer(SegmentMerges):
         self.state.on_storage_work()
 
     def must_wait(self, *, is_urgent: bool = False) -> bool:
-        """Whether an append or table update of a caller has to be held by `throttle`; none of the container's own."""
+        """Whether a client's append or table update must be held by `throttle`; never for the container's own."""
         if not self.throttle.must_wait(is_urgent=is_urgent):
             return False
-        self.state.on_pressure()  # Whoever relieves may be asleep.
+        self.state.on_pressure()  # The storage writer may be asleep.
         return True
 
     def _relieved(self) -> None:
@@ -410,12 +410,12 @@ class SegmentContainer(SegmentMerges):
 
     @property
     def epoch(self) -> int:
-        """The epoch under which this incarnation has its log: no other one has it."""
+        """The epoch of this incarnation's log, unique to it."""
         return self._log.epoch
 
     @property
     def outstanding_bytes_max(self) -> int:
-        """Bytes accepted and not yet durable above which nothing more is let in."""
+        """Limit of bytes accepted and not yet durable above which no more are admitted."""
         return self._settings.outstanding_bytes_max
 
     def _room_bytes(self, is_urgent: bool) -> int:
@@ -431,9 +431,9 @@ class SegmentContainer(SegmentMerges):
         )
 
     def _log_operation(self, operation: RareOperation, accept: Callable[[], object] = lambda: None) -> None:
-        """Let `accept` change the accepted state by an operation, and log it.
+        """Call `accept` to change the accepted state, and log the operation.
 
-        Nobody waits for it: what depends on it comes behind it.
+        There is no wait: operations that depend on it follow it in the log.
         """
         with self.pipeline.accepting():
             accept()
@@ -452,7 +452,7 @@ class SegmentContainer(SegmentMerges):
         )
 
     async def stop(self) -> None:
-        """Finish what was accepted, then stop. Every pending call ends, at the latest with `ContainerOfflineError`."""
+        """Complete accepted operations, then stop. Every pending call ends, at worst with `ContainerOfflineError`."""
         if self.status in (ContainerStatus.STOPPED, ContainerStatus.STOPPING):
             return
         if self.status is ContainerStatus.RUNNING:
@@ -478,7 +478,7 @@ class SegmentContainer(SegmentMerges):
                 await self._disable_log(self.failure)
             if hasattr(self, "pipeline"):
                 await self._close_in_time("what it accepted", self.pipeline.close())
-            # Its own time: a pipeline that hangs must not leave the log open.
+            # A separate timeout: a pipeline that hangs must not leave the log open.
             await self._close_in_time("its log", self._log.close())
         finally:
             if hasattr(self, "pipeline"):
@@ -493,12 +493,11 @@ class SegmentContainer(SegmentMerges):
             async with asyncio.timeout(self._settings.stop_timeout_s):
                 await closing
         except (TimeoutError, PenstockError, OSError) as error:
-            # Whatever is still under way there, the next incarnation's open fences it.
+            # Operations still running there are fenced when the next incarnation opens the log.
             logger.warning("container %d: %s did not close: %r", self.id, what, error)
 
     async def _drop_memory(self) -> None:
-        """End the waits of all readers and give the cache back; of very many segments step by step, or, cancelled,
-        at once."""
+        """End all reads' waits and release the cache; stepwise for very many segments, or at once if cancelled."""
         steps = self._drop_memory_in_steps()
         try:
             for _ in steps:
@@ -533,7 +532,7 @@ class SegmentContainer(SegmentMerges):
             self._on_failure(self, error)
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
-        """Run a background job that ends with the container; what it raises ends the container."""
+        """Run a background job that ends with the container; an exception in it ends the container."""
         task = self._loop.create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background_done)
@@ -552,7 +551,7 @@ class SegmentContainer(SegmentMerges):
             except UnreadableDataError as error:
                 logger.error("container %d: %s of %s: %s", self.id, what, segment.name, error)
             except (PenstockError, OSError) as error:
-                # Nothing depends on it; the next write to the table that finds it due begins again.
+                # Correctness does not depend on it; the next write to the table that finds it due starts it again.
                 logger.info("container %d: %s of %s ended: %s", self.id, what, segment.name, error)
 
         self.spawn(run())
@@ -563,7 +562,7 @@ class SegmentContainer(SegmentMerges):
         return await self.storage.read(segment, offset, length)
 
     async def flush(self) -> None:
-        """Move everything that is durable now to long-term storage, and write an image there if there are any."""
+        """Move everything currently durable to long-term storage, and write an image if images are enabled."""
         self._check_running()
         await self.pipeline.barrier()
         await self.writer.flush_all()
@@ -571,7 +570,7 @@ class SegmentContainer(SegmentMerges):
             await self.images.write()
 
     def statistics(self, now_s: float) -> ContainerStatistics:
-        """Return the load as of the last measurement, and what waits now. `now_s` is the loop's time."""
+        """Return the load as of the last measurement, and the current backlog. `now_s` is the loop's time."""
         backlog = self.state.backlog
         return replace(
             self.activity_watch.statistics.snapshot(now_s),
@@ -588,4 +587,4 @@ class SegmentContainer(SegmentMerges):
 
 
 def _ignore(error: BaseException | None) -> None:
-    """Nobody waits: if the log failed, the container ends and all of its memory with it."""
+    """Do nothing: if the log failed, the container ends and all of its memory with it."""

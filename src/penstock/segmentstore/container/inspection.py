@@ -1,7 +1,7 @@
-"""`ContainerInspection`: the storage records of a container that nobody runs, from its log and long-term storage.
+"""`ContainerInspection`: the storage records of a container that is not running, from its log and long-term storage.
 
-The log is replayed as a start replays it, into memory, and the tables of records are read as a running container reads
-them. Whatever that would have to write stays in memory: neither the log nor storage is changed.
+The log is replayed into memory as at a start, and the tables of records are read as by a running container. All writes
+this needs stay in memory: neither the log nor storage is changed.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: As much of a table's log as there may be is kept in memory: it cannot be moved to the index.
+#: No limit on the part of a table's log kept in memory: it cannot be moved to the index.
 _UNBOUNDED_BYTES = 1 << 62
-#: Nobody waits for others here.
+#: No timeout: there are no other operations to wait for.
 _UNBOUNDED_S = 1e9
 
 
 class ReadOnlyChunkStorage(WrappedChunkStorage):
-    """`ChunkStorage` that refuses every change with `UnsupportedOperationError`."""
+    """`ChunkStorage` that rejects every change with `UnsupportedOperationError`."""
 
     async def create_identity(self, identity: bytes) -> None:
         """Refuse."""
@@ -81,11 +81,11 @@ class ReadOnlyChunkStorage(WrappedChunkStorage):
 
 @dataclass(frozen=True, slots=True)
 class UnfitSegment:
-    """A segment of which a log that lost operations says other than long-term storage.
+    """A segment for which a log that lost operations disagrees with long-term storage.
 
     Attributes:
-        length: where it can only end: up to there storage has all of it, and the log no more. None: where it does.
-        stored: what storage has recorded of it. It may begin later, since a truncation was lost.
+        length: the only possible end: storage has all bytes up to it, and the log none. None: it ends where it does.
+        stored: its state in storage. It may begin later, if a truncation was lost.
     """
 
     segment: Segment
@@ -94,10 +94,10 @@ class UnfitSegment:
 
 
 class ContainerInspection:
-    """One container as of the end of its log. `open` it first, `close` it in the end.
+    """One container as of the end of its log. Call `open` first, `close` at the end.
 
     Attributes:
-        index_problem: why the index of the table of records is of no use, if it is not; the table was read whole then.
+        index_problem: why the index of the table of records is unusable, if it is; the table was then read whole.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class ContainerInspection:
 
     async def open_tables(self) -> Sequence[MetadataTable]:
         """Open the tables of records, the second half of `open`."""
-        # As the log has them; what is only read may claim some in memory.
+        # Copied from the log, because inspection may claim segments in memory.
         pinned = MemoryMetadataTable(
             TableEntry(key, value, 0) for key, value in self._state.metadata.pinned.items() if not is_mark(key)
         )
@@ -169,14 +169,14 @@ class ContainerInspection:
         try:
             await self._tables.index_of(table)
         except UnreadableDataError as error:
-            # The table's log alone says everything, too.
+            # The table's log alone is complete.
             self.index_problem = error
             self._tables = self._new_tables(None)
             await self._tables.index_of(table)
         return (pinned, SegmentMetadataTable(self._tables, table, self._spawn))
 
     def names(self) -> tuple[set[str], set[str]]:
-        """Return the names of live segments, and of those that are gone and whose storage is to be freed."""
+        """Return the names of live segments, and of deleted or merged ones whose storage is still to be freed."""
         return set(self._state.metadata.by_name), {segment.name for segment in self._state.gone.values()}
 
     async def is_stored(self, name: str) -> bool:
@@ -184,7 +184,7 @@ class ContainerInspection:
         return await self._storage.user_info(name) is not None
 
     async def unfit_system(self) -> Sequence[UnfitSegment]:
-        """Return the container's own segments of which long-term storage has more than the log. After `replay`."""
+        """Return the system segments of which long-term storage has more than the log. Call after `replay`."""
         found: list[UnfitSegment] = []
         for segment in list(self._state.metadata.by_name.values()):
             if segment.is_system and (stored := await self._stored(segment)).length > segment.length:
@@ -192,10 +192,10 @@ class ContainerInspection:
         return found
 
     async def unfit(self) -> Sequence[UnfitSegment]:
-        """Return the users' segments of which the log and long-term storage do not make up the bytes.
+        """Return the user segments whose bytes are not all in the log or long-term storage.
 
-        Raises as `open`, and `CorruptionError` when storage has less of one than the log says that it has.
-        Every segment in memory is looked up, also those of which the log has nothing that storage lacks.
+        Raises as `open`, and `CorruptionError` if storage has less of a segment than the log says. Looks up every
+        segment in memory, including those whose logged bytes are all stored.
         """
         found: dict[int, UnfitSegment] = {}
         metadata = self._state.metadata
@@ -231,14 +231,14 @@ class ContainerInspection:
         return UnfitSegment(segment, None, stored) if stored.start_offset > segment.start_offset else None
 
     async def _stored(self, segment: Segment) -> StoredSegment:
-        """Return what storage has recorded of a segment."""
+        """Return the stored state of a segment."""
         stored: StoredSegment | None = None
         if not self._state.is_name_taken(segment):
             stored = await self._storage.of(segment).info(segment.name)
         return stored or StoredSegment(segment.name, 0, 0, False)
 
     async def close(self) -> None:
-        """Let go of the memory. The log is closed by whoever opened it."""
+        """Release the memory. The caller that opened the log closes it."""
         for job in list(self._jobs):
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)

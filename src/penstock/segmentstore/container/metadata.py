@@ -20,7 +20,7 @@ RECORD_VERSION = 1
 
 
 class SegmentSnapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One segment in a checkpoint: its accepted state, and how much of it long-term storage had.
+    """One segment in a checkpoint: its accepted state, and its stored length.
 
     `attributes` are all of them, or with `has_attribute_index` those that the index may not have.
     """
@@ -55,7 +55,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ContainerSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a container's metadata at one point of its log; what is of the container itself is in the first.
+    """A part of a container's metadata at one point of its log; fields of the container itself are in the first part.
 
     `merges` are merges that long-term storage had not finished: (target id, source id, offset in target).
     `pinned` are the storage records of system segments.
@@ -73,21 +73,21 @@ class _VersionedArray(msgspec.Struct, frozen=True, array_like=True):
     version: int
 
 
-#: Segments that are restored before others get a turn.
+#: Segments restored before yielding to the event loop.
 _RESTORE_STEP = 256
-#: What a segment costs to encode, in attributes.
+#: Cost of encoding a segment, in attributes.
 _SEGMENT_VALUES = 8
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ContainerSnapshot)
 _record_decoder = msgspec.msgpack.Decoder(SegmentRecord)
 
-#: The version alone, of a snapshot or a record whose other fields may be those of a later version.
+#: Decodes only the version of a snapshot or record, whose other fields may be those of a later version.
 _version_decoder = msgspec.msgpack.Decoder(_VersionedArray)
 
 
 def _check_later(data: bytes, known: int, what: str) -> None:
-    """Raise `LaterFormatError` when `data` are an array that begins with a version above `known`."""
+    """Raise `LaterFormatError` if `data` is an array that begins with a version above `known`."""
     try:
         version = _version_decoder.decode(data).version
     except msgspec.DecodeError:
@@ -102,7 +102,7 @@ def encode_record(segment: Segment) -> bytes:
 
 
 def encode_adopted(segment_id: int, stored: StoredSegment, now_ms: int) -> bytes:
-    """Return the record of a segment whose bytes long-term storage had before this container knew of it."""
+    """Return the record of a segment whose bytes were in long-term storage before this container had the segment."""
     segment = Segment(segment_id, stored.name, flags=SegmentFlags.NONE, key_length=0, created_ms=now_ms)
     segment.last_modified_ms = now_ms
     segment.start_offset = stored.start_offset
@@ -112,7 +112,7 @@ def encode_adopted(segment_id: int, stored: StoredSegment, now_ms: int) -> bytes
 
 
 def encode_ended(segment: Segment, length: int, stored: StoredSegment) -> bytes:
-    """Return the record of a segment that ends at `length`, where what long-term storage has of it ends."""
+    """Return the record of a segment cut to `length`, its end in long-term storage."""
     snapshot = msgspec.structs.replace(
         _snapshot_of(segment),
         start_offset=min(max(segment.start_offset, stored.start_offset), length),
@@ -126,9 +126,9 @@ def encode_ended(segment: Segment, length: int, stored: StoredSegment) -> bytes:
 
 
 def decode_record(record: bytes) -> SegmentSnapshot:
-    """Return what `encode_record` stored.
+    """Decode the result of `encode_record`.
 
-    Raises `ValueError` when the bytes are something else, `LaterFormatError` for a record of a later version.
+    Raises `ValueError` for invalid bytes, `LaterFormatError` for a record of a later version.
     """
     try:
         decoded = _record_decoder.decode(record)
@@ -140,9 +140,9 @@ def decode_record(record: bytes) -> SegmentSnapshot:
 
 
 def decode_snapshot(snapshot: bytes, container_id: int) -> ContainerSnapshot:
-    """Return a part of a checkpoint of a container.
+    """Decode a part of a container's checkpoint.
 
-    Raises `ValueError` when the bytes are something else, `LaterFormatError` for one of a later version.
+    Raises `ValueError` for invalid bytes, `LaterFormatError` for a later version.
     """
     try:
         decoded = _decoder.decode(snapshot)
@@ -217,10 +217,10 @@ def _segment_of(stored: SegmentSnapshot) -> Segment:
 
 
 class MetadataCut:
-    """The accepted state of a container at one moment, encoded a part at a time while it goes on changing.
+    """The accepted state of a container at one moment, encoded in parts while the state continues to change.
 
-    A segment is encoded as it was at the cut: whoever is about to change one calls `keep` first. What long-term storage
-    has of a segment may be newer than the cut; that it has so much is true from then on.
+    A segment is encoded as of the cut: `keep` must be called before a segment is changed. The stored length of a
+    segment may be newer than the cut; it remains true from then on.
     """
 
     __slots__ = ("_container_id", "_kept", "_left", "_merges", "_next_segment_id", "_order", "_pinned")
@@ -230,18 +230,18 @@ class MetadataCut:
         self._next_segment_id = metadata.next_segment_id
         self._merges = [(target, source, offset) for source, (target, offset) in metadata.merges.items()]
         self._pinned = dict(metadata.pinned)
-        #: Segments not yet encoded: as they are now, and as they were before they changed.
+        #: Segments not yet encoded: those still unchanged, and snapshots of those changed since.
         self._left = dict(metadata.by_id)
         self._order = iter(list(self._left.values()))
         self._kept: deque[SegmentSnapshot] = deque()
 
     @property
     def is_done(self) -> bool:
-        """Whether all parts were taken."""
+        """Whether all parts were returned."""
         return not self._left and not self._kept
 
     def keep(self, segment: Segment) -> None:
-        """Remember a segment as it is, before it changes."""
+        """Save the segment's state before it changes."""
         if self._left.get(segment.id) is segment:
             del self._left[segment.id]
             stored = _snapshot_of(segment)
@@ -250,7 +250,7 @@ class MetadataCut:
             self._kept.append(stored)
 
     def next_part(self, values_max: int) -> bytes:
-        """Return the bytes of the next part: about `values_max` segments and attributes. The first has all else."""
+        """Return the next part's bytes: about `values_max` segments and attributes. The first has all other fields."""
         segments: list[SegmentSnapshot] = []
         count = 0
         kept, left = self._kept, self._left
@@ -276,7 +276,7 @@ class MetadataCut:
 class ContainerMetadata:
     """The segments of one container.
 
-    Invariant: `by_name` leads to every active segment that is neither deleted nor merged; `by_id` also to those that
+    Invariant: `by_name` has every active segment that is neither deleted nor merged; `by_id` also has those that
     long-term storage still holds something of.
     """
 
@@ -297,7 +297,7 @@ class ContainerMetadata:
 
     @property
     def active_count(self) -> int:
-        """Segments in memory that callers can name, the container's own apart."""
+        """Number of user segments in memory, without system segments."""
         return len(self.by_name) - self.system_count
 
     def get(self, name: str) -> Segment:
@@ -308,7 +308,7 @@ class ContainerMetadata:
         return segment
 
     def add(self, segment: Segment) -> None:
-        """Add a segment and give it its read index."""
+        """Add a segment and create its read index."""
         self._make_segment(segment)
         self.by_id[segment.id] = segment
         if not (segment.is_deleted or segment.is_merged):
@@ -320,7 +320,7 @@ class ContainerMetadata:
         self.next_segment_id = max(self.next_segment_id, segment.id + 1)
 
     def unname(self, segment: Segment) -> None:
-        """Take a deleted or merged segment's name away."""
+        """Remove the name of a deleted or merged segment."""
         if self.by_name.get(segment.name) is segment:
             del self.by_name[segment.name]
             self.system_count -= segment.is_system
@@ -332,14 +332,14 @@ class ContainerMetadata:
                 self.transient_count -= 1
 
     def activate(self, record: bytes) -> Segment:
-        """Bring an inactive segment back. Raises `ValueError` when `record` is not one."""
+        """Restore an inactive segment. Raises `ValueError` if `record` is invalid."""
         segment = _segment_of(decode_record(record))
         segment.has_record = True
         self.add(segment)
         return segment
 
     def forget(self, segment_id: int) -> None:
-        """Drop a segment that neither the log nor storage needs."""
+        """Drop a segment that neither the log nor storage needs any more."""
         segment = self.by_id.pop(segment_id, None)
         self.merges.pop(segment_id, None)
         if segment is not None:
@@ -350,7 +350,7 @@ class ContainerMetadata:
         return (segment for segment in self.by_id.values() if segment.is_deleted or segment.is_merged)
 
     def cut(self) -> MetadataCut:
-        """Return the accepted state as it is now, to be encoded bit by bit while it changes."""
+        """Return the current accepted state, to be encoded in parts while it changes."""
         return MetadataCut(self)
 
     def snapshot(self) -> bytes:
@@ -358,7 +358,7 @@ class ContainerMetadata:
         return self.cut().next_part(1 << 62)
 
     def refresh_storage(self, snapshot: bytes) -> None:
-        """Take from a later checkpoint how much storage had of each segment. Raises `ValueError` as `restore`."""
+        """Take the stored length of each segment from a later checkpoint. Raises `ValueError` as `restore`."""
         for stored in self._decode(snapshot).segments:
             segment = self.by_id.get(stored.segment_id)
             if segment is not None:
@@ -370,9 +370,9 @@ class ContainerMetadata:
         return decode_snapshot(snapshot, self.container_id)
 
     def restore(self, *parts: bytes) -> Iterator[None]:
-        """Replace everything by a checkpoint's parts, step by step: others may have a turn at each.
+        """Replace the state by a checkpoint's parts, in steps at which the caller may yield to the event loop.
 
-        Raises `ValueError` when they are not of this container.
+        Raises `ValueError` if they belong to another container.
         """
         decoded = self._decode(parts[0])
         self.by_id.clear()

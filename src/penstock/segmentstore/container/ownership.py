@@ -1,10 +1,10 @@
-"""`OwnershipLease`: how long a container may answer from what it knows without hearing that it still owns its log.
+"""`OwnershipLease`: limits how long a container answers from memory without confirming that it still owns its log.
 
-An incarnation that was shut out cannot write any more: its log refuses. But it could read, from its memory, what was
-true before. So it answers only while a look that found the log its own began at most a lease ago. Every append that
-succeeds is such a look; an idle container looks a few times in each lease.
+A fenced incarnation cannot write, because its log rejects writes. But it could answer reads from outdated memory. It
+therefore answers only within one lease after the start of the last check that confirmed its ownership. Every successful
+append is such a check; an idle container makes a few checks per lease.
 
-What is promised, and failure cases: docs/ownership.md.
+Guarantees and failure cases: docs/ownership.md.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from penstock.segmentstore.tier1.durable_log import DurableLog
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Looks of an idle container in each lease: one may fail, and another be late, before anybody is refused.
+#: Ownership checks of an idle container per lease: one may fail, and another be late, before reads are refused.
 _LOOKS_PER_LEASE = 3
 _PAUSE_S_MIN = 0.001
 
 
 class OwnershipLease:
-    """The lease of one incarnation. `now_s` is `Runtime.monotonic_s`, as the log has it."""
+    """The lease of one incarnation. `now_s` is `Runtime.monotonic_s`, the clock that the log uses."""
 
     def __init__(self, container_id: int, log: DurableLog, *, lease_s: float, now_s: Callable[[], float]) -> None:
         self.lease_s = lease_s
@@ -35,18 +35,18 @@ class OwnershipLease:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether what the container knows may be answered now."""
+        """Whether the container may answer from its state now."""
         return not self._is_ended and self._now_s() - self._log.ownership_confirmed_s <= self.lease_s
 
     def end(self) -> None:
-        """Answer nothing any more: before the log is given up, and whoever comes next is told that he need not wait."""
+        """Stop answering, before the log is released and the next incarnation is told not to wait."""
         self._is_ended = True
 
     async def wait_out_predecessor(self, opened_s: float, drift_percent: int) -> None:
         """Wait until no earlier incarnation can answer reads any more, and record that.
 
-        To be called before anything is acknowledged. `opened_s`: when `DurableLog.open` had returned. An earlier
-        one has found the log its own before that for the last time. Raises as `DurableLog.settle`.
+        Call it before anything is acknowledged. `opened_s`: when `DurableLog.open` returned; the last successful
+        ownership check of an earlier incarnation was before that. Raises as `DurableLog.settle`.
         """
         if not self._log.may_predecessor_answer:
             return
@@ -61,9 +61,9 @@ class OwnershipLease:
         await self._log.settle()
 
     def check(self) -> None:
-        """Raise `OwnershipUnconfirmedError` when what the container knows may be out of date.
+        """Raise `OwnershipUnconfirmedError` if the container's state may be out of date.
 
-        To be called after an answer was made and before it is given: then it was true at a moment between.
+        Call it after an answer is computed and before it is sent: then it was correct at a moment in between.
         """
         confirmed_before_s = self._now_s() - self._log.ownership_confirmed_s
         if self._is_ended or confirmed_before_s > self.lease_s:
@@ -72,16 +72,16 @@ class OwnershipLease:
             )
 
     async def keep(self) -> None:
-        """Look at the log whenever nothing was appended for a while, for as long as the container runs.
+        """Check ownership of the log whenever nothing was appended for a while, for as long as the container runs.
 
-        A log whose disk hangs is waited for: nobody is answered meanwhile, once the lease is over, and all goes on when
-        it comes back. Raises `LogFencedError` when the log has another owner, `LogClosedError` when it has failed.
+        Waits for a log whose disk hangs: once the lease has expired no reads are answered, until the disk recovers.
+        Raises `LogFencedError` if the log has another owner, `LogClosedError` if it has failed.
         """
         interval_s = self.lease_s / _LOOKS_PER_LEASE
         while True:
             rest_s = self._log.ownership_confirmed_s + interval_s - self._now_s()
             if rest_s > 0:
-                # Never so short that the clock does not move.
+                # Never so short that the clock does not advance.
                 await asyncio.sleep(max(rest_s, _PAUSE_S_MIN))
                 continue
             try:

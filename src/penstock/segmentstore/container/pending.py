@@ -1,8 +1,8 @@
-"""`PendingQueue`: what of one segment is durable in the log and not yet in long-term storage, in order.
+"""`PendingQueue`: durable operations of one segment that are not yet in long-term storage, in order.
 
-Each piece has the sequence number of the first record that holds it: the log may not be cut behind that. Numbers grow
-along the queue, except where bytes were *carried forward*: stated again by a later record, so that the log may be cut
-before it (docs/log-length.md).
+Each piece has the sequence number of the first record that holds it: the log may not be truncated after that record.
+Numbers are ascending in the queue, except for bytes that were *carried forward*: logged again by a later record, so
+that the log can be truncated before it (docs/log-length.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from penstock.segmentstore.container.reads.cache import Cache
 
-#: A segment, of which nothing is asked here.
+#: A segment; this module uses none of its attributes.
 S = TypeVar("S")
 
 #: Greater than every sequence number.
@@ -26,8 +26,8 @@ _NEVER = float("inf")
 class PendingAppend:
     """Durable bytes `[start, end)` that wait for the storage writer.
 
-    `sequence_number` is that of the record of the first of them; `operation_count` records were needed for all.
-    `is_carried`: they were stated again by later records.
+    `sequence_number` is that of the first record with any of them; `operation_count` records hold all of them.
+    `is_carried`: the bytes were logged again by later records.
     """
 
     sequence_number: int
@@ -42,8 +42,8 @@ class PendingAppend:
 class PendingMerge(Generic[S]):
     """A durable merge of `source` into `[start, end)` that waits for the storage writer.
 
-    The bytes wait with the source, or storage has them there. Of what was in memory alone some may be in the target's
-    storage already (`SegmentFlusher`).
+    The bytes are pending in the source, or storage has them there. Some of the bytes that were only in memory may
+    already be in the target's storage (`SegmentFlusher`).
     """
 
     sequence_number: int
@@ -54,14 +54,14 @@ class PendingMerge(Generic[S]):
 
 @dataclass(slots=True, eq=False)
 class PendingSeal:
-    """A durable seal that waits for the storage writer. Keeps no log: it is found again in any checkpoint."""
+    """A durable seal that waits for the storage writer. Does not pin the log: every checkpoint contains it."""
 
     sequence_number: int
 
 
 @dataclass(slots=True, eq=False)
 class PendingTruncate:
-    """A durable truncation that waits for the storage writer, `since_s`: the first of those that it stands for."""
+    """A durable truncation that waits for the storage writer. `since_s`: time of the first truncation in it."""
 
     sequence_number: int
     offset: int
@@ -72,11 +72,11 @@ PendingStorage = PendingAppend | PendingMerge[S] | PendingSeal | PendingTruncate
 
 
 class Backlog:
-    """What all segments of a container have pending.
+    """The pending totals of all segments of a container.
 
     Attributes:
-        byte_count: appended bytes that long-term storage lacks. Those of a merge count for its source.
-        operation_count: operations that it lacks.
+        byte_count: appended bytes that long-term storage does not have. Those of a merge count for its source.
+        operation_count: operations that it does not have.
     """
 
     __slots__ = ("_cache", "byte_count", "operation_count")
@@ -87,26 +87,26 @@ class Backlog:
         self._cache = cache
 
     def add(self, byte_count: int, operation_count: int) -> None:
-        """Count what comes, or goes if negative."""
+        """Add to the totals; negative values subtract."""
         self.byte_count += byte_count
         self.operation_count += operation_count
         self._cache.lacking_bytes += byte_count
 
     def close(self) -> None:
-        """Take everything out: the container gives its memory back."""
+        """Reset the totals: the container releases its memory."""
         self.add(-self.byte_count, -self.operation_count)
 
 
 class PendingQueue(Generic[S]):
-    """The pieces of one segment, oldest first; counts itself into the `backlog` of its container.
+    """The pieces of one segment, oldest first; maintains the totals in its container's `backlog`.
 
-    Invariant: `byte_count` is the length of all appends in here, of which `flushed` has taken what storage has.
+    Invariant: `byte_count` is the total length of the appends in the queue; `flushed` removes stored ones.
 
     Attributes:
-        byte_count: appended bytes that wait.
-        truncated_since_s: since when a truncation waits, by the loop's clock; infinity if none does.
-        merged_since_s: the same of merges, or of an earlier one that is done.
-        is_carried: some piece was carried forward, so that numbers need not grow along the queue.
+        byte_count: pending appended bytes.
+        truncated_since_s: loop time of the first pending truncation; infinity if there is none.
+        merged_since_s: the same for merges; may be the time of an earlier merge that is done.
+        is_carried: some piece was carried forward, so that numbers may not be ascending.
     """
 
     __slots__ = (
@@ -136,7 +136,7 @@ class PendingQueue(Generic[S]):
     def __getitem__(self, index: int) -> PendingStorage[S]:
         return self._pieces[index]
 
-    # What comes in.
+    # Additions.
 
     def note_append(self, sequence_number: int, start: int, end: int, now_s: float, piece_max: int) -> None:
         """Add durable bytes `[start, end)`; they join the last piece up to a length of `piece_max`."""
@@ -154,9 +154,9 @@ class PendingQueue(Generic[S]):
         pieces.append(PendingAppend(sequence_number, start, end, now_s))
 
     def begin_flush(self) -> None:
-        """Let what comes from now on be pieces of its own, with their own numbers.
+        """Start new pieces, with their own numbers, for all later additions.
 
-        What joined a piece that is being flushed would keep the log from that one's beginning on, flush after flush.
+        Data joined to a piece being flushed would pin the log from the beginning of that piece, flush after flush.
         """
         self._is_last_whole = True
 
@@ -166,7 +166,7 @@ class PendingQueue(Generic[S]):
         self._backlog.add(0, 1)
 
     def note_merge(self, sequence_number: int, source: S, start: int, end: int, now_s: float) -> None:
-        """Add a merge of `source` into `[start, end)`, the end of what was added before."""
+        """Add a merge of `source` into `[start, end)`, which follows the previous pieces."""
         self._insert_merge(len(self._pieces), PendingMerge(sequence_number, source, start, end), now_s)
 
     def _insert_merge(self, at: int, piece: PendingMerge[S], now_s: float) -> None:
@@ -176,21 +176,21 @@ class PendingQueue(Generic[S]):
         self._backlog.add(0, 1)
 
     def note_truncate(self, sequence_number: int, offset: int, now_s: float) -> None:
-        """Add a truncation at `offset`. It takes the place of one right before it, which it goes beyond."""
+        """Add a truncation at `offset`. Replaces a truncation directly before it, at a lower offset."""
         pieces = self._pieces
         last = pieces[-1] if pieces else None
         if type(last) is PendingTruncate:
-            # Another object: the one that is being done, or stated again, keeps its number and its offset.
+            # A new object: a piece being processed or logged again keeps its number and its offset.
             pieces[-1] = PendingTruncate(sequence_number, max(last.offset, offset), last.since_s)
             return
         self.truncated_since_s = min(self.truncated_since_s, now_s)
         pieces.append(PendingTruncate(sequence_number, offset, now_s))
         self._backlog.add(0, 1)
 
-    # What goes out.
+    # Removals.
 
     def run_end(self, end_max: int) -> int:
-        """Return where the appends end that the queue begins with, one right behind the other; at most `end_max`."""
+        """Return the end of the contiguous appends at the head of the queue; at most `end_max`."""
         end = 0
         for piece in self._pieces:
             if type(piece) is not PendingAppend or (end and piece.start != end):
@@ -201,7 +201,7 @@ class PendingQueue(Generic[S]):
         return end
 
     def flushed(self, storage_length: int) -> None:
-        """Take the appends out that storage has, as far as nothing else stands before them."""
+        """Remove the appends that storage has from the head of the queue."""
         pieces = self._pieces
         while pieces:
             piece = pieces[0]
@@ -215,7 +215,7 @@ class PendingQueue(Generic[S]):
             self.popleft()
 
     def popleft(self) -> PendingStorage[S]:
-        """Take the first piece out."""
+        """Remove and return the first piece."""
         piece = self._pieces.popleft()
         self._uncount(piece)
         if not self._pieces:
@@ -223,12 +223,12 @@ class PendingQueue(Generic[S]):
         return piece
 
     def remove(self, piece: PendingStorage[S]) -> None:
-        """Take a piece out, wherever it is."""
+        """Remove a piece at any position."""
         self._pieces.remove(piece)
         self._uncount(piece)
 
     def clear(self) -> None:
-        """Take everything out: the segment is gone, or storage has all of it."""
+        """Remove all pieces: the segment is gone, or storage has all of it."""
         while self._pieces:
             self.popleft()
 
@@ -250,10 +250,10 @@ class PendingQueue(Generic[S]):
         self.byte_count += byte_count
         self._backlog.add(byte_count, operation_count)
 
-    # What it keeps of the log.
+    # Effect on the log.
 
     def first_number(self) -> int:
-        """Return the lowest sequence number that the log must not lose; `NO_NUMBER` if there is none."""
+        """Return the lowest sequence number that must remain in the log; `NO_NUMBER` if there is none."""
         if self.is_carried:
             return min(
                 (piece.sequence_number for piece in self._pieces if type(piece) is not PendingSeal), default=NO_NUMBER
@@ -261,21 +261,21 @@ class PendingQueue(Generic[S]):
         return next((piece.sequence_number for piece in self._pieces if type(piece) is not PendingSeal), NO_NUMBER)
 
     def first_unflushed(self, storage_length: int) -> int:
-        """Return the first number once what storage has is taken out: `flushed` and `first_number` in one."""
+        """Remove stored appends and return the first number: `flushed` and `first_number` in one call."""
         if self._pieces and not self.is_carried:
             first = self._pieces[0]
             if type(first) is PendingAppend and first.start >= storage_length:
-                return first.sequence_number  # Nearly always, and there may be very many segments to ask.
+                return first.sequence_number  # The usual case; there may be very many segments.
         self.flushed(storage_length)
         return self.first_number()
 
     def waits_since_s(self) -> float:
-        """Return when the first append came that waits at the head, in the loop's time; infinity if there is none."""
+        """Return the loop time of the first pending append if it is at the head; infinity otherwise."""
         first = self._pieces[0] if self._pieces else None
         return first.since_s if type(first) is PendingAppend else _NEVER
 
     def before(self, sequence_number: int) -> Iterator[PendingStorage[S]]:
-        """Iterate over the pieces that keep the log from being cut at `sequence_number`."""
+        """Iterate over the pieces that prevent truncation of the log at `sequence_number`."""
         return (
             piece
             for piece in self._pieces
@@ -283,10 +283,10 @@ class PendingQueue(Generic[S]):
         )
 
     def restate(self, sequence_number: int, start: int, end: int, now_s: float, piece_max: int) -> None:
-        """Let durable bytes `[start, end)`, which storage lacks, be those of a later record.
+        """Assign durable bytes `[start, end)`, which storage does not have, to a later record.
 
-        Whatever the queue had of them before goes; what it did not have, because the log was cut, comes in. They
-        join bytes before them that were carried forward, up to a length of `piece_max`.
+        Removes their previous pieces; adds bytes that were missing because the log was truncated. They join carried
+        bytes before them, up to a length of `piece_max`.
         """
         kept: deque[PendingStorage[S]] = deque()
         operation_count = 0
@@ -326,7 +326,7 @@ class PendingQueue(Generic[S]):
         self.is_carried = True
 
     def restate_merge(self, sequence_number: int, source: S, start: int, end: int, now_s: float) -> bool:
-        """Let a merge be that of a later record; say whether the queue had it before."""
+        """Assign a merge to a later record; return whether the queue had it before."""
         at = 0
         for index, piece in enumerate(self._pieces):
             if isinstance(piece, PendingMerge) and piece.source is source:

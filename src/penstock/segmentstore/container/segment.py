@@ -1,8 +1,8 @@
-"""`Segment`: what a container knows of one segment, in two states.
+"""`Segment`: a container's state of one segment, in two versions.
 
-The *accepted* state includes every operation that was validated, synced or not: later operations are validated
-against it. The *durable* state includes only synced operations: readers and repliers see it. One task changes both;
-a failed log write ends the container, so accepted changes are never rolled back, they die with it.
+The *accepted* state includes every validated operation, synced or not: later operations are validated against it. The
+*durable* state includes only synced operations: readers and repliers see it. One task changes both. A failed log write
+ends the container, so accepted changes are never rolled back but lost with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SegmentFlags(IntFlag):
-    """What kind of segment it is. Fixed at creation; stored."""
+    """Kind of the segment. Fixed at creation; stored."""
 
     NONE = 0
     TABLE = 1
@@ -41,20 +41,20 @@ class Segment:
     `[max(storage_length, start_offset), length)` are in the cache.
 
     Attributes:
-        attributes: values by id; all of them, unless `has_attribute_index`. Then those not in here are in the index,
-            and `NO_VALUE` stands for "known to be absent".
+        attributes: values by id; all of them, unless `has_attribute_index`. Then the others are in the index, and
+            `NO_VALUE` means "known to be absent".
         dirty_attributes: ids whose values in `attributes` the attribute index does not have.
-        damage: why some of its bytes are nowhere; its flush stops, and reads of them fail with it.
-        has_record: the container's metadata table may have a record of it, perhaps an old one.
-        is_inactive: it has left memory; this object is what somebody still holds of it. Find the segment again.
+        damage: error if some of its bytes are lost; its flush and reads of these bytes raise it.
+        has_record: the container's metadata table may have a record of it, possibly an outdated one.
+        is_inactive: it has left memory, and this object is stale. Look the segment up again.
         waits: reads that wait for bytes beyond its end; None without any. They do not keep it in memory.
-        use_count: calls that rely on this object across waits; while there are any it stays in memory.
+        use_count: calls that rely on this object across awaits; the segment stays in memory while there are any.
         is_table: the bytes are table entries.
         is_system: it is one of the container's own segments.
-        is_offset_index: it is the index of borders of another one: a few bytes, which nobody waits for.
-        is_transient: it is for the pieces of one large event, and is never put away.
-        is_stuck: its last flush failed, or the one under way does not get on.
-        is_touched: used since the last look for idle segments.
+        is_offset_index: it is the offset index of another segment: a few bytes, whose flush is not urgent.
+        is_transient: it holds the pieces of one large event, and is never deactivated.
+        is_stuck: its last flush failed, or the running one makes no progress.
+        is_touched: used since the last search for idle segments.
     """
 
     __slots__ = (
@@ -106,7 +106,7 @@ class Segment:
         self.id: int = segment_id
         self.name: str = name
         self.flags: SegmentFlags = flags
-        # Asked for all the time, and an `&` of flags costs as much as ten attributes.
+        # Cached: read very often, and an `&` of flags costs as much as ten attribute reads.
         self.is_table: bool = bool(flags & SegmentFlags.TABLE)
         self.is_system: bool = bool(flags & SegmentFlags.SYSTEM)
         self.is_transient: bool = bool(flags & SegmentFlags.TRANSIENT)
@@ -143,7 +143,7 @@ class Segment:
         self.storage_sealed: bool = False
         self.is_storage_open: bool = False
         self.is_stuck: bool = False
-        #: Held while something of this segment is changed in long-term storage.
+        #: Held during changes of this segment in long-term storage.
         self.flush_lock: asyncio.Lock = asyncio.Lock()
         self.pending: PendingQueue[Segment]
         self.index: ReadIndex[Segment]
@@ -152,7 +152,7 @@ class Segment:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the segment in memory meanwhile."""
+        """Keep the segment in memory inside the context."""
         self.use_count += 1
         try:
             yield
@@ -162,7 +162,7 @@ class Segment:
     def attribute(self, attribute_id: bytes) -> int:
         """Return the accepted value of an attribute, or `NO_VALUE`.
 
-        Raises `AttributesNotLoadedError` when only the attribute index can say.
+        Raises `AttributesNotLoadedError` if only the attribute index has the value.
         """
         value = self.attributes.get(attribute_id)
         if value is not None:
@@ -176,7 +176,7 @@ class Segment:
         return self.durable_sealed and offset >= self.durable_length
 
     def close_indexes(self) -> None:
-        """Give the memory of what is cached of the segment's indexes back."""
+        """Release the memory of the segment's cached indexes."""
         if self.table is not None:
             self.table.end_life()
             self.table = None
@@ -185,7 +185,7 @@ class Segment:
             self.attribute_index = None
 
     def wake_readers(self) -> None:
-        """End the waits for bytes that are durable now; all of them once the segment is sealed or gone."""
+        """End the waits for bytes that are now durable; all waits if the segment is sealed or gone."""
         if self.waits is not None:
             is_over = self.durable_sealed or self.is_deleted or self.is_merged
             self.waits.wake(None if is_over else self.durable_length)

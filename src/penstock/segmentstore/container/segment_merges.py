@@ -1,7 +1,7 @@
-"""`SegmentMerges`: segments that become a part of another one, as those of transactions do when they are committed.
+"""`SegmentMerges`: merges of segments into another one, as done when transactions are committed.
 
-A merge is validated, accepted and logged in one turn of the loop, together with the seal of its source: there is
-nothing in between that a crash could leave.
+A merge is validated, accepted and logged in one turn of the loop, together with the seal of its source, so that a crash
+leaves no intermediate state.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class SegmentMerges(SegmentOperations):
     async def merge(self, target_name: str, source_name: str, updates: Sequence[AttributeUpdate] = ()) -> int:
         """Append all of `source` to `target` and delete it; return the target's length.
 
-        `updates` change the target's attributes in the same step. A source that does not exist counts as merged
-        already. Raises `SegmentSealedError` (of the target), `BadAttributeError` when a condition of `updates` does
-        not hold, `InvalidArgumentError` for a truncated source or a table; nothing has changed then.
+        `updates` change the target's attributes in the same step. A source that does not exist counts as already
+        merged. Raises `SegmentSealedError` (of the target), `BadAttributeError` if a condition of `updates` fails,
+        `InvalidArgumentError` for a truncated source or a table; nothing has changed then.
         """
         target = await self.find(target_name)
         with target.in_use():
@@ -69,9 +69,10 @@ class SegmentMerges(SegmentOperations):
     async def merge_all(self, target_name: str, source_names: Sequence[str]) -> list[tuple[int, Segment | None]]:
         """Append all of each source to the target, in order, and delete it; return the target's length after each.
 
-        With it the source, None for one that does not exist, or was merged before: it counts as merged. As many as can
-        be active at the same time are accepted in one turn, and wait for the log together: when one fails, those before
-        it are merged, and none behind it. Errors as of `merge`, and `TooManyActiveSegmentsError`.
+        Each length comes with its source, or with None if the source does not exist or was merged before: it counts as
+        merged. As many sources as can be active at the same time are accepted in one turn and wait for the log
+        together. If one fails, those before it are merged, and those after it are not. Errors as of `merge`, and
+        `TooManyActiveSegmentsError`.
         """
         target = await self.find(target_name)
         result: list[tuple[int, Segment | None]] = []
@@ -87,7 +88,7 @@ class SegmentMerges(SegmentOperations):
         found: list[Segment | None] = []
         for name in names:
             if found and self.catalog.is_full:
-                break  # Those that were found make room by their merge.
+                break  # The merge of the sources found so far makes room.
             try:
                 source = await self.find(name)
             except (NoSuchSegmentError, SegmentMergedError):
@@ -115,7 +116,7 @@ class SegmentMerges(SegmentOperations):
                 result.append((end, source))
                 merged.append(future)
         finally:
-            # Whatever an answer rests on is to be durable, a refusal as well.
+            # All results must be durable before the reply, including rejections.
             failed = [one for one in await asyncio.gather(*merged, return_exceptions=True) if one is not None]
         if failed:
             raise failed[0]
@@ -136,12 +137,12 @@ class SegmentMerges(SegmentOperations):
     def _accept_merge(
         self, target: Segment, source: Segment, values: dict[bytes, int]
     ) -> tuple[int, asyncio.Future[None]]:
-        """Accept a merge; return the target's length behind it, and what ends once it is durable."""
+        """Accept a merge; return the target's length after it, and a future that completes once it is durable."""
         if not source.is_sealed:
-            # Accepted right before the merge, nothing can come between; the merge is durable only if the seal is.
+            # Accepted directly before the merge, with nothing in between; the merge is durable only if the seal is.
             self._accept_seal(source, lambda _: None)
         offset = target.length
-        # The pieces of a large event are one event.
+        # The pieces of a large event count as one event.
         event_count = 1 if source.flags & SegmentFlags.TRANSIENT else source.event_count
         operation = Merge(
             target.id, source.id, offset, source.length, event_count, self._runtime.wall_clock_ms(), values

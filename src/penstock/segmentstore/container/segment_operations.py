@@ -1,7 +1,7 @@
-"""`SegmentOperations`: what can be asked of the segments of a running container.
+"""`SegmentOperations`: the operations on the segments of a running container.
 
-Each operation is validated against the accepted state, changes it and goes to the log in one turn of the loop; only
-what it needs may have to be brought into memory before. Refusals that rest on something not yet durable wait for that.
+Each operation is validated against the accepted state, changes it and is logged in one turn of the loop; only loading
+its state into memory may come before. Rejections based on state that is not yet durable wait until it is.
 
 Source: segment store specification, sections 1.4, 2.1 and 2.2.
 """
@@ -55,7 +55,7 @@ TRANSIENT_ATTRIBUTES_MAX = 16
 
 
 class ContainerStatus(Enum):
-    """Where a container is in its life."""
+    """Phase of a container's life."""
 
     NEW = "new"
     STARTING = "starting"
@@ -66,7 +66,7 @@ class ContainerStatus(Enum):
 
 
 class _Accepted(msgspec.Struct, eq=False):
-    """What the end of an append does. A struct, not a closure, which is eight objects: there are many."""
+    """Callback for a durable append. A struct instead of a closure, which would be eight objects: there are many."""
 
     state: ContainerState
     segment: Segment
@@ -83,7 +83,7 @@ class _Accepted(msgspec.Struct, eq=False):
 
 
 class SegmentOperations:
-    """The operations of one container; `SegmentContainer` gives it its parts and its life."""
+    """The operations of one container; `SegmentContainer` adds its parts and life cycle."""
 
     state: ContainerState
     pipeline: OperationPipeline
@@ -106,14 +106,14 @@ class SegmentOperations:
     def segment(self, name: str) -> Segment:
         """Return an active segment.
 
-        Raises `NoSuchSegmentError`, `ContainerOfflineError`, and `SegmentInactiveError` where `find` must look.
+        Raises `NoSuchSegmentError`, `ContainerOfflineError`, and `SegmentInactiveError` if `find` is needed.
         """
         if self.status is not ContainerStatus.RUNNING:
             raise ContainerOfflineError(self.id, f"it is {self.status.value}")
         return self.catalog.get(name)
 
     async def find(self, name: str) -> Segment:
-        """Return a segment, active from now on, whether it was in memory or not.
+        """Return a segment, activating it if it is not in memory.
 
         Raises `NoSuchSegmentError`, `ContainerOfflineError`, `TooManyActiveSegmentsError`.
         """
@@ -123,7 +123,7 @@ class SegmentOperations:
             except SegmentInactiveError:
                 segment = await self.catalog.find(name)
         except NoSuchSegmentError:
-            await self.pipeline.barrier()  # Until its deletion is durable a crash would bring it back.
+            await self.pipeline.barrier()  # Until its deletion is durable, a crash would restore it.
             raise
         self._check_running()
         return segment
@@ -137,7 +137,7 @@ class SegmentOperations:
             raise NoSuchSegmentError(segment.name)
 
     async def submit(self, operation: RareOperation, accept: Callable[[], object]) -> None:
-        """Let `accept` change the accepted state by an operation, log it, and wait until it is durable."""
+        """Call `accept` to change the accepted state, log the operation, and wait until it is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
         with self.pipeline.accepting():
             accept()
@@ -160,7 +160,7 @@ class SegmentOperations:
         if is_transient:
             self.transients.check(name)
         is_first = True
-        while is_first or self.catalog.is_full:  # Others may have taken the room while it was looked for the name.
+        while is_first or self.catalog.is_full:  # Another call may have taken the room during the name lookup.
             is_first = False
             if name not in self.state.metadata.by_name:
                 await self.catalog.make_room(name)
@@ -168,7 +168,7 @@ class SegmentOperations:
                 await self.pipeline.barrier()
                 raise SegmentExistsError(name)
         if is_transient:
-            self.transients.check(name)  # Others may have come meanwhile. It is accepted in this turn of the loop.
+            self.transients.check(name)  # Checked again: it is accepted in this turn of the loop.
         return await self._create(
             name,
             flags=flags,
@@ -240,7 +240,7 @@ class SegmentOperations:
         state = self.state
         pipeline = self.pipeline
         now_ms = self._runtime.wall_clock_ms()
-        # Before anything is accepted: a value that cannot be encoded must leave no bytes that the log does not have.
+        # Before anything is accepted: if encoding fails, no bytes may remain that the log does not have.
         number = pipeline.next_sequence_number()
         header = encode_append_header(
             number, segment.id, offset, now_ms, request.event_count, event_number, writer_id
@@ -250,12 +250,12 @@ class SegmentOperations:
             state.accept_append(segment, request, now_ms)
             pipeline.add(header, data, _Accepted(state, segment, number, offset, end, on_done))
         except BaseException as error:
-            pipeline.doubt(error)  # As `accepting` does, for less.
+            pipeline.doubt(error)  # Same as `accepting`, but cheaper.
             raise
         return end
 
     def _append_internal(self, segment: Segment, data: Buffer) -> asyncio.Future[None]:
-        """Accept bytes of the container's own; the future ends when they are durable."""
+        """Accept bytes for one of the container's own segments; the future completes when they are durable."""
         future: asyncio.Future[None] = self._loop.create_future()
         self.append(segment, AppendRequest(data), completer(future))
         return future
@@ -284,7 +284,7 @@ class SegmentOperations:
             number = self.pipeline.add_operation(operation, done)
 
     async def truncate(self, name: str, offset: int) -> None:
-        """Forget the bytes before `offset`. Raises `SegmentTruncatedError` outside [start, length]."""
+        """Truncate the bytes before `offset`. Raises `SegmentTruncatedError` outside [start, length]."""
         segment = await self.find(name)
         is_accepted = self.begin_truncate(segment, offset)
         await self.pipeline.barrier()
@@ -292,19 +292,19 @@ class SegmentOperations:
             raise SegmentTruncatedError(name, start_offset=segment.start_offset, offset=offset)
 
     def begin_truncate(self, segment: Segment, offset: int) -> bool:
-        """Accept a truncation, which is durable with all else that was accepted; False outside [start, length]."""
+        """Accept a truncation, durable with everything else accepted so far; False outside [start, length]."""
         if not self.can_truncate(segment, offset):
             return False
         self.begin_truncations([(segment, offset)])
         return True
 
     def can_truncate(self, segment: Segment, offset: int) -> bool:
-        """Say whether an offset is one of [start, length] of a segment. Raises `ContainerOfflineError`."""
+        """Return whether an offset is in [start, length] of a segment. Raises `ContainerOfflineError`."""
         self.pipeline.check_open()
         return segment.start_offset <= offset <= segment.length
 
     def begin_truncations(self, offsets: Sequence[tuple[Segment, int]]) -> None:
-        """Accept truncations of segments, each named once, which can be made: with one record of the log for all."""
+        """Accept valid truncations of distinct segments, with a single record of the log."""
         moved = [(segment, offset) for segment, offset in offsets if offset > segment.start_offset]
         if moved:
             self._accept_truncations(moved)
@@ -327,7 +327,7 @@ class SegmentOperations:
             number = self.pipeline.add_operation(operation, done)
 
     def _truncate_table(self, segment: Segment, offset: int) -> None:
-        """Truncate a table whose head was compacted, unless it is gone."""
+        """Truncate a table whose head was compacted, unless it was deleted."""
         self.pipeline.check_open()
         if not segment.is_deleted and offset > segment.start_offset:
             self._accept_truncations([(segment, offset)])
@@ -341,7 +341,7 @@ class SegmentOperations:
         with segment.in_use():
             await self.catalog.forget_record(segment)
             if must_be_empty and not segment.is_deleted:
-                # Last of all: nothing may be put behind it.
+                # The last check: nothing may be appended after it.
                 await self.tables.check_empty(segment)
             self._check_running()
             if segment.is_deleted or segment.is_merged:
@@ -381,7 +381,7 @@ class SegmentOperations:
         return value
 
     async def update_attribute(self, name: str, attribute_id: bytes, *, value: int, expected: int) -> bool:
-        """Compare-and-set an attribute; return whether it matched, once that answer is durable."""
+        """Compare-and-set an attribute; return whether it matched, once the result is durable."""
         segment = await self.find(name)
         await self.attributes.prepare(segment, (attribute_id,))
         self._check_running()
@@ -407,7 +407,7 @@ class SegmentOperations:
         return True
 
     async def info(self, name: str) -> SegmentInfo:
-        """Return the durable state of a segment, which need not become active for that."""
+        """Return the durable state of a segment, without activating it."""
         while True:
             try:
                 segment = self.segment(name)
@@ -435,9 +435,9 @@ class SegmentOperations:
         return self.durable_info(segment)
 
     def durable_info(self, segment: Segment) -> SegmentInfo:
-        """Return the durable state of an active segment; the caller has waited for all that was accepted.
+        """Return the durable state of an active segment; the caller has waited for everything accepted.
 
-        Raises `SegmentInactiveError`, `SegmentMergedError`, `NoSuchSegmentError` when it is none any more.
+        Raises `SegmentInactiveError`, `SegmentMergedError`, `NoSuchSegmentError` if it is no longer active.
         """
         self._live(segment)
         return SegmentInfo(

@@ -1,9 +1,9 @@
-"""`SegmentQuota`: how much of one segment may wait for long-term storage, so that it does not hold up all others.
+"""`SegmentQuota`: limits the unflushed bytes of one segment, so that a stuck segment does not block the others.
 
-A segment whose storage is stuck keeps its bytes in the cache and in the log. Up to its quota nobody notices; beyond it
-appends to that segment alone are held, for a bounded time, and then refused. Deletion, truncation and sealing
-are not: they relieve. A segment whose storage is merely slow is no business of this: the throttle lets appends in
-at the rate at which storage takes them.
+A segment whose storage is stuck keeps its bytes in the cache and in the log. Up to its quota this has no effect. Beyond
+it, appends to that segment alone are held for a bounded time and then rejected. Deletion, truncation and sealing are
+not, because they reduce the backlog. The quota does not apply to segments whose storage is merely slow: the throttle
+admits appends at the rate at which storage accepts them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from penstock.segmentstore.container.segment import Segment
 
 
 class SegmentQuota:
-    """The quota of each segment of one container: at most `bytes_max` that wait for long-term storage.
+    """The quota of each segment of one container: at most `bytes_max` not yet in long-term storage.
 
     Attributes:
-        held_count: calls of `room` that are held now.
+        held_count: number of calls of `room` currently held.
     """
 
     def __init__(self, bytes_max: int, *, hold_s_max: float) -> None:
@@ -33,8 +33,8 @@ class SegmentQuota:
         return len(self._waiters)
 
     def is_over(self, segment: Segment) -> bool:
-        """Whether more of the segment waits for a storage that is stuck than may."""
-        # The container's own segments are what relieves. What is on its way to the log counts, too.
+        """Whether a stuck segment has more unflushed bytes than allowed."""
+        # System segments are exempt, because they reduce the backlog. Bytes not yet durable count as well.
         return (
             segment.is_stuck
             and segment.pending.byte_count + segment.length - segment.durable_length > self.bytes_max
@@ -42,22 +42,22 @@ class SegmentQuota:
         )
 
     def must_wait(self, segment: Segment) -> bool:
-        """Say whether an append to the segment that comes now is held. One that will be refused anyhow is not."""
+        """Return whether an append to the segment is held now. Appends that will be rejected anyway are not."""
         return not self._is_closed and not _takes_nothing(segment) and self.is_over(segment)
 
     def notify(self) -> None:
-        """Let those go on for whose segments long-term storage has taken enough."""
+        """Release the waits of segments that are no longer over their quota."""
         for waiter, segment in self._waiters.items():
             if not waiter.done() and not self.must_wait(segment):
                 waiter.set_result(None)
 
     def close(self) -> None:
-        """End all waits, now and in future: the container stops."""
+        """End all waits, now and in future: the container is stopping."""
         self._is_closed = True
         self.notify()
 
     async def room(self, segment: Segment) -> None:
-        """Return once an append to the segment may go on, or can be refused for another reason.
+        """Return once an append to the segment may proceed, or can be rejected for another reason.
 
         Raises `SegmentBackloggedError` after `hold_s_max`.
         """

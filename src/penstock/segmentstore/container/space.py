@@ -1,8 +1,8 @@
-"""`SpaceWatch`: whether the file systems under a container have room, and what has to wait when they have not.
+"""`SpaceWatch`: whether the file systems under a container have space, and which operations wait when they do not.
 
-Users' bytes are what fills a disk, so they are what stops, while there is still room for the rest: first what users
-append, put into tables and create; then what is moved to long-term storage for them. Reads, truncations, deletions
-and the container's own records never stop here; for them the log has a reserve.
+User data fills a disk, so user writes stop first, while there is still space for the rest: first appends, table updates
+and creations; then the moves of user data to long-term storage. Reads, truncations, deletions and the container's own
+records are never stopped; for them the log has a reserve.
 
 Failure cases: docs/full-disk.md. Source: segment store specification, rules R8.31 to R8.33.
 """
@@ -20,12 +20,12 @@ from penstock.segmentstore.container_settings import SpaceSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Asks a tier how much room it has.
+#: Returns the free space of a tier.
 AskSpace = Callable[[], Awaitable[DiskSpace | None]]
 
 
 class _Place:
-    """One file system. `pending`: a look under way; it may hang, and then there is no second one."""
+    """One file system. `pending`: a running check; if it hangs, no second one is started."""
 
     def __init__(self, name: str, ask: AskSpace, free_bytes_min: int, free_percent_max: int) -> None:
         self.name = name
@@ -39,9 +39,9 @@ class _Place:
 
 
 class SpaceWatch:
-    """What a container knows of the room for its log and in long-term storage. Both are held to be there at first.
+    """The known free space for the log and in long-term storage. Both are assumed to have space initially.
 
-    `on_change` is called whenever one of them runs out of room or has it again.
+    `on_change` is called when either of them runs out of space or has space again.
     """
 
     def __init__(
@@ -63,35 +63,35 @@ class SpaceWatch:
 
     @property
     def is_log_low(self) -> bool:
-        """Whether what users write has to wait."""
+        """Whether user writes must wait."""
         return self._log.is_low
 
     @property
     def log_free_bytes(self) -> int:
-        """What was free beside the log at the last look."""
+        """Bytes free on the log's file system at the last check."""
         return self._log.free_bytes
 
     @property
     def log_low_since_s(self) -> float | None:
-        """Since when, by the loop's clock, `is_log_low`; None while it is not."""
+        """Loop time since when `is_log_low`; None while it is not."""
         return self._log.low_since_s if self._log.is_low else None
 
     @property
     def is_storage_low(self) -> bool:
-        """Whether users' bytes stay in the log."""
+        """Whether user bytes stay in the log."""
         return self._storage.is_low
 
     @property
     def storage_low_since_s(self) -> float | None:
-        """Since when, by the loop's clock, `is_storage_low`; None while it is not."""
+        """Loop time since when `is_storage_low`; None while it is not."""
         return self._storage.low_since_s if self._storage.is_low else None
 
     def must_wait(self, segment: str) -> bool:
-        """Whether users' writes to `segment` have to wait now."""
+        """Whether user writes to `segment` must wait now."""
         return self._log.is_low and not is_written_for_readers(segment)
 
     def check(self, segment: str) -> None:
-        """Raise `StorageFullError` when users' writes to `segment` have to wait. Nothing was done then."""
+        """Raise `StorageFullError` if user writes to `segment` must wait. Then nothing was done."""
         if self.must_wait(segment):
             raise StorageFullError(
                 f"{segment}: only {self._log.free_bytes} bytes are free beside the log of container "
@@ -100,15 +100,15 @@ class SpaceWatch:
             )
 
     async def look_at_log(self) -> None:
-        """Look once: a container that starts on a full disk is to know it before anybody asks."""
+        """Check once, so that a container starting on a full disk does not accept writes first."""
         await self._look(self._log)
 
     async def watch_log(self) -> None:
-        """Look at the log's file system for as long as the container runs."""
+        """Check the log's file system for as long as the container runs."""
         await self._watch(self._log)
 
     async def watch_storage(self) -> None:
-        """Look at long-term storage for as long as the container runs; apart from the log, because it may hang."""
+        """Check long-term storage for as long as the container runs; separate from the log, because it may hang."""
         await self._watch(self._storage)
 
     async def _watch(self, place: _Place) -> None:
@@ -150,7 +150,7 @@ class SpaceWatch:
     def _is_low(self, place: _Place, space: DiskSpace | None) -> bool:
         if space is None:
             return False
-        # Not at once again: room that one segment's deletion makes would let everybody in for a moment.
+        # Hysteresis: the space freed by deleting one segment must not admit all waiting writes.
         percent = self._settings.resume_percent if place.is_low else 100
         return space.is_below(place.free_bytes_min * percent // 100, place.free_percent_max * percent // 100)
 

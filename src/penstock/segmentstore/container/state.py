@@ -1,7 +1,7 @@
-"""`ContainerState`: what each operation does to a container's state, live and in recovery alike.
+"""`ContainerState`: the effects of operations on a container's state, live and in recovery.
 
-Every operation has two effects: `accept_*` when it was validated (later operations build on it) and `durable_*` when
-its record is synced (readers see it). Recovery calls both, one after the other, with what the log says.
+Every operation has two effects: `accept_*` once it is validated (later operations build on it) and `durable_*` once its
+record is synced (readers see it). Recovery calls both in succession for each record of the log.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.tables.index import TableIndex
 from penstock.segmentstore.container_settings import ContainerSettings
 
-#: Merged segments whose names are remembered, for clients that ask again because they lost the answer.
+#: Merged segments whose names are remembered, for clients that retry because they lost the reply.
 _LATELY_MERGED_MAX = 10_000
-#: Restored segments that are looked at before others get a turn.
+#: Restored segments processed before yielding to the event loop.
 _RESTORE_STEP = 4096
 
 
@@ -58,7 +58,7 @@ class ContainerState:
 
     Attributes:
         unflushed: segments with durable data or changes that long-term storage does not have yet.
-        backlog: how much that is.
+            backlog: the amount of that data.
         gone: deleted and merged segments that storage may still hold something of.
         attribute_work: segments with more attributes than may stay in memory, or with dirty ones.
         waits: reads that wait for bytes beyond the ends of segments, in memory or not.
@@ -78,17 +78,17 @@ class ContainerState:
         self.waits: TailWaits = TailWaits()
         self._attributes_in_memory_max = settings.attributes_in_memory_max
         self._flush_piece_max = settings.flush_bytes
-        #: What a checkpoint that is being written has still to encode: whatever is about to change is kept for it.
+        #: The remaining part of a checkpoint being written: segments are copied to it before they change.
         self.cut: MetadataCut | None = None
         self._loop = asyncio.get_running_loop()
         self.on_storage_work: Callable[[], None] = lambda: None
-        #: Called when a segment was truncated, which long-term storage need not hear of at once.
+        #: Called when a segment was truncated; long-term storage need not be updated at once.
         self.on_truncation: Callable[[], None] = lambda: None
-        #: Called when a segment was merged, of which the same holds.
+        #: Called when a segment was merged; long-term storage need not be updated at once.
         self.on_merge: Callable[[], None] = lambda: None
-        #: Called, as often as may be, when something waits for room.
+        #: Called, possibly very often, when an operation waits for space.
         self.on_pressure: Callable[[], None] = lambda: None
-        #: Called when long-term storage may have relieved something.
+        #: Called when long-term storage may have freed space.
         self.on_relief: Callable[[], None] = lambda: None
 
     def _equip(self, segment: Segment) -> None:
@@ -96,7 +96,7 @@ class ContainerState:
         segment.pending = PendingQueue(self.backlog)
 
     def is_name_taken(self, segment: Segment) -> bool:
-        """Whether storage may still hold an earlier segment of this one's name; it holds nothing of this one then."""
+        """Whether storage may still hold an earlier segment of this name; it then holds nothing of this segment."""
         ids = self._gone_ids.get(segment.name)
         return ids is not None and min(ids) < segment.id
 
@@ -146,7 +146,7 @@ class ContainerState:
         segment.index.append(offset, data)
 
     def accept_seal(self, segment: Segment, time_ms: int) -> None:
-        """Let nothing more be accepted."""
+        """Accept no more appends to the segment."""
         if self.cut is not None:
             self.cut.keep(segment)
         segment.is_sealed = True
@@ -154,7 +154,7 @@ class ContainerState:
         self.activity.ended(segment)
 
     def accept_truncations(self, offsets: Iterable[tuple[Segment, int]], time_ms: int) -> None:
-        """Move the accepted starts."""
+        """Advance the accepted start offsets."""
         for segment, offset in offsets:
             if self.cut is not None:
                 self.cut.keep(segment)
@@ -182,7 +182,7 @@ class ContainerState:
             self.attribute_work[segment.id] = segment
 
     def accept_spill(self, segment: Segment) -> None:
-        """From here on the attribute index has what is not dirty; at first all of it is."""
+        """Keep attributes in the attribute index from here on, except dirty ones; initially all are dirty."""
         if self.cut is not None:
             self.cut.keep(segment)
         segment.has_attribute_index = True
@@ -190,14 +190,14 @@ class ContainerState:
         self.attribute_work[segment.id] = segment
 
     def accept_deactivate(self, segments: Iterable[Segment]) -> None:
-        """Drop segments from memory. Long-term storage and their records have everything of them."""
+        """Drop segments from memory. Long-term storage and their records are complete."""
         metadata = self.metadata
         for segment in segments:
             if self.cut is not None:
                 self.cut.keep(segment)
             metadata.forget(segment.id)
             segment.is_inactive = True
-            # Looked at by whoever still holds the object: nothing can be appended to it any more.
+            # For code that still holds the object: nothing can be appended to it any more.
             segment.is_sealed = True
             segment.attributes = {}
             self.waits.deactivated(segment)
@@ -206,7 +206,7 @@ class ContainerState:
             self.attribute_work.pop(segment.id, None)
 
     def accept_activate(self, operation: Activate) -> Segment:
-        """Bring a segment back into memory. Raises `ValueError` when the record is not one."""
+        """Return a segment to memory. Raises `ValueError` if the record is invalid."""
         segment = self.metadata.activate(operation.record)
         self.waits.activated(segment)
         if segment.dirty_attributes:
@@ -221,7 +221,7 @@ class ContainerState:
         segment.target_rate = target_rate
 
     def accept_delete(self, segment: Segment) -> None:
-        """Take the name away; storage is freed later. What waits to be merged into it goes, too."""
+        """Release the name; storage is freed later. Segments with merges into it pending are deleted as well."""
         if self.cut is not None:
             self.cut.keep(segment)
         segment.is_deleted = True
@@ -236,7 +236,7 @@ class ContainerState:
         return [metadata.by_id[source] for source, (into, _) in metadata.merges.items() if into == target.id]
 
     def accept_merge(self, target: Segment, source: Segment, operation: Merge) -> None:
-        """Make the source's bytes the target's."""
+        """Make the source's bytes part of the target."""
         if self.cut is not None:
             self.cut.keep(target)
             self.cut.keep(source)
@@ -261,7 +261,7 @@ class ContainerState:
             del merged[next(iter(merged))]
 
     def was_merged(self, source: str, target: Segment) -> bool:
-        """Say whether a segment called `source` was lately merged into `target`; what the log still tells is known."""
+        """Return whether a segment called `source` was recently merged into `target`, as far as the log still shows."""
         return self._lately_merged.get(source) == target.id
 
     def accept_pinned(self, values: dict[bytes, bytes | None]) -> None:
@@ -275,7 +275,7 @@ class ContainerState:
     # Durable effects.
 
     def durable_append(self, segment: Segment, sequence_number: int, start: int, end: int) -> None:
-        """Show the bytes to readers and hand them to the storage writer."""
+        """Make the bytes visible to readers and queue them for the storage writer."""
         segment.durable_length = end
         if end > start and not segment.is_deleted:
             segment.pending.note_append(sequence_number, start, end, self._loop.time(), self._flush_piece_max)
@@ -284,7 +284,7 @@ class ContainerState:
             segment.wake_readers()
 
     def durable_seal(self, segment: Segment, sequence_number: int) -> None:
-        """Tell readers that nothing follows."""
+        """Make the seal visible to readers."""
         segment.durable_sealed = True
         segment.pending.note_seal(sequence_number)
         self.unflushed[segment.id] = segment
@@ -292,7 +292,7 @@ class ContainerState:
         self.on_storage_work()
 
     def durable_truncations(self, offsets: Iterable[tuple[Segment, int]], sequence_number: int) -> None:
-        """Refuse reads before the new starts and free what lies before them."""
+        """Reject reads before the new starts and free the memory before them."""
         now_s = self._loop.time()
         for segment, offset in offsets:
             if offset > segment.durable_start_offset:
@@ -303,7 +303,7 @@ class ContainerState:
         self.on_truncation()
 
     def durable_delete(self, segment: Segment) -> None:
-        """End all waits and free the memory; from now on storage may be freed, too."""
+        """End all waits and free the memory; from now on storage may be freed as well."""
         for source in self._sources_of(segment):
             del self.metadata.merges[source.id]
             self.durable_delete(source)
@@ -316,7 +316,7 @@ class ContainerState:
         self.on_storage_work()
 
     def durable_merge(self, target: Segment, source: Segment, sequence_number: int, start: int, end: int) -> None:
-        """Show the merged bytes to the target's readers."""
+        """Make the merged bytes visible to the target's readers."""
         target.durable_length = end
         source.durable_sealed = True
         target.pending.note_merge(sequence_number, source, start, end, self._loop.time())
@@ -328,9 +328,9 @@ class ContainerState:
         self.on_merge()
 
     def accept_forget(self, segment: Segment) -> None:
-        """Drop a segment that storage holds nothing of. Its name stays taken in storage until that is durable.
+        """Drop a segment that storage holds nothing of. Its name remains taken in storage until that is durable.
 
-        A checkpoint behind the record must not bring it back: a later segment of its name would be freed with it.
+        A checkpoint after the record must not contain it: a later segment of its name would otherwise be freed with it.
         """
         self.metadata.forget(segment.id)
         segment.index.clear()
@@ -340,7 +340,7 @@ class ContainerState:
         self.attribute_work.pop(segment.id, None)
 
     def durable_forget(self, segment_id: int) -> None:
-        """Drop the last trace of a segment that storage holds nothing of."""
+        """Drop the remaining state of a segment that storage holds nothing of."""
         segment = self.gone.pop(segment_id, None)
         if segment is not None:
             ids = self._gone_ids[segment.name]
@@ -351,7 +351,7 @@ class ContainerState:
     # Recovery.
 
     def check_append(self, segment_id: int, offset: int) -> Segment:
-        """Return the segment that an append of the log is for. Raises as `replay` when it cannot be."""
+        """Return the segment of an append record. Raises as `replay` if the append does not apply."""
         segment = self.metadata.by_id[segment_id]
         if offset != segment.length or segment.is_sealed:
             raise ValueError(
@@ -363,14 +363,14 @@ class ContainerState:
     def replay(self, sequence_number: int, operation: Operation) -> None:
         """Apply an operation from the log, accepted and durable at once.
 
-        Raises `KeyError` or `ValueError` when it cannot follow what came before it: the log is corrupt.
+        Raises `KeyError` or `ValueError` if it does not apply to the state before it: the log is corrupt.
         """
         by_id = self.metadata.by_id
         match operation:
             case Append():
                 segment = self.check_append(operation.segment_id, operation.offset)
                 if type(operation.data) is not bytes:
-                    # A view would keep all of what was read of the log.
+                    # A view would keep the whole buffer read from the log alive.
                     operation = msgspec.structs.replace(operation, data=bytes(operation.data))
                 self.accept_append(segment, operation, operation.time_ms)
                 self.durable_append(segment, sequence_number, operation.offset, segment.length)
@@ -417,7 +417,7 @@ class ContainerState:
             case Deactivate():
                 segments = [by_id[segment_id] for segment_id in operation.segment_ids]
                 for segment in segments:
-                    # Storage had all of it, whatever the log before this point says.
+                    # Storage had all of it, whatever earlier records of the log show.
                     segment.pending.clear()
                     self.unflushed.pop(segment.id, None)
                 self.accept_deactivate(segments)
@@ -430,12 +430,12 @@ class ContainerState:
             case CarriedMerge():
                 self._replay_carried_merge(sequence_number, operation)
             case Checkpoint():
-                # Equal to the replay of everything before it, but for what storage had. With that the cache can let
-                # go of what it would otherwise have to hold of a long log.
+                # Equal to the replay of everything before it, except for the stored lengths. They allow the cache to
+                # evict bytes that it would otherwise have to hold during the replay of a long log.
                 self.metadata.refresh_storage(operation.snapshot)
 
     def _replay_carried(self, sequence_number: int, operation: CarriedBytes) -> None:
-        """Bring in bytes that the segment has and whose first record may have been cut off; nothing else changes."""
+        """Restore bytes of the segment whose original record may have been truncated; nothing else changes."""
         segment = self.metadata.by_id[operation.segment_id]
         end = operation.offset + len(operation.data)
         if end > segment.length:
@@ -467,7 +467,7 @@ class ContainerState:
         self.unflushed[target.id] = target
 
     def _replay_merged(self, source: Segment) -> None:
-        """Bring in that storage has merged `source`, if it was merged and is now forgotten."""
+        """Apply that storage has merged `source`, if it was merged and is now forgotten."""
         target_id, offset = self.metadata.merges.pop(source.id, (0, 0))
         target = self.metadata.by_id.get(target_id)
         if target is not None:
@@ -481,10 +481,10 @@ class ContainerState:
                     break
 
     def restore(self, *parts: bytes) -> Iterator[None]:
-        """Begin from the log's first checkpoint, all parts of it, step by step: others may have a turn at each.
+        """Begin from all parts of the log's first checkpoint, in steps at which the caller may yield to the event loop.
 
-        Everything before that checkpoint was in long-term storage when the log was truncated to it, or never was.
-        Raises `ValueError` when it is not this container's.
+        Everything before that checkpoint was in long-term storage when the log was truncated at it, or was never
+        logged. Raises `ValueError` if it belongs to another container.
         """
         yield from self.metadata.restore(*parts)
         for segment in self.metadata.gone_segments():
@@ -504,6 +504,6 @@ class ContainerState:
                 segment.table = None
 
     def new_table(self, segment: Segment) -> None:
-        """Give an empty table segment its index; others load theirs from their log."""
+        """Give a new table segment an empty index; existing tables are loaded from their log."""
         segment.table = TableIndex(segment.name, segment.key_length)
         segment.table.finish_scan()

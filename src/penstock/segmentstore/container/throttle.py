@@ -1,17 +1,17 @@
-"""`Throttle`: lets operations from outside in at the rate at which what fills up is emptied.
+"""`Throttle`: admits external operations at the rate at which the fullest resource is emptied.
 
-What is let in is counted in bytes, and nobody is delayed by a time: as long as there is room everybody goes on at once,
-and when there is none everybody waits until something has been relieved. Then one connection after the other takes in
-what it has in line, a quantum of bytes at a time, until the room is used up. So the rate is that of whatever is
-relieved, however many appends the bytes are in, and how long one waits follows from the bytes before it.
+Admission is counted in bytes; there are no fixed delays. While there is room, operations are admitted at once; without
+room, all wait until space is freed. Then the connections in the queue take turns, each with a quantum of bytes, until
+the room is used up. The rate is therefore that of the resource being emptied, regardless of the number of appends, and
+the waiting time depends on the bytes ahead in the queue.
 
-Nothing that relieves pressure is ever held: deletions, checkpoints, the storage writer's own records (lesson L8). What
-the clients need to go on reading (group state, marks: `is_urgent`) has room of its own above what others may fill.
-See docs/back-pressure.md.
+Operations that relieve pressure are never held: deletions, checkpoints, the storage writer's own records (lesson L8).
+Writes that clients need in order to continue reading (group state, marks: `is_urgent`) have additional room of their
+own. See docs/back-pressure.md.
 
-Not here: the delay that batches small writes (the pipeline gathers records per turn of the loop instead).
+Not done here: the delay that batches small writes (the pipeline gathers records per turn of the loop instead).
 
-Source: segment store specification, section 1.5, rules R1.27 to R1.31; delays there, room here.
+Source: segment store specification, section 1.5, rules R1.27 to R1.31, which use delays instead of room.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from penstock.segmentstore.settings import CacheSettings, ThrottleSettings
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How full everything may become before operations of one kind are held.
+    """Limits of the resources above which operations of one kind are held.
 
     Attributes:
-        cache_bytes: what the cache holds, whatever may be evicted included.
+        cache_bytes: bytes in the cache, including evictable ones.
         outstanding_bytes: bytes accepted and not yet durable.
         backlog_bytes: bytes that wait for long-term storage.
-        backlog_operations: durable operations that do; 0: there is no bound.
+        backlog_operations: durable operations that wait for long-term storage; 0: unlimited.
     """
 
     cache_bytes: int
@@ -44,10 +44,10 @@ class Bounds:
     def of(
         cls, settings: ThrottleSettings, cache: CacheSettings, outstanding_bytes_max: int, *, is_urgent: bool
     ) -> Bounds:
-        """Return the bounds that the settings say.
+        """Return the bounds according to the settings.
 
-        The last `urgent_percent` of each, and the cache up to where only essential data are taken in, are for urgent
-        operations alone.
+        The last `urgent_percent` of each bound, and the cache up to the essential-only mark, are reserved for urgent
+        operations.
         """
         share = 100 if is_urgent else 100 - settings.urgent_percent
         operations_max = settings.backlog_operations_max
@@ -61,7 +61,7 @@ class Bounds:
     def room_bytes(
         self, *, cache_bytes: int, outstanding_bytes: int, backlog_bytes: int, backlog_operations: int = 0
     ) -> int:
-        """Return how many bytes may be let in while everything is so full; 0 or less: none. The least room counts."""
+        """Return how many bytes may be admitted at this usage, by the tightest bound; none if 0 or less."""
         if self.backlog_operations and backlog_operations >= self.backlog_operations:
             return 0
         return min(
@@ -72,21 +72,21 @@ class Bounds:
 
 
 def hold_bytes(settings: ThrottleSettings, cache: CacheSettings) -> int:
-    """Return what the cache may hold before appends are held: what storage lacks has filled it beyond its target."""
+    """Return the cache use above which appends are held: unstored bytes have filled the cache beyond its target."""
     return cache.bytes_max * (cache.target_percent + settings.cache_margin_percent) // 100
 
 
 class Held(Protocol):
-    """Somebody, a connection for instance, with operations that are held."""
+    """A connection, or another source of operations, with held operations."""
 
     def let_in(self, byte_count: int) -> bool:
-        """Do what is held, in order, until `byte_count` bytes are done or none is left; return whether some is."""
+        """Do held operations, in order, until `byte_count` bytes are done or none is left; return if any is left."""
 
 
 class Throttle:
-    """Holds operations back, and lets them in. One per container; any number may wait, in the order of their coming.
+    """Holds operations back and admits them. One per container; any number may wait, in order of arrival.
 
-    `room`: how many bytes may be let in now, given whether they are urgent.
+    `room`: returns how many bytes may be admitted now, given whether they are urgent.
     """
 
     def __init__(self, settings: ThrottleSettings, room: Callable[[bool], int]) -> None:
@@ -94,18 +94,18 @@ class Throttle:
         self._room = room
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
-        #: In line, first come first; the urgent ones apart. Invariant: whoever is in line has something held.
+        #: The queues, in order of arrival; urgent ones separate. Invariant: every entry has held operations.
         self._ordinary: dict[Held, None] = {}
         self._urgent: dict[Held, None] = {}
         self._round_is_scheduled = False
 
     @property
     def waiting_count(self) -> int:
-        """How many are in line: connections with held appends, and single calls."""
+        """Number of entries in the queues: connections with held appends, and single calls."""
         return len(self._ordinary) + len(self._urgent)
 
     def must_wait(self, *, is_urgent: bool = False) -> bool:
-        """Say whether an operation that comes now has to get in line."""
+        """Return whether a new operation must be queued."""
         if self._is_closed:
             return False
         if is_urgent:
@@ -113,33 +113,33 @@ class Throttle:
         return bool(self._ordinary) or self._room(False) <= 0
 
     def hold(self, held: Held, *, is_urgent: bool = False) -> None:
-        """Put somebody in line, who keeps the place if there already."""
+        """Add an entry to the queue; an entry already in it keeps its position."""
         (self._urgent if is_urgent else self._ordinary).setdefault(held, None)
         if self._is_closed:
             self.notify()
 
     def withdraw(self, held: Held) -> None:
-        """Take somebody out of the line, whose operations are given up. Others may have waited behind."""
+        """Remove an entry whose operations are given up; entries after it may now be admitted."""
         self._urgent.pop(held, None)
         self._ordinary.pop(held, None)
         self.notify()
 
     def notify(self) -> None:
-        """Let those in line in as far as there is room: something was relieved."""
+        """Admit queued operations as far as there is room: space was freed."""
         if (self._ordinary or self._urgent) and not self._round_is_scheduled:
             self._round_is_scheduled = True
             self._loop.call_soon(self._round)
 
     def close(self) -> None:
-        """Let everybody in, now and in future: the container stops, and refuses them (R1.31)."""
+        """Admit everything, now and in future: the container is stopping, and rejects the operations (R1.31)."""
         self._is_closed = True
         self.notify()
 
     def _round(self) -> None:
-        """Let each in line have a quantum, in turn, and let the loop turn before the next round."""
+        """Give each entry a quantum, in turn, and let the loop turn before the next round."""
         self._round_is_scheduled = False
         left = self._settings.round_bytes_max
-        # Of calls that were let in: what they bring is counted when they go on, in the next turn.
+        # Bytes of admitted calls, which are only counted when the calls continue in the next turn.
         uncounted = 0
         for line, is_urgent in self._lines():
             for held in list(line):
@@ -147,7 +147,7 @@ class Throttle:
                 if room <= 0:
                     break
                 if held not in line:
-                    continue  # Another one's end took it along.
+                    continue  # It was removed together with another entry.
                 quantum = min(room, self._settings.quantum_bytes)
                 if isinstance(held, _Call):
                     uncounted += self._settings.quantum_bytes
@@ -162,7 +162,7 @@ class Throttle:
         return (self._urgent, True), (self._ordinary, False)
 
     async def wait(self, *, is_urgent: bool = False) -> None:
-        """Return when a call may go on: at once if it need not get in line."""
+        """Return when a call may continue: at once if it need not be queued."""
         if self.must_wait(is_urgent=is_urgent):
             call = _Call(self._loop)
             self.hold(call, is_urgent=is_urgent)
@@ -173,13 +173,13 @@ class Throttle:
 
 
 class _Call:
-    """One call in line."""
+    """One call in the queue."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[None] = loop.create_future()
 
     def let_in(self, byte_count: int) -> bool:
-        """See `Held.let_in`. What the call brings is counted when it goes on, a quantum is taken for it until then."""
+        """See `Held.let_in`. The call's bytes are counted when it continues; until then it counts as a quantum."""
         if not self.future.done():
             self.future.set_result(None)
         return False

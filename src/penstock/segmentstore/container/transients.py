@@ -1,8 +1,8 @@
-"""`TransientSegments`: how many large events may be under construction in one container, and for how long.
+"""`TransientSegments`: limits the number and age of large events under construction in one container.
 
-A transient segment holds the pieces of one large event until it is merged into its parent. It stays in memory, so it
-takes one of the container's slots for active segments. Clients make as many as they like: without limits one of them
-takes all slots, and no other segment can be made or found. See docs/segments.md.
+A transient segment holds the pieces of one large event until it is merged into its parent. It stays in memory and takes
+one of the container's slots for active segments. Clients may create any number of them: without limits one client could
+take all slots, and no other segment could be created or found. See docs/segments.md.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from penstock.segmentstore.container_settings import TransientSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: After one of these the incarnation must not go on.
+#: Errors after which the incarnation must not continue.
 _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
-#: A sweep that comes this many intervals after the last one counts as so much time, not as more: nothing was seen.
+#: A sweep counts at most this many intervals since the last one, because nothing was observed in between.
 _INTERVALS_COUNTED_MAX = 2.0
 
 
 class TransientSegments:
-    """The limits of one container's transient segments; deletes those that take no more bytes.
+    """The limits of one container's transient segments; deletes idle ones.
 
     Args:
-        count_max: how many the container may have.
+        count_max: maximum number in the container.
         delete: deletes a segment by name.
-        takes_bytes: whether appends are accepted now. Time in which they are not makes no segment idle.
+        takes_bytes: whether appends are accepted now. Time in which they are not does not count as idle.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class TransientSegments:
         self._count_max = count_max
         self._delete = delete
         self._takes_bytes = takes_bytes
-        #: By id, as of the last sweep: the length, and for how many seconds it has been the same.
+        #: By id, as of the last sweep: the length, and the number of seconds for which it has not changed.
         self._idle: dict[int, tuple[int, float]] = {}
         self._swept_s = asyncio.get_running_loop().time()
-        #: How many were deleted because they took no bytes.
+        #: Number of segments deleted because they were idle.
         self.expired_count: int = 0
 
     def check(self, name: str) -> None:
-        """Raise `TooManyTransientSegmentsError` when there may be no transient segment `name` beside the others."""
+        """Raise `TooManyTransientSegmentsError` if a transient segment `name` would exceed a limit."""
         parent = parent_segment_name(name)
         if len(self._metadata.transients.get(parent, ())) >= self._settings.parent_max:
             raise TooManyTransientSegmentsError(
@@ -81,7 +81,7 @@ class TransientSegments:
             )
 
     async def drop_all(self) -> None:
-        """Delete what connections of an earlier life left behind: their large events can never be finished."""
+        """Delete the segments of connections of an earlier incarnation: their large events can never be completed."""
         names = [segment.name for siblings in self._metadata.transients.values() for segment in siblings.values()]
         await asyncio.gather(*map(self._delete, names))
 
@@ -92,7 +92,7 @@ class TransientSegments:
             await self.sweep()
 
     async def sweep(self) -> int:
-        """Delete those that have taken no bytes for `idle_s`; return how many."""
+        """Delete segments that have received no bytes for `idle_s`; return the number deleted."""
         now_s = asyncio.get_running_loop().time()
         elapsed_s = min(now_s - self._swept_s, _INTERVALS_COUNTED_MAX * self._settings.sweep_interval_s)
         self._swept_s = now_s
@@ -126,11 +126,11 @@ class TransientSegments:
         try:
             await self._delete(segment.name)
         except (NoSuchSegmentError, SegmentMergedError):
-            return False  # Its connection ended, or the event is complete.
+            return False  # Its connection was closed, or the event is complete.
         except _FATAL:
             raise
         except (PenstockError, OSError) as error:
-            # It is still there, and still idle: the next sweep tries again.
+            # It still exists and is still idle: the next sweep retries.
             logger.warning("container %d: %s is not deleted: %s", self._metadata.container_id, segment.name, error)
             return False
         return True
