@@ -226,7 +226,7 @@ class Announcements:
                         layout.PENDING_WORK, fence, AnnouncementFence(count, (*line, request)), version=expected
                     )
                 except MetadataConflictError:
-                    continue  # Another request was faster. No wait, since a busy line would win again.
+                    continue  # Another request was faster. No wait, or busier writers would keep winning.
                 except OutcomeUnknownError:
                     await asyncio.sleep(delay_s(self._settings, attempt))
                     continue

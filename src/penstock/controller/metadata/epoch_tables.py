@@ -230,7 +230,7 @@ class EpochTables(TransactionTables):
         """Write successive epochs, the first epoch without it for each ended segment (`ended`), and sealed sizes.
 
         Atomic; writes `fence` alone if the epochs exist already. The current epoch does not change.
-        Return the new version of `fence`: only the owner of the work knows its expected version.
+        Return the new version of `fence`: only the owner of the work has its expected version.
         """
         key, record, version = fence
         present = await self.epoch(added[0][0].epoch)

@@ -1,4 +1,4 @@
-"""`CommitOrder`: reserves positions in the commit order of streams, many with one write; and knows who waits in it.
+"""`CommitOrder`: reserves positions in the commit order of streams, many per write, and tracks the waiting ones.
 
 This controller's knowledge of an order is complete while it alone takes positions: each write is conditional on the
 version of the stream's counter that it wrote last. Once another controller has taken a position, the order is read

@@ -27,8 +27,8 @@ from penstock.model.policies import StreamConfig
 async def update_stream(context: WorkflowContext, tables: StreamTables, configuration: StreamConfig) -> None:
     """Replace the whole configuration. The caller holds the stream's lock and has finished pending work.
 
-    If the number of segments differs from that of a fixed policy, or is below any policy's minimum, the segments are
-    replaced by that number of equal ranges. Raises `StreamSealedError`.
+    If the number of segments differs from that of a fixed policy, or is below the minimum of another policy, the
+    segments are replaced by that number of equal ranges. Raises `StreamSealedError`.
     """
     state = (await tables.state()).record.state
     if state in (StreamState.SEALING, StreamState.SEALED):
