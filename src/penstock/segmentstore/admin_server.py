@@ -1,8 +1,8 @@
-"""`AdminServer`: the administrator's door to a segment store, off unless it is given a port of its own.
+"""`AdminServer`: the administration endpoint of a segment store, off unless it is given a separate port.
 
-It answers Hello, KeepAlive, FlushToStorage, ListStorageChunks and GetContainerImage, and nothing else; the port of
-clients does not answer the last three. Requests of one connection are answered one after the other. Containers' own
-segments are found by the number in their names, which clients' requests never are.
+It answers only Hello, KeepAlive, FlushToStorage, ListStorageChunks and GetContainerImage; the client port does not
+answer the last three. Requests of one connection are answered sequentially. Containers' own segments are found by the
+number in their names, which client requests never use.
 
 Source: segment store specification, section 11 and rule R1.3; wire protocol specification, section 2.7.
 """
@@ -35,20 +35,20 @@ from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Images are told in parts of this length.
+#: Images are sent in parts of this length.
 _IMAGE_PART_BYTES = 1024 * 1024
 _FRAME_HEADER = struct.Struct(">ii")
 
-#: Returns if a request's token allows administration, else raises `PenstockError`.
+#: Returns if a request's token permits administration, else raises `PenstockError`.
 Authorise = Callable[[str], None]
 
 
 def allow_all(token: str) -> None:
-    """Allow everybody who can reach the port."""
+    """Allow every client that can reach the port."""
 
 
 class AdminServer:
-    """Listens for administrators. `authorise` is asked about the token of each request."""
+    """Listens for administrators. `authorise` is called with the token of each request."""
 
     def __init__(
         self, store: SegmentStore, *, settings: AdminSettings | None = None, authorise: Authorise = allow_all
@@ -62,7 +62,7 @@ class AdminServer:
         self.port: int = 0
 
     async def start(self) -> None:
-        """Listen, if that is enabled; `port` says where. Raises `InvalidArgumentError` if that is not possible."""
+        """Listen, if enabled; `port` is then the actual port. Raises `InvalidArgumentError` if that is not possible."""
         settings = self._settings
         if not settings.is_enabled:
             return
@@ -80,7 +80,7 @@ class AdminServer:
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Close the port and every connection; what is under way in a container goes on there."""
+        """Close the port and every connection; operations in progress in a container continue."""
         if self._server is not None:
             self._server.close()
         for task in list(self._connections):
@@ -130,7 +130,7 @@ class AdminServer:
             await writer.drain()
 
     async def _send_image(self, command: wire.GetContainerImage, writer: asyncio.StreamWriter) -> None:
-        # One in memory at a time, until it is taken: others wait.
+        # One image in memory at a time, until it is sent: other requests wait.
         async with self._image_lock:
             try:
                 self._authorise(command.token)
@@ -139,7 +139,7 @@ class AdminServer:
                 await self._send(error_reply(error, command.request_id, "", type(command).__name__), writer)
                 return
             except PenstockError as error:
-                # Whoever asks is a person's command: the reason helps it more than a closed connection.
+                # The client is an administrator's command: an error message is more useful than a closed connection.
                 await self._send(wire.ErrorMessage(command.request_id, "", str(error), UNSPECIFIED), writer)
                 return
             data = memoryview(b"".join(image.encode()))
@@ -153,7 +153,7 @@ class AdminServer:
                 )
 
     async def _receive(self, reader: asyncio.StreamReader) -> WireCommand:
-        # An administrator may think as long as they like, but not in the middle of a request: connections are few.
+        # Idle time is unlimited between requests, but not within one: connections are few.
         header = await reader.readexactly(1)
         async with asyncio.timeout(self._settings.frame_timeout_s):
             header += await reader.readexactly(_FRAME_HEADER.size - len(header))
@@ -198,7 +198,7 @@ class AdminServer:
             try:
                 layout = await container.storage.layout(found)
             except NoSuchSegmentError:
-                return []  # Long-term storage has nothing of it yet.
+                return []  # Long-term storage has no part of it yet.
             chunks = []
             for chunk in layout:
                 length = await self._store.chunk_length(chunk.name)

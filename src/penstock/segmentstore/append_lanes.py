@@ -1,7 +1,7 @@
-"""What is held of one connection's appends: a lane for each writer, and the lanes that one container's throttle holds.
+"""Held appends of one connection: a lane for each writer, and the lanes held by each container's throttle.
 
-Appends of one writer keep their order, and nothing else does: a writer whose segment is being brought into memory, or
-whose container has no room, holds up no other one.
+Only appends of one writer keep their order. A writer whose segment is being loaded into memory, or whose container has
+no room, does not block other writers.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from penstock.segmentstore.container.container import SegmentContainer
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: What an append counts beside its data, for as long as it is held or not durable: requests, callbacks, parts of
-#: frames. Set-ups that are held count the same. Ten bytes appended cost a kilobyte of memory.
+#: Bytes counted for an append in addition to its data, while it is held or not durable: requests, callbacks, parts of
+#: frames. Held set-ups count the same. Ten bytes appended cost a kilobyte of memory.
 OPERATION_OVERHEAD_BYTES = 1024
 
-#: Something that was held, to be done now, or refused with the error if what it waited for failed; and whether the
-#: throttle has let it in.
+#: Performs a held operation, or refuses it with the error if what it waited for failed; the flag says whether the
+#: throttle has admitted it.
 Again = Callable[[PenstockError | None, bool], None]
 
 
 class HeldOperation:
-    """An append or a set-up that waits; `byte_count` is what it counts."""
+    """A waiting append or set-up; `byte_count` is the number of bytes it counts as."""
 
     __slots__ = ("again", "byte_count", "is_append")
 
@@ -37,10 +37,10 @@ class HeldOperation:
 
 
 class Lane:
-    """What is held of one writer, in order. Invariant: it is waiting for something as long as it holds anything.
+    """Held operations of one writer, in order. Invariant: it is waiting for something while it holds anything.
 
     Attributes:
-        is_waiting: for the first operation something is being brought into memory, or it is held by a throttle.
+        is_waiting: something is being loaded for the first operation, or a throttle holds it.
         hold: that throttle's part of this connection.
     """
 
@@ -54,16 +54,16 @@ class Lane:
 
 
 class LaneOwner(Protocol):
-    """Whose lanes they are: the append side of a connection."""
+    """The owner of lanes: the append side of a connection."""
 
     def count(self, byte_count: int) -> None:
         """Count bytes that are held from now on (positive), or no longer (negative)."""
 
     def settle(self) -> None:
-        """Tell the connection what was counted."""
+        """Report the counted bytes to the connection."""
 
     def fail_writer(self, writer_id: bytes) -> None:
-        """Take nothing more from a writer until it is set up again."""
+        """Accept nothing more from a writer until it is set up again."""
 
     def abort(self, reason: str) -> None:
         """Close the connection at once."""
@@ -73,7 +73,7 @@ class LaneOwner(Protocol):
 
 
 class Hold:
-    """The lanes of one connection that wait for room in one container: what stands in its throttle's line."""
+    """The lanes of one connection that wait for room in one container: one entry in the throttle's queue."""
 
     __slots__ = ("_lanes", "_owner", "container", "is_urgent")
 
@@ -84,13 +84,13 @@ class Hold:
         self.is_urgent: bool = is_urgent
 
     def add(self, lane: Lane) -> None:
-        """Hold a lane, behind the others of this connection."""
+        """Hold a lane, after the others of this connection."""
         lane.hold = self
         self._lanes[lane] = None
         self.container.throttle.hold(self, is_urgent=self.is_urgent)
 
     def remove(self, lane: Lane) -> None:
-        """Hold a lane no longer: its operations are given up."""
+        """Stop holding a lane: its operations are dropped."""
         lane.hold = None
         self._lanes.pop(lane, None)
         if not self._lanes:
@@ -98,18 +98,18 @@ class Hold:
 
     @property
     def lanes(self) -> list[Lane]:
-        """Those that are held."""
+        """The held lanes."""
         return list(self._lanes)
 
     def let_in(self, byte_count: int) -> bool:
-        """See `Held.let_in`: one lane after the other, each as far as the bytes go."""
+        """See `Held.let_in`: process one lane after the other, each as far as the bytes last."""
         while self._lanes and byte_count > 0:
             lane = next(iter(self._lanes))
             del self._lanes[lane]
             lane.hold = None
             byte_count -= self._owner.go_on(lane, None, byte_count)
             if lane.operations and not lane.is_waiting:
-                # The bytes were used up in the midst of it. Its turn comes again behind the others.
+                # The bytes were used up part way. The lane is queued again after the others.
                 lane.is_waiting = True
                 lane.hold = self
                 self._lanes[lane] = None
@@ -117,7 +117,7 @@ class Hold:
 
 
 class Lanes:
-    """What is held of one connection, by writer; and by the container without room for it."""
+    """Held operations of one connection, by writer, and by the container without room for them."""
 
     def __init__(self, owner: LaneOwner) -> None:
         self._owner = owner
@@ -126,24 +126,24 @@ class Lanes:
         self._is_closed = False
 
     def __contains__(self, writer_id: bytes) -> bool:
-        """Whether something of the writer is held."""
+        """Whether anything of the writer is held."""
         return writer_id in self._lanes
 
     def __len__(self) -> int:
-        """Return how many writers something is held of."""
+        """Return the number of writers with held operations."""
         return len(self._lanes)
 
     def __iter__(self) -> Iterator[Lane]:
-        """Go over the lanes as they are now; they may be dropped meanwhile."""
+        """Iterate over a snapshot of the lanes; they may be dropped meanwhile."""
         return iter(list(self._lanes.values()))
 
     def put(self, writer_id: bytes, operation: HeldOperation) -> None:
-        """Put an operation behind what is held of the writer. Something is."""
+        """Queue an operation after the held ones of the writer, of which there is at least one."""
         self._lanes[writer_id].operations.append(operation)
         self._owner.count(operation.byte_count)
 
     def _hold(self, writer_id: bytes, operation: HeldOperation) -> Lane:
-        """Put an operation that cannot be done yet at the head of its writer's lane."""
+        """Put an operation that cannot be performed yet at the head of its writer's lane."""
         lane = self._lanes.get(writer_id)
         if lane is None:
             lane = self._lanes[writer_id] = Lane(writer_id)
@@ -153,7 +153,7 @@ class Lanes:
         return lane
 
     def hold_for(self, writer_id: bytes, work: Callable[[], Awaitable[object]], operation: HeldOperation) -> None:
-        """Hold a writer's operations until `work` is done, then go on with this one."""
+        """Hold a writer's operations until `work` is done, then continue with this one."""
         self._owner.spawn(self._held(self._hold(writer_id, operation), work))
 
     async def _held(self, lane: Lane, work: Callable[[], Awaitable[object]]) -> None:
@@ -171,15 +171,15 @@ class Lanes:
         lane = self._hold(writer_id, operation)
         hold = self._holds.get((container, is_urgent))
         if hold is None:
-            # Containers come and go: those that hold nothing are forgotten.
+            # Containers come and go: drop those that hold nothing.
             self._holds = {key: other for key, other in self._holds.items() if other.lanes}
             hold = self._holds[container, is_urgent] = Hold(self, container, is_urgent=is_urgent)
         hold.add(lane)
 
     def go_on(self, lane: Lane, failure: PenstockError | None, byte_count: int | None) -> int:
-        """Do what a lane holds until it waits for something else; return the bytes of it.
+        """Perform a lane's operations until it must wait again; return their bytes.
 
-        `byte_count`: how much a throttle has let in; None: what it waited for is done, or failed with `failure`.
+        `byte_count`: how much a throttle has admitted; None: the work it waited for is done, or failed with `failure`.
         """
         owner = self._owner
         lane.is_waiting = False
@@ -197,7 +197,7 @@ class Lanes:
             owner.abort(str(error))
             return done
         except Exception as error:
-            # A throttle that lets others in, too, must not end by it, and nothing may be stored behind the gap.
+            # This must not end a throttle that serves other connections, and nothing may be stored after the gap.
             logger.exception("an operation of writer %s that was held has failed", lane.writer_id.hex())
             owner.fail_writer(lane.writer_id)
             self.drop(lane)
@@ -210,21 +210,21 @@ class Lanes:
         return done
 
     def drop(self, lane: Lane, *, keeps_set_ups: bool = False) -> None:
-        """Drop what a writer has held; `keeps_set_ups`: but for those, which are still to be answered."""
+        """Drop a writer's held operations; `keeps_set_ups`: except set-ups, which must still be answered."""
         kept = [operation for operation in lane.operations if keeps_set_ups and not operation.is_append]
         before = sum(operation.byte_count for operation in lane.operations)
         self._owner.count(sum(operation.byte_count for operation in kept) - before)
         lane.operations.clear()
         lane.operations.extend(kept)
         if kept or (keeps_set_ups and lane.hold is None):
-            return  # It is still waited for something.
+            return  # It is still waiting.
         lane.is_waiting = False
         if lane.hold is not None:
             lane.hold.remove(lane)
         self._lanes.pop(lane.writer_id, None)
 
     def close(self) -> None:
-        """Forget what is held: the connection is lost."""
+        """Drop all held operations: the connection is lost."""
         self._is_closed = True
         for hold in self._holds.values():
             for lane in hold.lanes:

@@ -1,9 +1,9 @@
 """Appends of one connection: writer state, event numbers, acknowledgements.
 
-The server never looks inside an append. What one receive buffer holds of a writer's unconditional appends becomes one
-append: one copy, one validation, one log record, one acknowledgement, however many blocks and events are in it.
-Conditional appends, set-ups and whatever else could tell the difference come behind what was gathered before them.
-Acknowledgements of one turn of the loop leave in one write, and several of one writer as one.
+The server never inspects an append. All unconditional appends of a writer in one receive buffer become one append: one
+copy, one validation, one log record, one acknowledgement, however many blocks and events it has. Conditional appends,
+set-ups and other operations that depend on the order are performed after the gathered appends before them.
+Acknowledgements of one turn of the loop are sent in one write, and several of one writer as one.
 
 Source: wire protocol specification, section 3; segment store specification, section 5.4.
 """
@@ -65,7 +65,7 @@ class Replies(Protocol):
     """The sending side of a connection."""
 
     def send(self, frame: bytes) -> None:
-        """Queue a reply; it leaves at the end of the loop's turn at the latest."""
+        """Queue a reply; it is sent at the end of the loop's turn at the latest."""
 
     def abort(self, reason: str) -> None:
         """Close the connection at once; the peer reconnects and sets up again."""
@@ -74,7 +74,7 @@ class Replies(Protocol):
         """Call `AppendProcessor.send_acknowledgements` at the end of the loop's turn at the latest."""
 
     def note_outstanding(self, byte_count: int) -> None:
-        """Count append bytes taken in (positive) or finished (negative), with what goes with them."""
+        """Count append bytes accepted (positive) or finished (negative), including overhead."""
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         """Run a task that ends with the connection."""
@@ -84,7 +84,7 @@ class AppendProcessor:
     """Handles the append commands of one connection, in the order of each writer.
 
     A command whose segment, or whose writer's last number, is not in memory waits until it is; one whose container has
-    no room waits until it has. What comes behind it from the same writer waits with it, nothing else does.
+    no room waits until it has. Later commands of the same writer wait with it, and no others do.
     """
 
     def __init__(self, store: SegmentStore, replies: Replies, slots: WriterSlots) -> None:
@@ -94,27 +94,27 @@ class AppendProcessor:
         self._slots = slots
         self._writers: dict[bytes, WriterState] = {}
         self._to_acknowledge: dict[WriterState, None] = {}
-        #: Bytes taken in, less those finished, that the connection has not been told of.
+        #: Bytes accepted, less those finished, not yet reported to the connection.
         self._uncounted_bytes = 0
         self._is_flush_due = False
         self._block: AppendBlock | None = None
         self._block_count = 0
-        #: What was gathered since `take_in`, by writer.
+        #: Appends gathered since the last `take_in`, by writer.
         self._runs: dict[bytes, AppendRun] = {}
         self._is_closed = False
-        #: Whoever appends is sent away; whoever is set up again waits until he may come.
+        #: While refusing, appends get WrongHost and SetupAppends are queued.
         self._is_refusing = False
         self._waiting_set_ups: list[SetupAppend] = []
         self.lanes: Lanes = Lanes(self)
 
-    # The LaneOwner seam.
+    # The LaneOwner interface.
 
     def count(self, byte_count: int) -> None:
         """See `LaneOwner.count`."""
         self._uncounted_bytes += byte_count
 
     def settle(self) -> None:
-        """See `LaneOwner.settle`. Once for all that a call took in or finished: there are many appends."""
+        """See `LaneOwner.settle`. Once for everything that a call accepted or finished: there are many appends."""
         byte_count, self._uncounted_bytes = self._uncounted_bytes, 0
         if byte_count:
             self._replies.note_outstanding(byte_count)
@@ -135,7 +135,7 @@ class AppendProcessor:
     # Set-ups.
 
     def set_up(self, command: SetupAppend) -> None:
-        """Answer with the writer's last durable event number, which is also an acknowledgement of it."""
+        """Reply with the writer's last durable event number, which also acknowledges it."""
         self._forbid_open_block("SetupAppend")
         self.take_in()
         self._set_up_in_order(command)
@@ -151,12 +151,12 @@ class AppendProcessor:
         return HeldOperation(partial(self._set_up, command), OPERATION_OVERHEAD_BYTES, is_append=False)
 
     def give_up_held(self) -> int:
-        """Send away the writers whose appends are held or not durable yet; return how many there were.
+        """Send WrongHost to the writers whose appends are held or not durable yet; return how many there were.
 
-        What is held is dropped: nothing of it was accepted. What is not durable may become so. The writers are told to
-        set up again, which says what they have to send again; until then nothing more is taken from them. Nor from
-        those whose appends come until `take_again`: they are sent away, too, and their set-ups are answered then.
-        Group state and marks are no part of it.
+        Held appends are dropped: none of them was accepted. Those not durable yet may become durable. The writers must
+        set up again, and the reply tells them what to resend; until then nothing more is accepted from them. Until
+        `take_again`, writers that append also get WrongHost, and their set-ups are queued. Writers of group state and
+        marks are not affected.
         """
         self._is_refusing = True
         away = [state for state in self._writers.values() if state.in_flight]
@@ -168,7 +168,7 @@ class AppendProcessor:
         return sum(self._send_away(state) for state in away)
 
     def take_again(self) -> None:
-        """Send nobody away any more, and set up those who wait for that."""
+        """Stop refusing, and process the queued set-ups."""
         self._is_refusing = False
         waiting, self._waiting_set_ups = self._waiting_set_ups, []
         self._slots.give_back(len(waiting))
@@ -177,7 +177,7 @@ class AppendProcessor:
         self.settle()
 
     def _send_away(self, state: WriterState) -> bool:
-        """Take nothing more from a writer until it is set up again; return whether it had to be told."""
+        """Refuse a writer until it is set up again; return whether a WrongHost was sent."""
         if state.is_failed or state.is_urgent:
             return False
         self.send_acknowledgements()
@@ -190,7 +190,7 @@ class AppendProcessor:
         operation = self._set_up_operation(command)
         is_urgent = is_written_for_readers(command.segment)
         if self._is_refusing and not is_urgent:
-            # Whatever its container says: its appends would be sent away, and it would be here again at once.
+            # Whatever its container's state: its appends would be refused, and it would set up again at once.
             if self._take_slot(command):
                 self._waiting_set_ups.append(command)
             return
@@ -199,13 +199,13 @@ class AppendProcessor:
             if failure is not None:
                 raise failure
             if not is_admitted and container.must_wait(is_urgent=is_urgent):
-                # It would only send what cannot be taken.
+                # Its appends could not be accepted.
                 lanes.hold_for_room(writer_id, container, is_urgent, operation)
                 return
             segment = container.segment(command.segment)
         except NoSuchSegmentError:
             if failure is None:
-                # Its deletion may not be durable yet: looked for once more, which waits for that.
+                # Its deletion may not be durable yet: the second lookup waits for that.
                 lanes.hold_for(writer_id, partial(container.find, command.segment), operation)
             elif container.ownership.is_confirmed:
                 replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
@@ -225,7 +225,7 @@ class AppendProcessor:
             replies.abort(f"writer of {command.segment} could not be set up: {error}")
             return
         if segment.is_table or segment.is_system:
-            # Its bytes are entries; others would ruin it.
+            # Its bytes are entries; appends would corrupt it.
             replies.send(encode(OperationUnsupported(command.request_id, "SetupAppend")))
             return
         try:
@@ -234,7 +234,7 @@ class AppendProcessor:
         except AttributesNotLoadedError as error:
             lanes.hold_for(writer_id, partial(container.attributes.bring_in, segment, error.attribute_ids), operation)
             return
-        # What is accepted now is durable when the callback runs; a later append is rejected until then, because its
+        # Operations accepted now are durable when the callback runs; a later append is rejected until then, because its
         # writer is not set up yet.
         if self._writers.pop(command.writer_id, None) is None and not self._take_slot(command):
             return
@@ -246,17 +246,17 @@ class AppendProcessor:
                 return
             if self._is_closed:
                 return
-            # The acknowledgements of an earlier set-up must not come behind the answer, which stands for them.
+            # The acknowledgements of an earlier set-up must not follow the reply, which replaces them.
             self.send_acknowledgements()
             if command.writer_id in self._writers:
-                self._slots.give_back()  # It was set up twice at the same time.
+                self._slots.give_back()  # It was set up twice concurrently.
             self._writers[command.writer_id] = state
             replies.send(encode(AppendSetup(command.request_id, command.segment, command.writer_id, stored)))
 
         container.pipeline.when_durable(durable)
 
     def _take_slot(self, command: SetupAppend) -> bool:
-        """Count one more writer; when there is no room for it, say so to the peer and return False."""
+        """Count one more writer; if there is no room, report that to the peer and return False."""
         slots = self._slots
         if slots.take() or (slots.forget_ended(self._writers, self._to_acknowledge) and slots.take()):
             return True
@@ -268,7 +268,7 @@ class AppendProcessor:
         return False
 
     def scan(self, buffer: memoryview, position: int, end: int) -> int:
-        """Gather what stands whole in a receive buffer; return where that ends. See `scan_appends`.
+        """Gather the complete appends in a receive buffer; return where they end. See `scan_appends`.
 
         The buffer must not change before `take_in`.
         """
@@ -278,12 +278,12 @@ class AppendProcessor:
 
     @property
     def open_block_bytes(self) -> int:
-        """Memory of an AppendBlock whose end has not come."""
+        """Memory of an AppendBlock whose end has not arrived."""
         return 0 if self._block is None else len(self._block.data)
 
     @property
     def open_block_number(self) -> int:
-        """Which of the connection's AppendBlocks waits for its end, counted from 1; 0: none."""
+        """The number of the AppendBlock that waits for its end, counted per connection from 1; 0: none."""
         return 0 if self._block is None else self._block_count
 
     def _may_begin(self, writer_id: bytes, event_number: int) -> bool:
@@ -291,7 +291,7 @@ class AppendProcessor:
         return state is not None and event_number > state.last_seen
 
     def begin_block(self, command: AppendBlock, data: Buffer) -> None:
-        """Keep the first part of a Java client's append. `data` has memory of its own."""
+        """Keep the first part of a Java client's append. `data` has its own memory."""
         self._forbid_open_block("AppendBlock")
         self._block = AppendBlock(command.writer_id, data)
         self._block_count += 1
@@ -299,7 +299,7 @@ class AppendProcessor:
     def end_block(self, command: AppendBlockEnd, *, owned_bytes: int = 0) -> None:
         """Gather an append. The command's data must not change before `take_in`.
 
-        `owned_bytes`: how much memory they have to themselves; 0: they are part of a receive buffer.
+        `owned_bytes`: bytes of memory owned by the data; 0: they are part of a receive buffer.
         """
         block, self._block = self._block, None
         if block is None:
@@ -313,7 +313,8 @@ class AppendProcessor:
         run = self._runs.get(command.writer_id)
         may_wait = self._may_begin(command.writer_id, number) if run is None else run.takes(command.num_events, number)
         if not may_wait:
-            # It will be refused, or is an odd one. By itself, and at once: nothing behind it is to be taken in first.
+            # It will be refused, or is unusual. Process it separately and at once: later appends must not be accepted
+            # first.
             self.take_in()
             run = None
         if run is None:
@@ -329,8 +330,8 @@ class AppendProcessor:
     def take_in(self) -> None:
         """Append what was gathered, as one append of each writer.
 
-        Whether a container has room is asked once for all of them: they are at most a receive buffer long, or one.
-        Raises `ProtocolError` for an append that must not be here: it is the only one then.
+        Containers are checked for room once for all of them: together they are at most one receive buffer long, or one
+        append. Raises `ProtocolError` for an append that is not allowed here: it is the only one then.
         """
         if not self._runs:
             return
@@ -350,7 +351,7 @@ class AppendProcessor:
         self.settle()
 
     def append_conditionally(self, command: ConditionalAppend | ConditionalBlockEnd, data: Buffer) -> None:
-        """Append if the segment has the expected length. `data` is what is to be stored."""
+        """Append if the segment has the expected length. `data` is stored."""
         self._forbid_open_block(type(command).__name__)
         self.take_in()
         number, request_id = command.event_number, command.request_id
@@ -365,7 +366,7 @@ class AppendProcessor:
             raise ProtocolError(f"{name} between AppendBlock and AppendBlockEnd")
 
     def _append(self, request: AppendRequest, with_room: set[SegmentContainer]) -> None:
-        """Accept an append, or put it behind what is held of its writer. `with_room`: containers that have some."""
+        """Accept an append, or queue it after its writer's held ones. `with_room`: containers known to have room."""
         writer_id = request.writer_id
         if writer_id in self.lanes:
             if not self._is_sent_away(writer_id):
@@ -386,7 +387,7 @@ class AppendProcessor:
         self._accept_from(state, request, None, container in with_room)
 
     def _is_sent_away(self, writer_id: bytes) -> bool:
-        """Send a writer away if that is what is done now."""
+        """Refuse a writer with WrongHost if the processor is refusing."""
         state = self._writers.get(writer_id)
         if not self._is_refusing or state is None or state.is_urgent:
             return False
@@ -415,10 +416,10 @@ class AppendProcessor:
         *,
         is_checked: bool = False,
     ) -> None:
-        """Validate and accept an append, or hold it. `is_checked`: it comes back from there."""
+        """Validate and accept an append, or hold it. `is_checked`: it was held before."""
         writer_id, first_number = request.writer_id, request.first_event_number
         if state.is_failed:
-            return  # The error reply to an earlier append is on its way; the client sends this one again.
+            return  # The error reply to an earlier append was sent; the client resends this one.
         if state.is_of_marks and request.expected_offset is None:
             logger.info("%s: an append to watermarks without a condition is refused", state.segment.name)
             state.is_failed = True
@@ -449,7 +450,7 @@ class AppendProcessor:
             done = _Completion(self, state, request)
             done.end = container.append(state.segment, request, done, stored_event_number=state.stored)
         except BadOffsetError:
-            # The connection and the writer stay; the number may come again.
+            # The connection and the writer stay; the number may be used again.
             state.last_seen = max(state.stored, 0)
             self._after_earlier(state, ConditionalCheckFailed(writer_id, first_number, request.request_id))
             return
@@ -465,10 +466,10 @@ class AppendProcessor:
         self._uncounted_bytes += len(request.data) + OPERATION_OVERHEAD_BYTES
 
     def _hold_writer(self, state: WriterState, request_id: int) -> None:
-        """Take nothing more of a writer whose segment is over its quota; let it come again when there is room.
+        """Refuse a writer whose segment is over its quota; let it set up again when there is room.
 
-        Nothing else on the connection waits for it, and nothing of it is kept meanwhile: it has what was not
-        acknowledged, and sends it again.
+        Nothing else on the connection waits for it, and none of its appends are kept meanwhile: the client resends what
+        was not acknowledged.
         """
         state.is_failed = True
 
@@ -500,7 +501,7 @@ class AppendProcessor:
             self._replies.abort(f"append to {segment} failed: {error}")
 
     def _after_earlier(self, state: WriterState, reply: WireCommand, *, then_abort: str = "") -> None:
-        """Send `reply` behind the acknowledgements of everything accepted before it."""
+        """Send `reply` after the acknowledgements of everything accepted before it."""
 
         def durable(error: BaseException | None) -> None:
             if error is not None:
@@ -508,7 +509,8 @@ class AppendProcessor:
                 return
             self.send_acknowledgements()
             if not state.container.ownership.is_confirmed:
-                # The refusal may rest on what a successor has changed: whoever owns the segment now shall say it.
+                # The refusal may be based on state that a successor has changed: only the segment's present owner may
+                # send it.
                 self._replies.abort(f"{state.segment.name}: its container may have been shut out")
                 return
             self._replies.send(encode(reply))
@@ -518,7 +520,7 @@ class AppendProcessor:
         state.container.pipeline.when_durable(durable)
 
     def completed(self, completion: _Completion, error: BaseException | None) -> None:
-        """Take in the end of an append; appends of one writer end in order."""
+        """Handle the end of an append; appends of one writer end in order."""
         state, request = completion.state, completion.request
         state.in_flight -= 1
         self._uncounted_bytes -= len(request.data) + OPERATION_OVERHEAD_BYTES
@@ -534,15 +536,15 @@ class AppendProcessor:
         state.durable_length = completion.end
         state.request_id = request.request_id
         if request.expected_offset is not None:
-            # Never joined with others: who appends conditionally waits for the answer to each request by its id. Java
-            # clients send the pieces of a large event so, several at a time.
+            # Never joined with others: a client that appends conditionally waits for the reply to each request by its
+            # id. Java clients send the pieces of a large event this way, several at a time.
             self._to_acknowledge.pop(state, None)
             self._acknowledge(state)
             return
         self._to_acknowledge[state] = None
 
     def send_acknowledgements(self) -> None:
-        """Acknowledge what has become durable, one reply per writer."""
+        """Acknowledge newly durable appends, one reply per writer."""
         self._is_flush_due = False
         self.settle()
         if not self._to_acknowledge:
@@ -561,7 +563,7 @@ class AppendProcessor:
         state.acknowledged = durable
 
     def close(self) -> None:
-        """Forget all writers; what was accepted stays accepted."""
+        """Drop all writers; accepted appends stay accepted."""
         self._is_closed = True
         self._slots.close()
         self._writers.clear()
@@ -577,7 +579,7 @@ def _unknown(writer_id: bytes) -> ProtocolError:
 
 
 async def _bring_in(state: WriterState, error: SegmentInactiveError | AttributesNotLoadedError) -> None:
-    """Bring into memory what an append needs: its segment, which may have been put away meanwhile, or a value."""
+    """Load what an append needs: its segment, which may have been unloaded meanwhile, or a value."""
     state.segment = await state.container.find(state.segment.name)
     if isinstance(error, AttributesNotLoadedError):
         await state.container.attributes.load(state.segment, error.attribute_ids)

@@ -1,10 +1,10 @@
-"""Requests about very many segments of one store: what is in memory is done in one sweep, and waits for the log once.
+"""Requests about many segments of one store: those in memory are processed in one pass, with one wait for the log.
 
-What a segment alone would cost a task, a look into the log and a wait costs here a few steps of a loop; all that is
-accepted between two turns of the event loop goes to the log together. A segment that has to be looked for, and whatever
-is refused, takes the way of a single request (`store.segment_info`, `store.truncate_segment`), which says why.
+A single request costs a task, a log operation and a wait; here a segment costs a few steps of a loop, and everything
+accepted between two turns of the event loop is logged together. Segments that must be looked up, and all refusals, are
+processed as single requests (`store.segment_info`, `store.truncate_segment`), which raise the appropriate error.
 
-All containers have been given their part before one of them is waited for; each name has a result of its own.
+All containers get their part before any of them is awaited; each name has a separate result.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from penstock.segmentstore.container.segment import Segment
 T = TypeVar("T")
 Name = TypeVar("Name")
 
-#: Segments that are looked at, or changed, before others have their turn: a millisecond of work. What is changed in one
-#: turn goes to the log together, and no second sync is waited for.
+#: Segments read or changed before other tasks run: a millisecond of work. Changes of one turn are logged together,
+#: without waiting for a second sync.
 SEGMENTS_PER_TURN = 256
 
 
 class BulkHost(Protocol):
-    """What is needed of the store."""
+    """The required part of the store."""
 
     def find(self, segment: str) -> tuple[SegmentContainer, Segment]:
         """See `SegmentStore.find`."""
@@ -43,7 +43,7 @@ class BulkHost(Protocol):
 
 
 class BulkRequests:
-    """See the module. `singles_max`: segments that are asked for one by one at the same time."""
+    """See the module. `singles_max`: concurrent single requests."""
 
     def __init__(self, store: BulkHost, singles_max: int) -> None:
         self._store = store
@@ -70,7 +70,7 @@ class BulkRequests:
                     container.ownership.check()
                     answers.update(told)
             except PenstockError:
-                continue  # Those that have no answer are asked for again, and told why.
+                continue  # Those without a result are requested individually, which gives the error.
         return await self._complete(segments, answers, self._store.segment_info)
 
     async def truncate(self, offsets: Sequence[tuple[str, int]]) -> list[PenstockError | None]:
@@ -114,25 +114,25 @@ class BulkRequests:
     async def _complete(
         self, names: Sequence[Name], answers: dict[int, T | PenstockError], single: Callable[[Name], Awaitable[T]]
     ) -> list[T | PenstockError]:
-        """Return the answers in order; what there is none of is asked for one by one."""
+        """Return the results in order; missing ones are requested individually."""
         left = [at for at in range(len(names)) if at not in answers]
         answers.update(zip(left, await for_each([names[at] for at in left], single, self._singles_max), strict=True))
         return [answers[at] for at in range(len(names))]
 
 
 def _turns(count: int) -> list[range]:
-    """Return which of `count` things are dealt with in each turn of the event loop."""
+    """Return the ranges of `count` items that are processed in each turn of the event loop."""
     return [range(start, min(count, start + SEGMENTS_PER_TURN)) for start in range(0, count, SEGMENTS_PER_TURN)]
 
 
 async def _others_have_their_turn(turn: range) -> None:
-    """Let others go on before a turn that is not the first."""
+    """Yield to other tasks before every turn but the first."""
     if turn.start:
         await asyncio.sleep(0)
 
 
 def _infos(container: SegmentContainer, members: Sequence[tuple[int, Segment]]) -> dict[int, SegmentInfo]:
-    """Return what can be told of segments that were found before: one may have come to an end, or left memory."""
+    """Return the infos of segments found before; one may have been deleted, or unloaded."""
     told: dict[int, SegmentInfo] = {}
     for at, segment in members:
         try:
@@ -143,7 +143,7 @@ def _infos(container: SegmentContainer, members: Sequence[tuple[int, Segment]]) 
 
 
 def _is_callers(segment: Segment) -> bool:
-    """Say whether a caller may change the bytes of a segment; what else it is, a single request says."""
+    """Return whether a caller may change the bytes of a segment; other errors are left to the single request."""
     return not (
         segment.is_system
         or segment.is_table

@@ -1,7 +1,8 @@
-"""`ChunkLayouts`: answers which chunks hold a range of a segment, for those who read chunks themselves.
+"""`ChunkLayouts`: returns which chunks hold a range of a segment, for readers that read chunks directly.
 
-See docs/direct-reads.md. A page of the layout is of one moment; so are several, for who reads bytes: the bytes at an
-offset never change, nor do those of a chunk, and what was unlinked after the lease began is not deleted while it lasts.
+See docs/direct-reads.md. A page of the layout is of one moment. Several pages are consistent for reading bytes: the
+bytes at an offset never change, nor do those of a chunk, and chunks unlinked after the lease began are not deleted
+while it lasts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from penstock.wire.chunk_layouts import (
 
 
 class LayoutHost(Protocol):
-    """What is needed of the store."""
+    """The required part of the store."""
 
     settings: SegmentStoreSettings
 
@@ -55,12 +56,12 @@ class ChunkLayouts:
         self._store = store
 
     async def page(self, segment: str, question: LayoutQuestion) -> LayoutPage:
-        """Answer. A lease is given first, the chunks are looked up behind it; it may be shorter than was asked for.
+        """Answer a question. A lease is granted first, then the chunks are looked up; it may be shorter than requested.
 
-        Raises `NoSuchSegmentError`, `ContainerNotFoundError`, `SegmentTruncatedError` for a start that is gone,
+        Raises `NoSuchSegmentError`, `ContainerNotFoundError`, `SegmentTruncatedError` for a truncated start,
         `UnsupportedOperationError` for a table, `InvalidArgumentError` for a container's own segment,
-        `TooManyLeasesError`, `StorageUnavailableError` while long-term storage is not what it should be. When anything
-        but these is raised there may be a lease, until its time is over.
+        `TooManyLeasesError`, `StorageUnavailableError` while the identity of long-term storage is not confirmed. After
+        any other error a lease may exist until its time is over.
         """
         async with self._store.reading_stream(segment) as (container, found):
             start_offset = found.durable_start_offset
@@ -81,7 +82,7 @@ class ChunkLayouts:
             else:
                 layout = await storage.layout(found, start=question.start, end=stored_end, limit=count)
             if not layout or layout[0].start_offset > question.start:
-                # Truncated since it was looked at.
+                # Truncated since it was looked up.
                 if lease is not None:
                     await storage.release_layout(Place(lease.epoch, lease.number))
                 raise SegmentTruncatedError(
@@ -90,7 +91,7 @@ class ChunkLayouts:
             return _page(told, layout, question.start, stored_end, lease)
 
     async def give_back(self, segment: str, epoch: int, number: int) -> None:
-        """End a lease. It is no error if there is none. Raises `ContainerNotFoundError`, `OutcomeUnknownError`."""
+        """End a lease. No error if there is none. Raises `ContainerNotFoundError`, `OutcomeUnknownError`."""
         await self._store.container(segment).storage.release_layout(Place(epoch, number))
 
     def _told(self) -> StorageTold:
@@ -104,7 +105,7 @@ class ChunkLayouts:
 def _page(
     told: StorageTold, layout: list[ChunkLayout], start: int, stored_end: int, lease: LayoutLease | None
 ) -> LayoutPage:
-    """Clip what was found to [`start`, `stored_end`), in whole blocks, and to what has room in a page."""
+    """Clip the chunks to [`start`, `stored_end`), in whole blocks, and to the size of a page."""
     rows: list[ChunkRow] = []
     room, at = PAGE_CHECKSUMS_MAX, start
     for chunk in layout:

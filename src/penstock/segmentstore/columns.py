@@ -1,6 +1,6 @@
-"""Columns of numbers of 64 bits, most significant byte first, one behind the other in bytes: made and compared whole.
+"""Columns of 64-bit numbers, big-endian and consecutive in bytes, created and compared as a whole.
 
-What a log says in very many frames of one kind is looked at so, without a step of Python for each.
+The contents of very many log frames of one kind are checked this way, without a Python step for each.
 """
 
 from __future__ import annotations
@@ -8,24 +8,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
-#: Fewer are not worth a column, more are never one: whoever looks at them has to give others a turn behind it.
+#: Fewer are not worth a column, and more are never one: the reader must yield to other tasks after each column.
 COLUMN_LENGTH_MIN = 16
 COLUMN_LENGTH_MAX = 1024
 NUMBER_LENGTH = 8
 _NUMBER_BITS = 8 * NUMBER_LENGTH
-#: A column of ones, and one that counts from 0, as one long integer each.
+#: A column of ones, and one that counts from 0, each as one long integer.
 _ONES = int.from_bytes((1).to_bytes(NUMBER_LENGTH, "big") * COLUMN_LENGTH_MAX, "big")
 _COUNTS = int.from_bytes(struct.pack(f">{COLUMN_LENGTH_MAX}Q", *range(COLUMN_LENGTH_MAX)), "big")
 
 
 class ColumnPace:
-    """How many of the next frames are looked at together, and how many are read one by one before.
+    """How many of the next frames are read together, and how many are read individually before.
 
-    Where other frames lie between, a look ends at them: behind each there may be as many as before it. Where hardly
-    anything but others lies, looks become few.
+    If other frames are interspersed, a column ends at them; it is expected that about as many follow each as preceded
+    it. If columns are rarely found, attempts become rare.
 
     Attributes:
-        length: so many are looked at together.
+        length: number of frames to read together.
     """
 
     __slots__ = ("_pause", "_singles", "length")
@@ -33,18 +33,18 @@ class ColumnPace:
     def __init__(self) -> None:
         self.length: int = COLUMN_LENGTH_MIN
         self._singles = 0
-        #: How many singles come next after a look that finds next to nothing.
+        #: Number of frames to read individually after an attempt that finds next to nothing.
         self._pause = 1
 
     def takes_single(self) -> bool:
-        """Whether the next frame is one of those that are read by themselves; it counts as read then."""
+        """Whether to read the next frame individually; it is counted as read."""
         if not self._singles:
             return False
         self._singles -= 1
         return True
 
     def note(self, found: int, looked_at: int) -> None:
-        """Note what a look has found before the first frame that is another."""
+        """Note how many frames an attempt found before the first other frame."""
         if found < min(COLUMN_LENGTH_MIN, looked_at):
             self._singles = self._pause
             self._pause = min(2 * self._pause, COLUMN_LENGTH_MIN)
@@ -59,29 +59,29 @@ class ColumnPace:
 
 
 class Table:
-    """Rows of bytes of one length, of which columns are taken."""
+    """Rows of equal length in bytes, from which columns are taken."""
 
     __slots__ = ("_bytes", "_row_length")
 
     def __init__(self, rows: Sequence[bytes], *, indent: int = 0) -> None:
-        """`indent`: zeros before each row, so that its numbers lie at multiples of their length."""
+        """`indent`: zero bytes before each row, so that its numbers are aligned to their length."""
         length = indent + len(rows[0])
         filler = bytes(-length % NUMBER_LENGTH)
         self._bytes = memoryview(b"".join((bytes(indent), (filler + bytes(indent)).join(rows), filler)))
         self._row_length = length + len(filler)
 
     def numbers(self, at: int) -> bytes:
-        """Return the column of what lies at a byte of each row, the indent included; a multiple of 8."""
+        """Return the column of 64-bit numbers at a byte of each row, counting the indent; a multiple of 8."""
         return self._bytes.cast("Q")[at // NUMBER_LENGTH :: self._row_length // NUMBER_LENGTH].tobytes()
 
     def halves(self, at: int, *, is_signed: bool = False) -> tuple[int, ...]:
-        """Return the numbers of 32 bits that lie at a byte of each row, the indent included; a multiple of 4."""
+        """Return the 32-bit numbers at a byte of each row, counting the indent; a multiple of 4."""
         column = self._bytes.cast("I")[at // 4 :: self._row_length // 4]
         return struct.unpack(f">{len(column)}{'i' if is_signed else 'I'}", column.tobytes())
 
 
 def progression(first: int, step: int, count: int) -> bytes:
-    """Return the column of `count` numbers from `first` on, each `step` above the one before.
+    """Return the column of `count` numbers from `first` on, in steps of `step`.
 
     All of them must be below 2**64, and `count` at most `COLUMN_LENGTH_MAX`.
     """
@@ -90,13 +90,13 @@ def progression(first: int, step: int, count: int) -> bytes:
 
 
 def packed(numbers: Iterable[int]) -> bytes:
-    """Return the column of some numbers, each at least 0 and below 2**64."""
+    """Return a column of numbers, each at least 0 and below 2**64."""
     found = list(numbers)
     return struct.pack(f">{len(found)}Q", *found)
 
 
 def agreeing(found: bytes, expected: bytes) -> int:
-    """Return how many numbers two columns, as long as each other, have in common before the first that differs."""
+    """Return how many numbers two columns of equal length have in common before the first difference."""
     if found == expected:
         return len(found) // NUMBER_LENGTH
     differing = int.from_bytes(found, "big") ^ int.from_bytes(expected, "big")
@@ -104,12 +104,12 @@ def agreeing(found: bytes, expected: bytes) -> int:
 
 
 def agreeing_with(found: bytes, number: bytes) -> int:
-    """Return how many numbers a column begins with that are all `number`."""
+    """Return how many numbers at the start of a column equal `number`."""
     return agreeing(found, number * (len(found) // NUMBER_LENGTH))
 
 
 def first_difference(found: Sequence[object], expected: Sequence[object]) -> int:
-    """Return the index of the first thing in which two lists of one length differ, or their length."""
+    """Return the index of the first difference of two lists of equal length, or their length."""
     if found == expected:
         return len(found)
     return next(index for index, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)

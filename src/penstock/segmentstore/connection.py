@@ -1,11 +1,11 @@
-"""`Connection`: one client of a segment store, frames in, replies out.
+"""`Connection`: one client of a segment store: receives frames, sends replies.
 
-Appends and reads of cached bytes are answered without a task; everything else runs in one task per request. Replies
-of one turn of the loop leave in one write: acknowledgements, and reads that waited for what was acknowledged.
+Appends and reads of cached bytes are answered without a task; everything else runs in one task per request. Replies of
+one turn of the loop are sent in one write: acknowledgements, and reads that waited for the acknowledged bytes.
 
-A connection is not read while it holds too much of the process's budget for what comes in (`IngestBudget`), has too
-many requests under way, or does not take its replies. Its peer may have asked for reads or group state behind appends
-that are not read then: after a bounded time the writers of those are sent away, and the connection is read on.
+A connection is not read while it holds too much of the process's budget for incoming data (`IngestBudget`), has too
+many requests in progress, or its peer does not read its replies. Reads or group state may then wait unread behind
+appends: after a bounded time the writers of those appends get WrongHost, and reading continues.
 
 Source: wire protocol specification, sections 1 and 3.9.
 """
@@ -52,7 +52,7 @@ WIRE_VERSION_OLDEST = 5
 
 
 class ConnectionHost(Protocol):
-    """What connections share; see `SegmentStoreServer`."""
+    """State shared by connections; see `SegmentStoreServer`."""
 
     store: SegmentStore
     settings: ConnectionSettings
@@ -60,38 +60,38 @@ class ConnectionHost(Protocol):
     connections: dict[Connection, None]
     budget: IngestBudget
     writers: WriterBudget
-    #: Replies that wait for slow readers, over all connections.
+    #: Bytes of replies that wait for slow readers, over all connections.
     slow_reply_bytes: int
     is_stopping: bool
 
     @property
     def has_too_many_slow_replies(self) -> bool:
-        """Whether slow readers hold as much memory as they may."""
+        """Whether slow readers hold the maximum memory."""
         ...
 
     @property
     def sync_s(self) -> float:
-        """How long a sync of the log takes, lately."""
+        """Recent duration of a sync of the log."""
         ...
 
     @property
     def receive_length(self) -> int:
-        """How long the receive buffer of one more connection may become."""
+        """Maximum length of the receive buffer of a further connection."""
         ...
 
     @property
     def window_bytes_min(self) -> int:
-        """What one connection may have under way at least."""
+        """Minimum bytes in flight that each connection may have."""
         ...
 
     def flush_later(self, connection: Connection) -> None:
-        """Call `Connection.flush` at the end of the loop's turn, or when a sync of a log has ended before that."""
+        """Call `Connection.flush` at the end of the loop's turn, or earlier if a sync of a log ends."""
 
     def refuse(self, transport: asyncio.Transport) -> None:
-        """Close a connection that is one too many."""
+        """Close a connection beyond the limit."""
 
     def forget(self, connection: Connection) -> None:
-        """Take a closed connection out."""
+        """Remove a closed connection."""
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         """Run a job that outlives its connection."""
@@ -116,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
             container_count=server.store.settings.container_count,
             under_way_max=server.settings.table_reads_max,
         )
-        #: Of long replies that are queued and not handed to the transport yet.
+        #: Bytes of long replies that are queued and not handed to the transport yet.
         self._long_reply_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport
@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_is_due = False
         self._acknowledgement_is_due = False
         self._reads_are_due = False
-        #: Of requests taken in and not done, and of frames that have not arrived to their end.
+        #: Bytes of unfinished requests, and of partly received frames.
         self._outstanding_bytes = 0
         self._frame_bytes = 0
         self._is_reading = True
@@ -132,24 +132,24 @@ class Connection(asyncio.BufferedProtocol):
         self._window = IngestWindow(
             settings.ingest_window_bytes_min, settings.unacknowledged_bytes_max, settings.ingest_wait_s
         )
-        #: Runs while the window is used up: what is old by then is not counted in it.
+        #: Runs while the window is full: bytes that are old when it fires are excluded from the window.
         self._window_timer: asyncio.TimerHandle | None = None
-        #: The budget does not count until the connection holds less than its share: its writers were sent away.
+        #: Ignore the budget until the connection holds less than its share: its writers got WrongHost.
         self._reads_on = False
         self._reads_on_since_bytes = self._reads_on_outstanding_bytes = 0
-        #: Runs while requests may wait behind appends that are not read; ends when what was there then has been read.
+        #: Runs while requests may wait behind unread appends; ends when what was there then has been read.
         self._delay_timer: asyncio.TimerHandle | None = None
         self._received_bytes = 0
         self._delayed_through_bytes = 0
         self._resumed_at_bytes = 0
         self._is_greeted = False
         self.is_write_blocked: bool = False
-        #: Replies that wait for a slow peer; they may keep memory alive that the cache has let go. 0: it is not slow.
+        #: Bytes of replies that wait for a slow peer; they may keep evicted cache memory alive. 0: it is not slow.
         self._slow_reply_bytes = 0
         self._is_closed = False
         self._is_lost = False
         self._timer: asyncio.TimerHandle | None = None
-        #: Of the frame that has begun, or of the end of the AppendBlock that has come; 0: none.
+        #: Deadline of the frame that has begun, or of the end of an AppendBlock; 0: none.
         self._frame_deadline_s = 0.0
         self._open_block_number = 0
 
@@ -159,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         self._transport = cast(asyncio.Transport, transport)
         if self._server.is_stopping:
-            # Accepted just before the listening socket closed: nobody would ever answer it.
+            # Accepted just before the listening socket was closed: it would never be served.
             self._is_closed = True
             self._transport.abort()
             return
@@ -176,8 +176,8 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`.
 
-        No longer than the window has room for, or is at least: all that is read is under way. With few connections that
-        is as much as there is: what a long read brings costs least.
+        Limited by the room in the window, with a minimum: all bytes read are in flight. With few connections that is
+        the full length: long reads are cheapest.
         """
         room = self._window.limit_bytes - self._outstanding_bytes
         return self._receiver.get_buffer(max(room, self._server.window_bytes_min))
@@ -208,12 +208,12 @@ class Connection(asyncio.BufferedProtocol):
             if frame_bytes != self._frame_bytes:
                 self._note_frames(frame_bytes)
         except ProtocolError as error:
-            appends.take_in()  # What was received before it counts.
+            appends.take_in()  # Everything received before it takes effect first.
             self.abort(str(error))
             return
         if not self._is_greeted or self._is_closed:
             return
-        # Others may come between an AppendBlock and its end: they do not give it more time.
+        # Other frames may arrive between an AppendBlock and its end; they do not extend its deadline.
         block_number, is_same_block = appends.open_block_number, False
         if block_number or self._open_block_number:
             is_same_block = block_number == self._open_block_number
@@ -221,22 +221,22 @@ class Connection(asyncio.BufferedProtocol):
         if not (receiver.incomplete_length or block_number):
             self._frame_deadline_s = 0.0
         elif (has_frames and not is_same_block) or not self._frame_deadline_s:
-            # Another frame has begun. Nearly every read of a busy connection ends inside one: the timer is left alone
-            # and looks at the deadline when it fires.
+            # Another frame has begun. Nearly every read of a busy connection ends inside one: the timer is left
+            # unchanged and checks the deadline when it fires.
             self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
             if self._timer is None:
                 self._timer = self._loop.call_at(self._frame_deadline_s, self._frame_is_late)
 
     def eof_received(self) -> bool:
-        """See `asyncio.BaseProtocol`: the peer is gone, nothing it may still read matters."""
+        """See `asyncio.BaseProtocol`: the peer is gone and reads no more replies."""
         return False
 
     def pause_writing(self) -> None:
-        """See `asyncio.BaseProtocol`: the peer does not take its replies as fast as they come."""
+        """See `asyncio.BaseProtocol`: the peer reads its replies too slowly."""
         self._note_slow_replies()
 
     def _note_slow_replies(self) -> None:
-        """Count what waits for a slow peer, and take no more of its requests if that is too much."""
+        """Count the bytes that wait for a slow peer, and stop reading its requests if there are too many."""
         server, settings = self._server, self._settings
         waiting = self._transport.get_write_buffer_size()
         server.slow_reply_bytes += waiting - self._slow_reply_bytes
@@ -320,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(f"peer speaks versions {command.low} to {command.high}")
 
     async def _answer(self, command: WireCommand, byte_count: int) -> None:
-        """Answer a request that `byte_count` was noted for. Cancelled before it begins, the connection is lost."""
+        """Answer a request counted as `byte_count`. Cancelled before its start only if the connection is lost."""
         try:
             if isinstance(command, LONG_REPLY_REQUESTS):
                 await self._long_replies.reply(command)
@@ -329,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self.note_outstanding(-byte_count)
 
-    # The Replies and ReadReplies seams.
+    # The Replies and ReadReplies interfaces.
 
     def send(self, frame: bytes) -> None:
         """See `Replies.send`."""
@@ -377,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
     def note_outstanding(self, byte_count: int) -> None:
         """See `Replies.note_outstanding`."""
         if self._is_lost:
-            return  # All of it was given back.
+            return  # All of it was already released.
         budget = self._server.budget
         budget.busy_count -= self._outstanding_bytes > 0
         self._outstanding_bytes += byte_count
@@ -405,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_lost = True
 
     def abort(self, reason: str) -> None:
-        """See `Replies.abort`: what was queued for the peer is still sent."""
+        """See `Replies.abort`: queued replies are still sent."""
         if self._is_closed:
             return
         logger.info("closing connection of %s: %s", self._transport.get_extra_info("peername"), reason)
@@ -413,7 +413,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_out()
         self._is_closed = True
         self._transport.close()
-        # A peer that takes nothing must not keep the connection alive.
+        # A peer that reads nothing must not keep the connection alive.
         self._timer = self._loop.call_later(self._settings.drain_timeout_s, self._transport.abort)
 
     def flush(self) -> None:
@@ -422,7 +422,7 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_is_due = False
             self._out.clear()
             return
-        # As long as it is due, what is sent now schedules nothing.
+        # While it is due, sending schedules nothing further.
         if self._acknowledgement_is_due:
             self._acknowledgement_is_due = False
             self._appends.send_acknowledgements()
@@ -439,7 +439,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(out) == 1:
             self._transport.write(out[0])
         else:
-            # In one call of the system, whatever their lengths: each call is a packet, and wakes the peer.
+            # In one system call, whatever their lengths: each call is a packet, and wakes the peer.
             self._transport.writelines(out)
         if self._slow_reply_bytes:
             self._note_slow_replies()
@@ -451,11 +451,11 @@ class Connection(asyncio.BufferedProtocol):
     # Flow control.
 
     def _update_reading(self) -> None:
-        """Read the socket exactly while there is room for what may come."""
+        """Read the socket exactly while there is room for incoming data."""
         if self._is_closed:
             return
         held_bytes = self._outstanding_bytes + self._frame_bytes
-        # A frame that is on its way gets done only by being read: the window does not count it.
+        # A partly received frame can only be completed by reading: the window does not count it.
         has_room = self._server.budget.lets_read(self, held_bytes) and self._is_within_window(self._outstanding_bytes)
         if has_room:
             if self._reads_on:
@@ -476,7 +476,7 @@ class Connection(asyncio.BufferedProtocol):
         if should_read:
             self._resumed_at_bytes = self._received_bytes
             if self._frame_deadline_s:
-                # Its rest may stand in the receive queue: the time for which we did not read is not the peer's.
+                # Its rest may be in the receive queue: the time without reading does not count against the peer.
                 self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
             self._transport.resume_reading()
         else:
@@ -504,7 +504,7 @@ class Connection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _has_read_enough(self) -> bool:
-        """Whether all that stood behind the appends was read, and what comes now fills memory, too."""
+        """Whether everything queued behind the appends was read, and new data fill memory, too."""
         room = self._settings.receive_buffer_bytes
         return (
             self._received_bytes - self._reads_on_since_bytes > 2 * room
@@ -512,8 +512,8 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _begin_delay(self) -> None:
-        """Let what stands in the receive queue now wait a bounded time at most."""
-        # The kernel has set aside twice the number.
+        """Bound the time that data now in the receive queue may wait."""
+        # The kernel reserves twice this number.
         self._delayed_through_bytes = self._received_bytes + 2 * self._settings.receive_buffer_bytes
         self._delay_timer = self._loop.call_later(self._settings.read_delay_s_max, self._delay_is_over)
 
@@ -523,10 +523,10 @@ class Connection(asyncio.BufferedProtocol):
             self._delay_timer = None
 
     def _delay_is_over(self) -> None:
-        """Give the appends up that hold the connection's other requests up, and read on."""
+        """Give up the appends that block the connection's other requests, and resume reading."""
         self._delay_timer = None
         if self._is_closed or (self._is_reading and self._received_bytes == self._resumed_at_bytes):
-            return  # It is read again, and nothing stood in the receive queue.
+            return  # Reading has resumed, and nothing was in the receive queue.
         count = self._appends.give_up_held()
         logger.info(
             "sent %d writers of %s away: nothing could be taken from them for %g s",
@@ -581,7 +581,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._frame_deadline_s:
             return
         if not self._is_reading:
-            # We are the ones who wait.
+            # The server itself is not reading.
             self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
         if self._frame_deadline_s > self._loop.time():
             self._timer = self._loop.call_at(self._frame_deadline_s, self._frame_is_late)
@@ -590,5 +590,5 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _kept(data: Buffer, payload: memoryview, is_owned: bool) -> Buffer:
-    """Return data that may be kept: copied out of the receive buffer, unless the frame owns memory that it needs."""
+    """Return data that may be kept: copied out of the receive buffer, unless the frame owns its memory."""
     return data if is_owned and may_be_kept(len(data), len(payload)) else bytes(data)

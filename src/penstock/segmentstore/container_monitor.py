@@ -1,12 +1,12 @@
-"""`ContainerMonitor`: brings what runs in this process into line with what is assigned to it.
+"""`ContainerMonitor`: starts and stops the containers of this process according to their assignment.
 
-A round compares: what is assigned and neither runs nor is under way is started, what runs and is not assigned is
-stopped. Each start and stop is a task that marks its container as pending until its end, whatever that is; a pending
-container is left alone, and the end of a task is followed by a round. So there are never two incarnations of one
-container here, and however an assignment flaps, what runs in the end is the last one.
+A round compares the two: an assigned container that neither runs nor is pending is started, a running one that is not
+assigned is stopped. Each start and stop is a task that marks its container as pending until the task ends. Pending
+containers are left alone, and the end of a task triggers another round. So there are never two incarnations of one
+container here, and however the assignment changes, the last one is applied in the end.
 
-A container that ended by itself, or could not start, gets a fresh incarnation after a pause that grows until one has
-served for longer than the longest pause.
+A container that failed, or could not start, gets a new incarnation after a pause. The pause grows until an incarnation
+has run for longer than the maximum pause.
 
 Source: segment store specification, rules R1.4 to R1.8 and R1.12.
 """
@@ -31,19 +31,19 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 class Stoppable(Protocol):
-    """One incarnation of a container, as far as its monitor is concerned."""
+    """The part of a container incarnation that the monitor uses."""
 
     async def stop(self) -> None:
-        """Stop in order."""
+        """Stop cleanly."""
 
 
 C = TypeVar("C", bound=Stoppable)
 
-#: After one of these a container stays offline, and the others serve.
+#: After one of these errors a container stays offline, and the others serve.
 _STAYS_OFFLINE = (UnreadableDataError, LogRefusedError)
-#: Makes an incarnation of a container, given its id and what it is to call whenever its start has got on.
+#: Creates an incarnation of a container, given its id and a callback for progress of the start.
 StartContainer = Callable[[int, Callable[[], None]], Awaitable[C]]
-#: Asks for the ids of the containers that this process is to run; None: nobody has said.
+#: Returns the ids of the containers assigned to this process; None: no assignment yet.
 AssignmentSource = Callable[[], Awaitable[Collection[int] | None]]
 
 
@@ -52,7 +52,7 @@ class ContainerMonitor(Generic[C]):
 
     Attributes:
         running: incarnations that serve, by container id.
-        failures: why a container that is assigned does not run, for people and probes.
+        failures: why an assigned container is not running, for messages and probes.
     """
 
     def __init__(self, start_container: StartContainer[C], settings: SegmentStoreSettings) -> None:
@@ -62,13 +62,13 @@ class ContainerMonitor(Generic[C]):
         self._settings = settings
         self._assigned: frozenset[int] = frozenset()
         self._starts: dict[int, asyncio.Task[None]] = {}
-        #: Incarnations that failed while their start was under way, or just over.
+        #: Incarnations that failed during their start or right after it.
         self._failed_early: dict[int, tuple[C, BaseException]] = {}
         self._stops: dict[int, asyncio.Task[None]] = {}
-        #: Containers that wait for their next start, and how long the wait after that will be.
+        #: Containers that wait for their next start, and the wait after that one.
         self._retries: dict[int, asyncio.TimerHandle] = {}
         self._delays_s: dict[int, float] = {}
-        #: When incarnations began to serve, by container id.
+        #: Start times of running incarnations, by container id.
         self._began_s: dict[int, float] = {}
         self._slots = asyncio.Semaphore(settings.parallel_starts)
         self._following: asyncio.Task[None] | None = None
@@ -78,16 +78,16 @@ class ContainerMonitor(Generic[C]):
 
     @property
     def assigned(self) -> Collection[int]:
-        """The containers that are to run here, ascending."""
+        """The containers assigned to this process, ascending."""
         return sorted(self._assigned)
 
     @property
     def held(self) -> Collection[int]:
-        """The containers that run here or are being started or stopped, ascending: only the others are not touched."""
+        """The containers that run or are being started or stopped, ascending: the others are not touched."""
         return sorted({*self.running, *self._starts, *self._stops})
 
     def assign(self, container_ids: Collection[int]) -> None:
-        """Make these the containers of this process. Starts and stops what that takes in the background."""
+        """Set the containers of this process. They are started and stopped in the background."""
         self._assigned = frozenset(container_ids)
         for container_id in [one for one in self._retries if one not in self._assigned]:
             self._retries.pop(container_id).cancel()
@@ -98,7 +98,7 @@ class ContainerMonitor(Generic[C]):
         self._round()
 
     def follow(self, source: AssignmentSource) -> None:
-        """Read the assignment again every `assignment_interval_s`, in case a change was not heard of."""
+        """Read the assignment again every `assignment_interval_s`, in case a notification was missed."""
 
         async def run() -> None:
             while True:
@@ -108,7 +108,7 @@ class ContainerMonitor(Generic[C]):
         self._following = asyncio.get_running_loop().create_task(run())
 
     async def refresh(self, source: AssignmentSource) -> None:
-        """Read the assignment and act on it; when there is none, or it cannot be read, all stays as it is."""
+        """Read the assignment and apply it; if there is none, or it cannot be read, nothing changes."""
         try:
             container_ids = await source()
         except (PenstockError, OSError) as error:
@@ -122,8 +122,8 @@ class ContainerMonitor(Generic[C]):
     async def start(self, container_ids: Collection[int]) -> None:
         """Run these containers: wait until each runs, or has failed.
 
-        One whose log is corrupt or refused stays offline and is tried again later, see `failures`; any other error
-        stops everything and is raised.
+        One whose log is corrupt or refused stays offline and is retried later, see `failures`; any other error stops
+        everything and is raised.
         """
         try:
             self.assign(container_ids)
@@ -158,7 +158,7 @@ class ContainerMonitor(Generic[C]):
     async def _start(self, container_id: int) -> None:
         try:
             async with self._slots:
-                # It may have been a long wait.
+                # The wait may have been long.
                 if container_id in self._assigned:
                     container = self.running[container_id] = await self._started(container_id)
                     self._began_s[container_id] = asyncio.get_running_loop().time()
@@ -167,7 +167,7 @@ class ContainerMonitor(Generic[C]):
                     if failed is container and failure is not None:
                         self.failed(container_id, container, failure)
         except _STAYS_OFFLINE as error:
-            # Until an administrator has found out why, and acted.
+            # Until an administrator has investigated and acted.
             logger.error("container %d stays offline: %s", container_id, error)
             self._retry_later(container_id, error, self._settings.disabled_retry_s)
         except (PenstockError, OSError) as error:
@@ -177,13 +177,13 @@ class ContainerMonitor(Generic[C]):
             logger.error("container %d cannot be started", container_id, exc_info=error)
             self._retry_later(container_id, error)
         finally:
-            # After the handle is registered, and however this ended, or nobody would ever touch the container again.
+            # After the handle is registered, and in every case; otherwise the container would stay pending.
             del self._starts[container_id]
             self._failed_early.pop(container_id, None)
             self._round()
 
     async def _started(self, container_id: int) -> C:
-        """Return a new incarnation that serves, however long that takes, as long as it gets on."""
+        """Return a new incarnation that serves. There is no time limit as long as the start makes progress."""
         timeout_s = self._settings.start_stall_timeout_s
         step_count = 0
 
@@ -225,13 +225,13 @@ class ContainerMonitor(Generic[C]):
     # -- ends ---------------------------------------------------------------------------------------------------
 
     def failed(self, container_id: int, container: C, error: BaseException) -> None:
-        """Note that an incarnation ended by itself: it is cleared away, and a new one started after a pause.
+        """Note that an incarnation failed: it is stopped, and a new one started after a pause.
 
-        One that is not running yet, or not any more, is ignored: who starts or stops it gets the error.
+        One that is not running yet, or not any more, is ignored: the task that starts or stops it gets the error.
         """
         if self.running.get(container_id) is not container:
             if container_id in self._starts:
-                # It may have started, and nobody have been told of it yet.
+                # It may have started without being registered yet.
                 self._failed_early[container_id] = (container, error)
             return
         del self.running[container_id]
@@ -251,7 +251,7 @@ class ContainerMonitor(Generic[C]):
             async with asyncio.timeout(timeout_s):
                 await container.stop()
         except (TimeoutError, PenstockError, OSError) as error:
-            # Not tried again: whoever opens its log next shuts this incarnation out.
+            # Not retried: the next open of its log fences this incarnation.
             logger.warning("container %d did not stop in order within %g s: %r", container_id, timeout_s, error)
         finally:
             del self._stops[container_id]
@@ -260,9 +260,9 @@ class ContainerMonitor(Generic[C]):
             self._round()
 
     async def stop(self) -> None:
-        """Stop every container; nothing is started any more. Fine to call again.
+        """Stop every container; nothing is started any more. Idempotent.
 
-        Raises the first error of a container that could not stop in order, once all have ended.
+        Raises the first error of a container that could not stop cleanly, once all have ended.
         """
         self.is_stopping = True
         if self._following is not None:

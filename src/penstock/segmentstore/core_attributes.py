@@ -1,4 +1,4 @@
-"""Core attributes: what a store itself keeps about a segment, readable as attributes with fixed ids.
+"""Core attributes: the store's own data about a segment, readable as attributes with fixed ids.
 
 Source: wire protocol specification, section 4.3.
 """
@@ -17,7 +17,7 @@ EVENT_COUNT = 1
 SCALE_POLICY_TYPE = 2
 SCALE_POLICY_RATE = 3
 ROLLOVER_SIZE = 4
-#: Of a table: the length of its keys, for those whose keys have one.
+#: For a table with keys of fixed length: that length.
 KEY_LENGTH = 12
 
 
@@ -27,12 +27,12 @@ def core_attribute_id(number: int) -> bytes:
 
 
 def is_core_attribute(attribute_id: bytes) -> bool:
-    """Say whether an id is in the range that belongs to the store."""
+    """Return whether an id is in the range reserved for the store."""
     return attribute_id.startswith(_PREFIX)
 
 
 def core_attribute(segment: Segment, attribute_id: bytes) -> int:
-    """Return the accepted value of a core attribute, or `NO_VALUE` for one that is not kept."""
+    """Return the accepted value of a core attribute, or `NO_VALUE` if it is not kept."""
     value = _VALUES.get(attribute_id)
     return NO_VALUE if value is None else value(segment)
 

@@ -1,13 +1,13 @@
-"""`IngestBudget`: how much memory all connections together may fill with what they send.
+"""`IngestBudget`: limits the memory that all connections together fill with incoming data.
 
-Counted is everything that comes in and is not durable yet: data of appends and other requests, what is held, frames
-that have not arrived completely, and the overhead of each small append. There is no fixed share: a connection is read
-as long as it holds no more than is still free. So one alone may fill half of the budget, n of them at once an (n+1)th
-part each, whoever holds most is stopped first, and the sum never reaches the whole. A stopped connection goes on when
-it holds less than three quarters of what is free then; both marks move with the load.
+It counts all incoming data that are not durable yet: data of appends and other requests, held operations, partly
+received frames, and the overhead of each small append. There are no fixed shares: a connection is read while it holds
+no more than is still free. So a single connection may fill half of the budget, and each of n concurrent ones an (n+1)th
+part; the one with most is stopped first, and the sum never reaches the whole. A stopped connection is resumed when it
+holds less than three quarters of what is free then; both limits move with the load.
 
-When nothing is under way that could give bytes back, what fills the budget are frames that have not arrived to their
-end: then those who wait are let go on one at a time.
+When no request is in progress that could release bytes, the budget is filled by partly received frames: then waiting
+connections are resumed one at a time.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ class Contributor(Protocol):
     """A connection."""
 
     def review(self) -> None:
-        """Look again whether to read the socket."""
+        """Decide again whether to read the socket."""
 
 
 class IngestBudget:
-    """The budget of one process. `share_bytes_max`: of one connection, however much is free."""
+    """The budget of one process. `share_bytes_max`: maximum of one connection, however much is free."""
 
     def __init__(self, bytes_max: int, share_bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._share_bytes_max = share_bytes_max
-        #: Bytes of requests, which are given back when they are done, and of frames under way, which may never be.
+        #: Bytes of requests, which are released when they are done, and of partial frames, which may never be.
         self.request_bytes: int = 0
         self.frame_bytes: int = 0
-        #: Connections with requests under way.
+        #: Connections with requests in progress.
         self.busy_count: int = 0
-        #: The highest sum there was, for people and tests.
+        #: Maximum of the sum so far, for statistics and tests.
         self.used_bytes_highest: int = 0
         self._stopped: dict[Contributor, None] = {}
-        #: Is read although it holds too much: nothing else would ever give bytes back.
+        #: Read although it holds too much: otherwise no bytes would be released.
         self._favoured: Contributor | None = None
         self._review_is_scheduled = False
 
     @property
     def used_bytes(self) -> int:
-        """What is counted now."""
+        """Bytes counted now."""
         return self.request_bytes + self.frame_bytes
 
     def add_requests(self, byte_count: int) -> None:
-        """Count bytes of requests that came (positive) or are done (negative)."""
+        """Count bytes of requests that arrived (positive) or are done (negative)."""
         self.request_bytes += byte_count
         self._changed(byte_count)
 
     def add_frames(self, byte_count: int) -> None:
-        """Count memory of frames that have not arrived to their end, more (positive) or less (negative) than before."""
+        """Count memory of partly received frames, more (positive) or less (negative) than before."""
         self.frame_bytes += byte_count
         self._changed(byte_count)
 
@@ -64,7 +64,7 @@ class IngestBudget:
             asyncio.get_running_loop().call_soon(self._review)
 
     def lets_read(self, contributor: Contributor, held_bytes: int) -> bool:
-        """Say whether a connection that holds `held_bytes` is to be read; if not, it hears when to ask again."""
+        """Return whether to read a connection that holds `held_bytes`; if not, its `review` is called later."""
         share = max(min(self._share_bytes_max, self.bytes_max - self.used_bytes), 0)
         is_stopped = contributor in self._stopped
         has_room = held_bytes * 4 <= share * 3 if is_stopped else held_bytes <= share
@@ -83,7 +83,7 @@ class IngestBudget:
         return False
 
     def forget(self, contributor: Contributor) -> None:
-        """Take a connection out that has ended, and gave everything back."""
+        """Remove a connection that has ended and released everything."""
         self._stopped.pop(contributor, None)
         if self._favoured is contributor:
             self._favoured = None

@@ -1,27 +1,27 @@
-"""`IngestWindow`: how much of one connection may be under way, so that what comes waits for little else.
+"""`IngestWindow`: bounds the bytes in flight of one connection, so that new data wait only briefly.
 
-A client that sends as fast as it can fills whatever the server gives it: ten connections of 32 MiB are seconds of
-appends, and nothing is won by them once log and storage are busy. What an append waits is what is under way before it,
-divided by the rate at which that gets done. So the window is that rate, as it was lately, times the wait that is aimed
-at. It follows the rate in both directions: a window that was the limit is done sooner than aimed at, and grows.
+A client that sends as fast as it can fills whatever the server accepts: ten connections of 32 MiB are seconds of
+appends, without any gain once log and storage are busy. The wait of an append is the bytes in flight before it, divided
+by the rate at which they are completed. So the window is the recent rate times the target wait. It follows the rate in
+both directions: a window that was the limit completes earlier than the target, and grows.
 
-The wait that is aimed at includes two syncs of the log, the one under way and the next. A log that takes long for each
-gets more to do at once, otherwise the window would shrink to nothing beside it.
+The target wait includes two syncs of the log, the current one and the next. A log with slow syncs gets more bytes at
+once, otherwise the window would shrink towards nothing.
 
-Bytes that have been there for much longer than that are not counted: they wait for something else, a log that stalls or
-storage that one container lacks, while the connection's other appends get done. They still count in the budget.
+Bytes in flight for much longer than that are excluded: they wait for something else, a log that stalls or storage that
+one container lacks, while the connection's other appends complete. They still count in the budget.
 
-Pure: time comes as arguments.
+Pure: time is passed as an argument.
 """
 
 from __future__ import annotations
 
-#: A round is at least this share of the wait aimed at, and at most this multiple.
+#: A round is at least this share of the target wait, and at most this multiple.
 _ROUND_SHARE_MIN = 0.5
 _ROUND_MULTIPLE_MAX = 2.0
-#: In one round the window shrinks to this share of it at most: one sync that takes long says little.
+#: In one round the window shrinks to no less than this share: a single slow sync is not significant.
 _SHRINK_SHARE_MAX = 0.5
-#: However many connections there are, each may have so much under way: a few appends of a Java client.
+#: Minimum window however many connections there are: a few appends of a Java client.
 WINDOW_BYTES_LEAST = 64 * 1024
 
 
@@ -29,7 +29,7 @@ class IngestWindow:
     """The window of one connection: between `bytes_min` and `bytes_max`, for a wait of about `wait_s`.
 
     Attributes:
-        bytes_min: it never becomes less than this; may change, and counts from the next round on.
+        bytes_min: minimum of the window; may change, and takes effect with the next round.
     """
 
     __slots__ = (
@@ -51,35 +51,35 @@ class IngestWindow:
         self._bytes_max = bytes_max
         self._wait_s = self._aim_s = wait_s
         self._window_bytes = self.bytes_min
-        #: Of these, so much has been there for longer than a round.
+        #: Bytes in flight for longer than one round; excluded from the window.
         self._old_bytes = 0
         self._taken_bytes = self._done_bytes = 0
-        #: Since when the round runs, and what was taken and done then; it ends when all that is done. 0: none runs.
+        #: Start of the round, with the bytes received and done then; it ends when all of them are done. 0: no round.
         self._since_s = 0.0
         self._taken_bytes_then = self._done_bytes_then = 0
 
     @property
     def round_s_max(self) -> float:
-        """How long a round is at most."""
+        """Maximum duration of a round."""
         return self._aim_s * _ROUND_MULTIPLE_MAX
 
     @property
     def limit_bytes(self) -> int:
-        """How much may be under way."""
+        """Maximum bytes in flight."""
         return min(self._window_bytes + self._old_bytes, self._bytes_max)
 
     def take(self, byte_count: int, now_s: float) -> None:
-        """Count bytes that came, at the time `now_s` > 0."""
+        """Count bytes received at the time `now_s` > 0."""
         self._taken_bytes += byte_count
         if not self._since_s:
             self._begin(now_s)
 
     def finish(self, byte_count: int) -> None:
-        """Count bytes that are done."""
+        """Count bytes done."""
         self._done_bytes += byte_count
 
     def is_round_over(self, now_s: float) -> bool:
-        """Whether `turn` has something to say."""
+        """Whether the round is over, so that `turn` may be called."""
         elapsed_s = now_s - self._since_s
         return self._since_s > 0 and (
             elapsed_s >= self._aim_s * _ROUND_MULTIPLE_MAX
@@ -87,7 +87,7 @@ class IngestWindow:
         )
 
     def turn(self, now_s: float, sync_s: float) -> None:
-        """End a round that is over and begin another. `sync_s`: how long a sync of the log takes now."""
+        """End a round that is over and begin the next. `sync_s`: current duration of a sync of the log."""
         elapsed_s = now_s - self._since_s
         done_bytes = self._done_bytes - self._done_bytes_then
         self._old_bytes = max(self._taken_bytes_then - self._done_bytes, 0)

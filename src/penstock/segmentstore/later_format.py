@@ -1,7 +1,7 @@
-"""`LaterFormatError`: how pure decoders report bytes that are intact and that only a later version reads.
+"""`LaterFormatError`: raised by pure decoders for intact bytes that only a later version can read.
 
-A decoder does not know the file or record that its bytes come from. Its caller does, and raises `LaterVersionError`.
-Rules of compatibility: docs/formats.md, "Compatibility".
+A decoder does not know the file or record of its bytes. Its caller does, and raises `LaterVersionError`. Rules of
+compatibility: docs/formats.md, "Compatibility".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from penstock.model.errors import CorruptionError, LaterVersionError, PicklableE
 
 
 class LaterFormatError(PicklableError, ValueError):
-    """Number `found` of `what`, a format version or a kind, is above `known`, the latest that this version reads."""
+    """Number `found` of `what`, a format version or a kind, is above `known`, the latest readable one."""
 
     def __init__(self, what: str, *, found: int, known: int, oldest: int = 1) -> None:
         super().__init__(f"{what} {found} is of a later version, this one reads {oldest} to {known}")
@@ -29,7 +29,7 @@ class LaterFormatError(PicklableError, ValueError):
 def version_error(path: str, found: int, known: Collection[int], what: str = "format version") -> UnreadableDataError:
     """Return the error for a version or kind that is none of `known`: `LaterVersionError` if it is above all of them.
 
-    Otherwise `CorruptionError`. The bytes are intact: their checksum was compared.
+    Otherwise `CorruptionError`. The bytes are intact: their checksum was verified.
     """
     oldest, latest = min(known), max(known)
     if found > latest:
@@ -38,9 +38,9 @@ def version_error(path: str, found: int, known: Collection[int], what: str = "fo
 
 
 def check_version(found: int, known: Collection[int], what: str = "format version") -> None:
-    """Raise `LaterFormatError` for a version above all of `known`, `ValueError` for any other that is none of them.
+    """Raise `LaterFormatError` for a version above all of `known`, `ValueError` for any other unknown one.
 
-    The bytes are intact: the caller has compared their checksum, or there is one in what they lie in.
+    The bytes are intact: the caller has verified their checksum, or an enclosing structure has one.
     """
     if found in known:
         return

@@ -1,7 +1,7 @@
-"""`LayoutSettings`: what a store does about segments that an older Pravega left in long-term storage (PDP-34).
+"""`LayoutSettings`: how a store treats segments that an older Pravega left in long-term storage (PDP-34).
 
-The older layout is RollingStorage. Its data are taken over as they lie, and from then on written in the new layout.
-There is no way back, so a mode that says less than the one before is refused.
+The older layout is RollingStorage. Its data are adopted in place, and from then on written in the new layout. This
+cannot be undone, so a mode that precedes the current one is refused.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from penstock.model.errors import StorageLayoutError
 class LayoutMode(StrEnum):
     """The four modes of PDP-34, by its names.
 
-    The first two are about writing the older layout, which this store never does: an older Pravega serves then, and a
-    store with such a setting does not start. `INSTALL_NEW` looks for no older segments.
+    The first two concern writing the older layout, which this store never does: an older Pravega serves then, and a
+    store with such a setting does not start. `INSTALL_NEW` does not search for older segments.
     """
 
     NO_UPGRADE = "no_upgrade"
@@ -25,7 +25,7 @@ class LayoutMode(StrEnum):
     INSTALL_NEW = "install_new"
 
 
-#: Mode -> those that may follow it.
+#: Mode -> modes that may follow it.
 _FOLLOWING = {
     LayoutMode.INSTALL_NEW: (LayoutMode.INSTALL_NEW, LayoutMode.LAYOUT_UPGRADE),
     LayoutMode.LAYOUT_UPGRADE: (LayoutMode.LAYOUT_UPGRADE,),
@@ -34,15 +34,15 @@ _FOLLOWING = {
 
 @dataclass(frozen=True, slots=True)
 class LayoutSettings:
-    """What is done about segments in the layout of an older Pravega. See docs/rolling-storage.md.
+    """How segments in the layout of an older Pravega are treated. See docs/rolling-storage.md.
 
     Attributes:
-        mode: `install_new`: they are not looked for; `layout_upgrade`: each is taken over when somebody asks for it,
-            for good. With `no_upgrade` and `code_only_upgrade`, under which an older Pravega serves, nothing starts.
-            Not given: as before, and `install_new` at first.
-        adopted_bytes_max: of a segment that is taken over because somebody asks for it: it is read before it is served.
-            Longer ones are for `penstock storage import`.
-        look_timeout_s: how long it may take to look whether there is one.
+        mode: `install_new`: older segments are not searched; `layout_upgrade`: each is adopted permanently on its first
+            request. With `no_upgrade` and `code_only_upgrade`, under which an older Pravega serves, nothing starts. Not
+            given: unchanged, and `install_new` at first.
+        adopted_bytes_max: maximum length of a segment that is adopted on request: it is read before it is served.
+            Longer ones require `penstock storage import`.
+        look_timeout_s: time limit of the lookup of an older segment.
     """
 
     mode: LayoutMode | None = None

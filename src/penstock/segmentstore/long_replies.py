@@ -1,8 +1,8 @@
-"""`LongReplies`: answers of one connection that may be as long as a frame, to short questions: reads of tables.
+"""`LongReplies`: replies of one connection that may be as long as a frame, to short requests: reads of tables.
 
-A peer that asks and takes no answers must not fill memory with them. So a long reply is made only while the peer takes
-what was sent before; one that was made when the peer had stopped is thrown away, and made again when it goes on: these
-requests change nothing. What is made again comes one at a time.
+A peer that sends requests and reads no replies must not fill memory with them. So a long reply is created only while
+the peer reads earlier ones. One created when the peer had stopped is discarded, and created again when it resumes:
+these requests change nothing. Repeated replies are created one at a time.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ LongReplyRequest = wire.ReadTable | wire.ReadTableKeys | wire.ReadTableEntries |
 
 
 class LongReplyHost(Protocol):
-    """The sending side of a connection, as long replies see it."""
+    """The sending side of a connection, as used by long replies."""
 
     @property
     def takes_replies(self) -> bool:
-        """Whether what waits to be sent is little enough; `LongReplies.resume` is called when it becomes so."""
+        """Whether the bytes waiting to be sent are few enough; `LongReplies.resume` is called when they become so."""
         ...
 
     def send_long(self, frame: bytes) -> None:
-        """Queue a reply, which counts until it is handed to the transport."""
+        """Queue a reply, which is counted until it is handed to the transport."""
 
 
 class LongReplies:
     """Answers the reads of tables of one connection.
 
     Args:
-        answer: makes the reply to a request.
-        container_count: of the store.
-        under_way_max: reads under way in each container, each of which may hold a reply that is partly made.
+        answer: creates the reply to a request.
+        container_count: containers of the store.
+        under_way_max: concurrent reads in each container, each of which may hold a partly created reply.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class LongReplies:
         self._answer = answer
         self._container_count = container_count
         self._under_way_max = under_way_max
-        #: By container: one whose storage is stuck holds up its own reads alone.
+        #: By container: one with stuck storage blocks only its own reads.
         self._turns: dict[int, asyncio.Semaphore] = {}
-        #: Whose reply was thrown away, or not begun, since the peer took nothing.
+        #: Queue of requests whose reply was discarded, or not started, since the peer was not reading.
         self._line = asyncio.Lock()
         self._resumed: asyncio.Future[None] | None = None
 
     async def reply(self, command: LongReplyRequest) -> None:
-        """Answer a request, once the peer takes the answer. Raises what `answer` raises."""
+        """Answer a request, once the peer reads the reply. Raises what `answer` raises."""
         container_id = container_of(command.segment, self._container_count)
         turn = self._turns.get(container_id)
         if turn is None:
@@ -89,7 +89,7 @@ class LongReplies:
             await asyncio.shield(self._resumed)
 
     def resume(self) -> None:
-        """Go on: the peer takes replies."""
+        """Resume: the peer reads replies."""
         if self._resumed is not None:
             self._resumed.set_result(None)
             self._resumed = None

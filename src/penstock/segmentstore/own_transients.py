@@ -1,4 +1,4 @@
-"""`OwnTransients`: the transient segments that one connection has made and neither merged nor deleted."""
+"""`OwnTransients`: transient segments that one connection has created and neither merged nor deleted."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from penstock.segmentstore.store import SegmentStore
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: What certainly made nothing.
+#: Errors after which certainly nothing was created.
 _NOT_MADE = (SegmentError, ContainerNotFoundError, StorageFullError)
-#: At the limit, names are looked up no more often than this: each look is at all of them.
+#: At the limit, names are looked up at most this often: each review checks all of them.
 _REVIEW_INTERVAL_S = 1.0
 
 
@@ -34,18 +34,18 @@ class OwnTransients:
     def __init__(self, store: SegmentStore, count_max: int) -> None:
         self._store = store
         self._count_max = count_max
-        #: By name: whether it has been made. Before that it is there, too: the connection may be lost meanwhile.
+        #: By name: whether it was created. Names are added before that, since the connection may be lost meanwhile.
         self._made: dict[str, bool] = {}
         self._reviewed_s = float("-inf")
 
     @property
     def count(self) -> int:
-        """How many there may be."""
+        """The number of names held."""
         return len(self._made)
 
     @contextmanager
     def making(self, name: str) -> Iterator[None]:
-        """Count `name` while the block makes it, and from then on if the block did. Raises when there are too many."""
+        """Count `name` while the block creates it, and afterwards if it did. Raises when there are too many."""
         is_new = name not in self._made
         if is_new:
             self._check(name)
@@ -71,7 +71,7 @@ class OwnTransients:
             )
 
     def _review(self) -> None:
-        """Forget those that others have deleted or merged, or that their container deleted."""
+        """Remove those deleted or merged by other connections, or deleted by their container."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._reviewed_s + _REVIEW_INTERVAL_S:
             return
@@ -81,23 +81,23 @@ class OwnTransients:
 
     def _exists(self, name: str) -> bool:
         try:
-            # They are in memory as long as they live.
+            # They are in memory as long as they exist.
             return name in self._store.container(name).state.metadata.by_name
         except ContainerNotFoundError:
-            return False  # It is elsewhere, or starts again: a start deletes them.
+            return False  # Its container runs elsewhere, or restarts: a start deletes them.
 
     def forget(self, name: str) -> None:
-        """Take note that a segment was merged or deleted."""
+        """Note that a segment was merged or deleted."""
         self._made.pop(name, None)
 
     async def delete_all(self) -> None:
-        """Delete what is left: the connection is lost."""
+        """Delete the remaining ones: the connection is lost."""
         names, self._made = list(self._made), {}
         results = await for_each(names, self._store.delete_segment, self._store.settings.bulk_requests_max)
         for name, result in zip(names, results, strict=True):
             if isinstance(
                 result, (NoSuchSegmentError, ContainerNotFoundError, ContainerOfflineError, OutcomeUnknownError)
             ):
-                continue  # Merged, or its container starts again, which deletes it.
+                continue  # Merged, or its container restarts, which deletes it.
             if isinstance(result, PenstockError):
                 logger.info("%s is not deleted with its connection, but once it is idle: %s", name, result)

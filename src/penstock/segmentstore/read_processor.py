@@ -1,10 +1,10 @@
-"""Reads of one connection: answered at once, parked at a segment's end, or brought from long-term storage.
+"""Reads of one connection: answered at once, parked at a segment's end, or read from long-term storage.
 
-Nearly every read of somebody who follows a stream finds the bytes in the cache, or comes before they are there. Neither
-takes a task: a read that waits at a segment's end is a record there, and the commit that makes more bytes durable wakes
-it. It is answered at the end of that turn of the loop, in the same write as the acknowledgements. What has to be
-brought from long-term storage, or to be looked for, runs in a task; so does whatever is refused, since a refusal may
-have to wait until what it rests on is durable.
+Nearly every read of a stream's follower finds the bytes in the cache, or arrives before they exist. Neither needs a
+task: a read that waits at a segment's end is an entry there, and the commit that makes more bytes durable wakes it. It
+is answered at the end of that turn of the loop, in the same write as the acknowledgements. Reads that need long-term
+storage or a lookup run in a task; so do refusals, since a refusal may have to wait until the state that it is based on
+is durable.
 
 Source: wire protocol specification, section 4.1; segment store specification, section 4.3.
 """
@@ -36,30 +36,30 @@ from penstock.wire.commands import NoSuchSegment, ReadSegment, SegmentRead
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Reads are at least this long, whatever was asked.
+#: Minimum length of a read, whatever was requested.
 _READ_LENGTH_MIN = 8
-#: Reads are at most this long while slow readers hold too much. No shorter: some clients do not ask again.
+#: Maximum length of reads while slow readers hold too much. Not shorter, since some clients do not repeat short reads.
 _READ_LENGTH_PRESSED = 64 * 1024
 
 
 class ReadReplies(Protocol):
-    """The sending side of a connection, as reads see it."""
+    """The sending side of a connection, as used by reads."""
 
     @property
     def is_write_blocked(self) -> bool:
-        """Whether the peer does not take what was sent; `ReadProcessor.resume` is called when it does."""
+        """Whether the peer does not read what was sent; `ReadProcessor.resume` is called when it does."""
         ...
 
     @property
     def has_too_many_slow_replies(self) -> bool:
-        """Whether slow readers, of all connections, hold as much memory as they may."""
+        """Whether slow readers, of all connections, hold the maximum memory."""
         ...
 
     def send(self, frame: bytes) -> None:
-        """Queue a reply; it leaves at the end of the loop's turn at the latest."""
+        """Queue a reply; it is sent at the end of the loop's turn at the latest."""
 
     def send_parts(self, parts: list[Buffer]) -> None:
-        """Queue a reply in parts, which must not change any more."""
+        """Queue a reply in parts, which must not change afterwards."""
 
     def serve_reads_later(self) -> None:
         """Call `ReadProcessor.serve` at the end of the loop's turn at the latest."""
@@ -71,7 +71,7 @@ class ReadReplies(Protocol):
         """Close the connection at once."""
 
     def task_ended(self, task: asyncio.Task[None]) -> None:
-        """Look at how a task of the connection has ended."""
+        """Handle the end of a task of the connection."""
 
 
 class _TailRead(ReadWaiter):
@@ -91,13 +91,13 @@ class _TailRead(ReadWaiter):
         self.request_id: int = command.request_id
         self.length: int = length
         self.container: SegmentContainer = container
-        # Not the segment: it may leave memory, and come back as another object.
+        # Not the segment: it may be unloaded, and loaded again as another object.
         self.name: str = segment.name
         self.segment_id: int = segment.id
 
     @property
     def command(self) -> ReadSegment:
-        """What was asked."""
+        """The request."""
         return ReadSegment(self.name, self.offset, self.length, "", self.request_id)
 
     def wake(self) -> None:
@@ -119,7 +119,7 @@ class _StorageRead(NamedTuple):
 
 
 class ReadProcessor:
-    """Answers the reads of one connection. `reads_max`: of those that may need storage, under way at once."""
+    """Answers the reads of one connection. `reads_max`: concurrent reads that may need storage."""
 
     def __init__(
         self, store: SegmentStore, replies: ReadReplies, loop: asyncio.AbstractEventLoop, reads_max: int
@@ -128,28 +128,28 @@ class ReadProcessor:
         self._replies = replies
         self._loop = loop
         self._reads_max = reads_max
-        #: At the end of their segments; and those of them that were woken and not answered yet.
+        #: Reads parked at the end of their segments; and those of them that were woken and not answered yet.
         self._parked: dict[_TailRead, None] = {}
         self._woken: list[_TailRead] = []
-        # Apart from the connection's other tasks: these may only end when its other requests are served.
+        # Separate from the connection's other tasks: these may only end when its other requests are served.
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Those beyond `reads_max`. Few: the connection is not read meanwhile.
+        #: Reads beyond `reads_max`. Few: the connection is not read meanwhile.
         self._queued: deque[_StorageRead] = deque()
         self._writable: asyncio.Future[None] | None = None
         self._is_closed = False
 
     @property
     def waiting_count(self) -> int:
-        """Reads that wait for data or storage."""
+        """Number of reads that wait for data or storage."""
         return len(self._parked) + len(self._tasks) + len(self._queued)
 
     @property
     def is_full(self) -> bool:
-        """Whether so many reads may need storage that no more are to be taken from the socket."""
+        """Whether the reads that may need storage are so many that no more should be read from the socket."""
         return len(self._tasks) >= self._reads_max
 
     def read(self, command: ReadSegment) -> None:
-        """Answer a read, now or when its bytes are there."""
+        """Answer a read, now or when its bytes exist."""
         length = min(READ_LENGTH_MAX, max(_READ_LENGTH_MIN, command.suggested_length))
         if self._replies.has_too_many_slow_replies:
             length = min(length, _READ_LENGTH_PRESSED)
@@ -159,7 +159,7 @@ class ReadProcessor:
             if data is not None:
                 container.ownership.check()
         except (SegmentInactiveError, NoSuchSegmentError):
-            # Brought into memory; or said to be gone once that is durable.
+            # Loaded into memory; or refused once the deletion is durable.
             self._begin(command, length, self._store.reading(command.segment))
             return
         except PenstockError as error:
@@ -187,7 +187,7 @@ class ReadProcessor:
             self._send_error(command, error)
 
     def woken(self, read: _TailRead) -> None:
-        """Answer a parked read at the end of the turn: more may become durable in this one."""
+        """Answer a parked read at the end of the turn: more bytes may become durable in this one."""
         if not self._woken:
             self._replies.serve_reads_later()
         self._woken.append(read)
@@ -203,13 +203,13 @@ class ReadProcessor:
         self._store.tail_reads.give_back()
 
     def serve(self) -> None:
-        """Answer the parked reads that were woken, as far as the peer takes the answers."""
+        """Answer the parked reads that were woken, as far as the peer reads the replies."""
         woken, self._woken = self._woken, []
         for at, read in enumerate(woken):
             if self._is_closed:
                 return
             if self._replies.is_write_blocked:
-                # Many may have been woken at once: what a slow peer cannot take is read when it can.
+                # Many may have been woken at once: for a slow peer the rest is read later.
                 self._woken = woken[at:] + self._woken
                 return
             self._serve(read)
@@ -219,7 +219,7 @@ class ReadProcessor:
         segment = container.state.metadata.by_id.get(read.segment_id)
         self._unpark(read)
         if segment is None:
-            # It has left memory again.
+            # It was unloaded again.
             self._begin(command, read.length, self._store.reading_again(read.name, read.segment_id), has_waited=True)
             return
         try:
@@ -231,14 +231,14 @@ class ReadProcessor:
             if container.pipeline.is_all_durable or isinstance(error, SegmentSealedError):
                 self._send_error(command, self._checked(container, error))
                 return
-            data = None  # Refused by somebody who can wait for what the refusal rests on.
+            data = None  # Refused by the task, which can wait until the refusal's cause is durable.
         if data is not None:
             self._send(command, data)
         else:
             self._begin(command, read.length, self._store.reading_found(container, segment), has_waited=True)
 
     def _checked(self, container: SegmentContainer, error: PenstockError) -> PenstockError:
-        """Return a refusal that may be told, or why it may not: it may rest on what a successor has changed."""
+        """Return a refusal, or why it may not be sent: it may be based on state that a successor has changed."""
         try:
             container.ownership.check()
         except PenstockError as unconfirmed:
@@ -280,7 +280,7 @@ class ReadProcessor:
                     break
                 using = self._store.reading_again(command.segment, segment.id)
                 if data is not None:
-                    # Many reads may end at once: what a slow peer cannot take is read again when it can.
+                    # Many reads may end at once: for a slow peer the data is dropped and read again later.
                     del data
                     await self._until_writable()
         except PenstockError as error:
@@ -297,7 +297,7 @@ class ReadProcessor:
         await asyncio.shield(self._writable)
 
     def resume(self) -> None:
-        """Answer what waited for the peer to take its replies."""
+        """Answer reads that waited for the peer to read its replies."""
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
@@ -340,7 +340,7 @@ class ReadProcessor:
             self._replies.send(encode(reply))
 
     def close(self) -> None:
-        """Forget the reads that wait: the connection is lost."""
+        """Drop the waiting reads: the connection is lost."""
         self._is_closed = True
         self._woken = []
         for read in list(self._parked):

@@ -1,4 +1,4 @@
-"""`memory_of`: what a request takes while it is under way, which is more than the bytes that it came in."""
+"""`memory_of`: the memory of a request in progress, which is more than its received bytes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES
 from penstock.wire import commands as wire
 from penstock.wire.commands import WireCommand
 
-#: What one element of a list takes beside its bytes: the decoded key, entry, name or update, and what is made of it on
-#: the way. Measured: 107 bytes for a decoded key, 120 for an update of an attribute, about as much again on the way. On
-#: the wire it may be 17 bytes.
+#: Memory of one element of a list in addition to its bytes: the decoded key, entry, name or update, and derived
+#: objects. Measured: 107 bytes for a decoded key, 120 for an update of an attribute, and about as much again for
+#: derived objects. On the wire it may be 17 bytes.
 ELEMENT_BYTES = 256
 
 _COUNTS: dict[type[WireCommand], Callable[[Any], int]] = {
@@ -24,6 +24,6 @@ _COUNTS: dict[type[WireCommand], Callable[[Any], int]] = {
 
 
 def memory_of(command: WireCommand, payload_length: int) -> int:
-    """Return about how many bytes of memory a request takes whose payload has `payload_length` bytes."""
+    """Return the approximate memory of a request whose payload has `payload_length` bytes."""
     count = _COUNTS.get(type(command))
     return payload_length + OPERATION_OVERHEAD_BYTES + (count(command) * ELEMENT_BYTES if count is not None else 0)

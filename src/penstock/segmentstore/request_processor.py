@@ -1,4 +1,4 @@
-"""Every request but appends: one handler per command, errors to replies in one table.
+"""All requests except appends: one handler per command, and one table from errors to replies.
 
 Source: wire protocol specification, sections 2, 4 and 6.
 """
@@ -55,14 +55,14 @@ _Handler = Callable[[WireCommand], Awaitable[WireCommand]]
 #: ErrorMessage codes.
 UNSPECIFIED = -1
 ILLEGAL_ARGUMENT = 0
-#: How many keys or entries one iterator page holds at most, whatever the client suggests.
+#: Maximum number of keys or entries in one iterator page, whatever the client suggests.
 PAGE_COUNT_MAX = 10_000
-#: Entries of one reply, as the wire has them: what a frame takes beside the longest name of a segment.
+#: Maximum encoded length of the entries of one reply: a frame less the longest segment name.
 _READ_TABLE_BYTES_MAX = FRAME_LENGTH_MAX - 128 * 1024
 
 
 class RequestProcessor:
-    """Answers requests of one connection. Transient segments made here are gone when it is closed."""
+    """Answers requests of one connection. Transient segments created here are deleted when it is closed."""
 
     def __init__(self, store: SegmentStore, *, transient_segments_max: int) -> None:
         self._store = store
@@ -99,9 +99,9 @@ class RequestProcessor:
         self._handlers[kind] = cast(_Handler, handler)
 
     async def answer(self, command: WireCommand) -> WireCommand:
-        """Return the reply to a request, an error reply included.
+        """Return the reply to a request, which may be an error reply.
 
-        Raises `PenstockError` for faults that the protocol has no reply for: the connection must be closed.
+        Raises `PenstockError` for errors without a reply in the protocol: the connection must be closed.
         """
         handler = self._handlers.get(type(command))
         request_id = getattr(command, "request_id", -1)
@@ -115,7 +115,7 @@ class RequestProcessor:
 
     @property
     def has_transients(self) -> bool:
-        """Whether there may be transient segments that were made here."""
+        """Whether there may be transient segments that were created here."""
         return self._transients.count > 0
 
     async def close(self) -> None:
@@ -207,7 +207,7 @@ class RequestProcessor:
         except (NoSuchSegmentError, SegmentMergedError) as error:
             return wire.NoSuchSegment(command.request_id, error.segment, "")
         except SegmentSealedError:
-            # As Pravega's server has it, this reply names the source although the target is the sealed one.
+            # As in Pravega's server, this reply names the source although the target is the sealed one.
             return wire.SegmentIsSealed(command.request_id, command.source, "")
         self._transients.forget(command.source)
         return wire.SegmentsMerged(command.request_id, command.target, command.source, length)
@@ -281,7 +281,7 @@ class RequestProcessor:
             first=command.from_key,
             last=command.to_key or None,
         )
-        # What is written of an entry is read by name, and both have the same names: a page need not be made twice.
+        # The encoder reads entries by attribute, and both types have the same ones: a page is not copied.
         entries = cast(Sequence[wire.TableKeyValue], page.entries)
         return wire.TableEntriesRead(command.request_id, command.segment, entries, page.token)
 
@@ -319,9 +319,9 @@ class RequestProcessor:
 
 
 def error_reply(error: PenstockError, request_id: int, segment: str, operation: str, offset: int = -1) -> WireCommand:
-    """Return the reply that says `error`. `offset` is what a read or truncation asked for.
+    """Return the reply for `error`. `offset` is the one requested by a read or truncation.
 
-    Raises `error` itself when the protocol has no reply for it.
+    Raises `error` itself if the protocol has no reply for it.
     """
     match error:
         case NoSuchSegmentError() | SegmentMergedError():
@@ -341,14 +341,14 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
         case TableNotEmptyError():
             return wire.TableSegmentNotEmpty(request_id, segment, "")
         case ContainerNotFoundError() | ContainerOfflineError() | StorageUnavailableError() | InconsistentStateError():
-            # "Not here, not now": the client asks where it is and tries again, and its connection, which others share,
-            # stays as it is.
+            # "Not here, not now": the client looks up the location and retries, and its connection, which is shared,
+            # stays open.
             return wire.WrongHost(request_id, segment, "")
         case StorageFullError():
-            # The one reply that says to every client: not done, ask again later.
+            # The only reply that every client understands as: not done, retry later.
             return wire.WrongHost(request_id, segment, "", f"{NO_ROOM}{_ascii(str(error))}")
         case SegmentStoreBusyError():
-            # The same: the connection, which others share, stays as it is.
+            # Likewise: the connection, which is shared, stays open.
             return wire.WrongHost(request_id, segment, "", f"{BUSY}{_ascii(str(error))}")
         case UnsupportedOperationError():
             return wire.OperationUnsupported(request_id, operation)
@@ -363,7 +363,7 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
         case UnreadableDataError():
             return wire.ErrorMessage(request_id, segment, _ascii(str(error)), UNSPECIFIED)
         case _:
-            # A passing fault: to every client a closed connection means that the request may be tried again.
+            # A transient error: to every client a closed connection means that the request may be retried.
             raise error
 
 

@@ -1,4 +1,4 @@
-"""What the load of a segment asks for: pure, from its averages and its policy; and which segments get nothing at all.
+"""Derives scaling advice from a segment's averages and policy (pure), and advice for segments without any data.
 
 Source: controller internals specification, section 9.1 (SegmentAggregates, AutoScaleProcessor).
 """
@@ -31,10 +31,10 @@ def policy_rates(load: SegmentStatistics) -> Rates | None:
 def advise(
     load: SegmentStatistics, settings: ScaleAdviceSettings, window_unit_s: float = _MINUTE_S
 ) -> ScaleAdvice | None:
-    """Return what a segment's load asks for; None if it is as it should be, or not known for long enough.
+    """Return the advice for a segment's load; None if no scaling is needed, or the load is not known for long enough.
 
-    `window_unit_s`: what is a minute in the windows of its averages (`StatisticsSettings`). These live on when the data
-    end: a split needs data within `recent_s`.
+    `window_unit_s`: the length of a minute in the windows of its averages (`StatisticsSettings`). The averages persist
+    after the data end: a split requires data within `recent_s`.
     """
     target = load.target_rate
     if target <= 0 or load.age_s < settings.cool_down_s or (rates := policy_rates(load)) is None:
@@ -55,25 +55,25 @@ def advise(
 
 
 def silence(segment: str) -> ScaleAdvice:
-    """Return the advice about a segment that got nothing for as long as loads are remembered."""
+    """Return the advice for a segment without data for as long as loads are remembered."""
     return ScaleAdvice(segment, ScaleDirection.DOWN, is_silent=True)
 
 
 class MostUrgent:
-    """Chooses `count_max` of very many: all that is to be split, the hottest first, then what is to be merged.
+    """Selects `count_max` of very many: all splits, the hottest first, then merges.
 
-    Each `take` costs next to nothing, and so does `chosen`: others get their turns in between.
+    Each `take` and `chosen` is cheap, so that other tasks run in between.
     """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        #: The hottest so far, as a heap: parts, minus the number of its coming, the advice.
+        #: The hottest so far, as a heap: parts, negative arrival number, the advice.
         self._hot: list[tuple[int, int, ScaleAdvice]] = []
         self._cold: list[ScaleAdvice] = []
         self._count = 0
 
     def take(self, advice: ScaleAdvice) -> None:
-        """Bring in one."""
+        """Add one advice."""
         self._count += 1
         if advice.direction is ScaleDirection.DOWN:
             self._cold.append(advice)
@@ -85,9 +85,9 @@ class MostUrgent:
             heappushpop(self._hot, entry)
 
     def chosen(self, turn: int) -> list[ScaleAdvice]:
-        """Return them. When not all that are cold have room, others of them are chosen at each `turn`.
+        """Return the selected ones. If not all cold ones fit, different ones are selected at each `turn`.
 
-        The first ones may stay cold for ever without a neighbour to be merged with.
+        The first ones may stay cold permanently without a neighbour to be merged with.
         """
         hot = [advice for _, _, advice in sorted(self._hot, reverse=True)]
         cold = self._cold

@@ -1,4 +1,4 @@
-"""`StoreScaleAdvisor`: the advice of a segment store about the containers that it runs."""
+"""`StoreScaleAdvisor`: scaling advice of a segment store for the containers that it runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.segmentstore.container_settings import ScaleAdviceSettings
 from penstock.segmentstore.scale_advice import MostUrgent, advise, silence
 from penstock.segmentstore.store import SegmentStore
 
-#: Loads that are looked at before others get a turn: about a millisecond.
+#: Loads processed before other tasks run: about a millisecond.
 _SLICE_SEGMENTS = 256
-#: When not all can be told, others are after so long.
+#: If not all advice fits in an answer, the selection changes after this time.
 _TURN_S = 60.0
 
 
 class StoreScaleAdvisor:
-    """`ScaleAdvisor` by direct calls. Remembers nothing."""
+    """`ScaleAdvisor` by direct calls. Stateless."""
 
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
@@ -82,7 +82,7 @@ async def _about_all(container: SegmentContainer, settings: ScaleAdviceSettings)
 def _about_load(
     container: SegmentContainer, segment_id: int, segment: Segment | None, settings: ScaleAdviceSettings
 ) -> ScaleAdvice | None:
-    """Return the advice about a segment by its load and its present policy; `segment`: None while it is put away."""
+    """Return the advice for a segment from its load and its present policy; `segment`: None if it is not in memory."""
     statistics = container.activity_watch.statistics
     load = statistics.load(segment_id, asyncio.get_running_loop().time())
     if load is None:

@@ -1,4 +1,4 @@
-"""`SegmentUse`: a segment that a request is about, in memory until the request is over."""
+"""`SegmentUse`: keeps the segment of a request in memory until the request is done."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _REFUSALS = (BadOffsetError, NoSuchSegmentError, SegmentMergedError, SegmentSeal
 
 
 class SegmentUse:
-    """Finds a segment when its block begins, activates it if need be, and keeps it in memory while the block runs.
+    """Finds a segment when its block begins, activates it if necessary, and keeps it in memory while the block runs.
 
-    What the block refuses waits until it cannot be undone by a crash. With `is_reading` the block's answer could be out
-    of date if the container was shut out: `OwnershipUnconfirmedError` comes in its place then. A class and not a
-    generator, of which this would be three within each other: there is one for each request.
+    A refusal raised by the block waits until a crash cannot undo its cause. With `is_reading` the block's answer could
+    be stale if the container was fenced: `OwnershipUnconfirmedError` is raised instead then. A class and not a
+    generator, of which this would be three nested ones: there is one for each request.
     """
 
     __slots__ = ("_check", "_container", "_found", "_is_reading", "_locate", "_name")
@@ -37,8 +37,9 @@ class SegmentUse:
         is_reading: bool = False,
         found: Segment | None = None,
     ) -> None:
-        """`locate` finds the container of `name`; `found`: the segment, if it was found before, even if its name is
-        another one's by now. `check` may refuse what was found.
+        """`locate` finds the container of `name`; `check` may refuse the segment found.
+
+        `found`: the segment, if already found, even if its name now belongs to another one.
         """
         self._name = name
         self._locate = locate
@@ -69,7 +70,7 @@ class SegmentUse:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let the segment go."""
+        """Release the segment."""
         assert self._container is not None
         assert self._found is not None
         await self._end(self._container, self._found, error)
@@ -80,9 +81,9 @@ class SegmentUse:
                 if self._is_reading:
                     container.ownership.check()
             elif isinstance(error, _REFUSALS):
-                await container.pipeline.barrier()  # What a refusal rests on must not be undone by a crash.
+                await container.pipeline.barrier()  # The cause of a refusal must not be undone by a crash.
                 container.ownership.check()
             elif isinstance(error, SegmentError):
-                container.ownership.check()  # A refusal may rest on what a successor has changed.
+                container.ownership.check()  # A refusal may be based on state that a successor has changed.
         finally:
             found.use_count -= 1

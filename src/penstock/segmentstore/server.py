@@ -1,8 +1,7 @@
-"""The TCP front of a segment store: listens, and has what its connections share.
+"""The TCP server of a segment store: listens, and holds the state shared by its connections.
 
-Replies that wait for slow readers are bounded over all connections, too: they are views of cached blocks, and keep
-them alive when the cache has let them go. They do not count as cache use, or readers that read nothing could stop all
-writers.
+Replies that wait for slow readers are also bounded over all connections: they are views of cached blocks, and keep them
+alive after eviction. They do not count as cache use, otherwise readers that read nothing could stop all writers.
 
 Source: wire protocol specification, section 1.
 """
@@ -24,13 +23,13 @@ from penstock.segmentstore.writer_budget import WriterBudget
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Receive buffers: how long they may become, however many there are, and what share of the budget one of n takes: an
-#: eighth of an nth part. They are not counted in it. The longest takes all that the kernel may hold of a connection
-#: (twice `receive_buffer_bytes`): what a read brings of a writer is one append; the longer, the less each byte costs.
+#: Receive buffers: minimum and maximum length; of n connections each may take an eighth of an nth part of the budget.
+#: They are not counted in it. The maximum holds all data that the kernel may hold for a connection (twice
+#: `receive_buffer_bytes`): all bytes of a writer in one read are one append, and longer appends cost less per byte.
 _RECEIVE_LENGTH_MIN = 16 * 1024
 _RECEIVE_LENGTH_MAX = 512 * 1024
 _RECEIVE_SHARE_DIVISOR = 8
-#: What share of the budget the windows of all connections with something under way are together at least.
+#: The windows of all active connections together are at least this fraction of the budget.
 _WINDOWS_SHARE_DIVISOR = 16
 
 
@@ -47,45 +46,45 @@ class SegmentStoreServer:
         self._all_closed = asyncio.Event()
         self.is_stopping: bool = False
         self.port: int = 0
-        #: Connections that were one too many.
+        #: Number of connections refused because of the limit.
         self.refused_count: int = 0
         self._refusal_logged_at_s = float("-inf")
         self._to_flush: deque[Connection] = deque()
         self._flush_is_scheduled = False
-        #: What all connections together hold of what they sent.
+        #: Incoming data held by all connections together.
         self.budget: IngestBudget = IngestBudget(self.settings.ingest_bytes_max, self.settings.unacknowledged_bytes_max)
-        #: What the writers of all connections take.
+        #: Memory of the writers of all connections.
         self.writers: WriterBudget = WriterBudget(self.settings.writers_bytes_max, self.settings.writer_bytes_max)
-        #: Replies that wait for slow readers, over all connections.
+        #: Bytes of replies that wait for slow readers, over all connections.
         self.slow_reply_bytes = 0
 
     @property
     def has_too_many_slow_replies(self) -> bool:
-        """Whether slow readers hold as much memory as they may."""
+        """Whether slow readers hold the maximum memory."""
         return self.slow_reply_bytes > self.settings.slow_replies_bytes_max
 
     @property
     def sync_s(self) -> float:
-        """How long a sync takes of the log that takes longest, lately."""
+        """Recent duration of a sync, of the slowest log."""
         return max((container.pipeline.sync_s for container in self.store.containers), default=0.0)
 
     @property
     def receive_length(self) -> int:
-        """How long the receive buffer of one more connection may become: with very many of them they stay short."""
+        """Maximum length of the receive buffer of a further connection: short if there are very many."""
         share = self.settings.ingest_bytes_max // (_RECEIVE_SHARE_DIVISOR * (len(self.connections) + 1))
         return max(_RECEIVE_LENGTH_MIN, min(_RECEIVE_LENGTH_MAX, share))
 
     @property
     def window_bytes_min(self) -> int:
-        """What one connection may have under way at least.
+        """Minimum bytes in flight that each connection may have.
 
-        What is enough for one is too much for each of a hundred: an append would wait for all of theirs.
+        A value for one connection is too much for each of a hundred: an append would wait for those of all.
         """
         share = self.settings.ingest_bytes_max // (_WINDOWS_SHARE_DIVISOR * max(self.budget.busy_count, 1))
         return min(self.settings.ingest_window_bytes_min, max(share, WINDOW_BYTES_LEAST))
 
     async def start(self, host: str, port: int) -> None:
-        """Listen on `host`:`port`; 0 takes a free port, which `port` then says. Raises `OSError` if it is taken."""
+        """Listen on `host`:`port`; 0 takes a free port, given by `port` then. Raises `OSError` if it is taken."""
         self.loop = asyncio.get_running_loop()
         self.store.on_durable = self._flush_due
         backlog, listener = self.settings.accept_backlog, dual_stack_socket(host, port)
@@ -110,12 +109,12 @@ class SegmentStoreServer:
             self.loop.call_soon(self._flush)
 
     def _flush_due(self) -> None:
-        """Send what is due now, not at the end of the turn: turns of a busy loop are long, and clients wait for it."""
+        """Send what is due now, not at the end of the turn: turns of a busy loop are long, and clients wait."""
         if self._flush_is_scheduled:
-            self._flush()  # What is scheduled finds nothing left.
+            self._flush()  # The scheduled call finds nothing left.
 
     def _flush(self) -> None:
-        """Let every connection send what is due: one call of the loop for all of them."""
+        """Flush every connection that is due, in one call of the loop for all of them."""
         self._flush_is_scheduled = False
         connections = self._to_flush
         try:
@@ -133,7 +132,7 @@ class SegmentStoreServer:
         task.add_done_callback(self._background.discard)
 
     def refuse(self, transport: asyncio.Transport) -> None:
-        """Close a connection that is one too many. Said in the log once a second at most: they come in crowds."""
+        """Close a connection beyond the limit. Logged at most once a second, since many may arrive at once."""
         transport.abort()
         self.refused_count += 1
         now_s = self.loop.time()
@@ -147,13 +146,13 @@ class SegmentStoreServer:
             )
 
     def forget(self, connection: Connection) -> None:
-        """Take a closed connection out."""
+        """Remove a closed connection."""
         self.connections.pop(connection, None)
         if not self.connections:
             self._all_closed.set()
 
     async def stop(self) -> None:
-        """Accept nothing more and close every connection; replies already queued leave first."""
+        """Accept no more connections and close all of them; replies already queued are sent first."""
         self.is_stopping = True
         if self._server is not None:
             self._server.close()

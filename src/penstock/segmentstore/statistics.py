@@ -1,14 +1,12 @@
 """Load of segments and containers: events, bytes, and their rates as moving averages.
 
 Rates are exponential averages over 2, 5, 10 and 20 minutes, measured every 5 s; the first measurement sets them. Only
-segments that got data lately are kept. Silence costs nothing: it is brought in when a segment is looked at again. A
-merged transaction counts for its target, as the events that it brings, when it is merged; in the averages these count
-as if they had come evenly over its life.
+segments with recent data are kept. Silence costs nothing: it is accounted for when a segment is next processed. A
+merged transaction counts for its target, with its events, when it is merged; the averages treat these as if they had
+arrived evenly over its life.
 
-Each change of a segment's counts has a number. Whoever asks again says up to which one they know, and hears of the
-segments with news alone, a page at a time: nobody goes over all of them.
-
-Source: controller specification, section 9.1 (SegmentAggregates).
+Each change of a segment's counts has a number. A repeated query passes the last number known, and gets only the
+segments changed since, a page at a time: no query scans all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from penstock.wire.statistics import SegmentRow
 
 #: Minutes over which rates are averaged.
 WINDOWS_MINUTES = (2, 5, 10, 20)
-#: Segments that are measured in one step.
+#: Segments measured in one step.
 _STEP_SEGMENTS = 512
 
 
@@ -43,7 +41,7 @@ class Rates:
 class SegmentStatistics:
     """Load of one segment since the store began to watch it, `age_s` ago.
 
-    `scale_type` and `target_rate` are the segment's policy, as the wire has it.
+    `scale_type` and `target_rate` are the segment's policy, as encoded on the wire.
     """
 
     name: str
@@ -59,11 +57,11 @@ class SegmentStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ContainerStatistics:
-    """Load of one container; `segments` are those that got data lately, the most recent last.
+    """Load of one container; `segments` are those with recent data, the most recent last.
 
     Attributes:
         log_bytes: length of its log; a start has to read all of it.
-        is_log_long: whether something keeps the log from being cut; a warning says what.
+        is_log_long: whether something prevents the truncation of the log; a warning gives the cause.
         backlog_bytes: appended bytes that long-term storage lacks, ...
         backlog_operations: ... and operations of any kind.
         held_append_count: appends held because too much of their segment waits for long-term storage.
@@ -83,7 +81,7 @@ class ContainerStatistics:
 
 
 class MovingRates:
-    """Moving averages of one counter, a measurement every `tick_s`; `unit_s` is what is a minute in their windows."""
+    """Moving averages of one counter, measured every `tick_s`; `unit_s` is the minute of their windows."""
 
     __slots__ = ("_averages", "_is_set", "_tick_s", "_unit_s")
 
@@ -94,7 +92,7 @@ class MovingRates:
         self._is_set = False
 
     def measure(self, count: int, silent_ticks: int = 0) -> None:
-        """Bring in `count` of the tick that ends now, after `silent_ticks` ticks with nothing."""
+        """Add `count` of the tick that ends now, after `silent_ticks` ticks with nothing."""
         rate = count / self._tick_s
         if not self._is_set:
             if count:
@@ -106,7 +104,7 @@ class MovingRates:
             self._averages[at] = self._averages[at] * kept ** (silent_ticks + 1) + rate * (1 - kept)
 
     def spread(self, count: int, life_s: float) -> None:
-        """Bring in `count` that came evenly over the `life_s` seconds that end now, beside what was measured."""
+        """Add `count` spread evenly over the `life_s` seconds that end now, in addition to what was measured."""
         rate = count / life_s
         if not self._is_set:
             self._is_set = True
@@ -116,7 +114,7 @@ class MovingRates:
             self._averages[at] += rate * (1 - math.exp(-life_s / (self._unit_s * minutes)))
 
     def rates(self, silent_ticks: int = 0) -> Rates:
-        """Return the averages after so many further ticks with nothing."""
+        """Return the averages after this many further ticks with nothing."""
         return Rates(
             *(
                 average * math.exp(-self._tick_s * silent_ticks / (self._unit_s * minutes))
@@ -160,15 +158,15 @@ class _Load:
         self.byte_rates = MovingRates(settings.tick_s, settings.window_unit_s)
         self.scale_type = 0
         self.target_rate = 0
-        #: Number of the last tick that was brought in, and what came since.
+        #: Number of the last tick accounted for, and the counts since.
         self.tick = tick
         self.tick_events = 0
         self.tick_bytes = 0
-        #: Of that, what came with transactions, over so long.
+        #: The part of these that came with transactions, and their lifetime.
         self.spread_events = 0
         self.spread_bytes = 0
         self.spread_life_s = 0.0
-        #: What the last look brought that brought anything, and when that was.
+        #: The counts of the last pass with any data, and its time.
         self.last_event_count = 0
         self.last_byte_count = 0
         self.measured_s = since_s
@@ -220,9 +218,9 @@ _CHANGE = attrgetter("change")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What `Statistics.page` returns: see `ContainerReport` for what has the same name there.
+    """The result of `Statistics.page`: see `ContainerReport` for fields of the same name.
 
-    `change`: number of the last change told.
+    `change`: number of the last change included.
     """
 
     segments: list[SegmentRow]
@@ -241,7 +239,7 @@ class Page:
 
 
 class Statistics:
-    """Measures the load of one container. `now_s` is the loop's time throughout."""
+    """Measures the load of one container. `now_s` is always the loop's time."""
 
     def __init__(
         self,
@@ -253,12 +251,12 @@ class Statistics:
         self._container_id = container_id
         self._settings = settings
         self._start_s = now_s
-        #: Those that are to be merged if they get nothing for long.
+        #: Segments to be merged if they get no data for long.
         self.quiet: QuietSegments = QuietSegments(settings.expiry_s, advice or ScaleAdviceSettings())
-        #: When a load was last dropped for want of room.
+        #: When a load was last dropped because of the limit.
         self._short_of_room_s = float("-inf")
         self._tick = 0
-        # By segment id, in the order of their last changes. Those that have gone stay until they expire, to be told.
+        # By segment id, in the order of their last changes. Removed ones stay until they expire, to be reported.
         self._segments: dict[int, _Load] = {}
         self._changed: dict[int, _Load] = {}
         self._all = _Load("", now_s, 0, settings)
@@ -283,9 +281,10 @@ class Statistics:
         length_bytes: int = 0,
         merged: tuple[int, int, float] = (0, 0, 0.0),
     ) -> None:
-        """Count what a segment got since the last call for it. `length_bytes`: its length now.
+        """Add the data of a segment since the last call for it. `length_bytes`: its present length.
 
-        `merged`: of that, events and bytes that came with transactions, and over how many seconds these were made.
+        `merged`: the part of the events and bytes that came with transactions, and the seconds over which these were
+        written.
         """
         self.quiet.forget(segment_id)
         load = self._segments.pop(segment_id, None)
@@ -307,7 +306,7 @@ class Statistics:
         self._all.add(events, byte_count, merged)
 
     def forget(self, segment_id: int) -> None:
-        """Drop a segment that is sealed or gone: it will get nothing more."""
+        """Drop a segment that is sealed or deleted: it gets no more data."""
         self.quiet.forget(segment_id)
         load = self._segments.get(segment_id)
         if load is None or load.is_gone:
@@ -321,7 +320,7 @@ class Statistics:
         self._segments[segment_id] = load
 
     def looked(self, now_s: float) -> None:
-        """Note that all that came until `now_s` has been counted."""
+        """Note that all data until `now_s` has been counted."""
         whole = self._all
         whole.last_event_count = whole.event_count - self._looked_event_count
         whole.last_byte_count = whole.byte_count - self._looked_byte_count
@@ -336,12 +335,12 @@ class Statistics:
         self._has_dropped = True
 
     def advance(self, now_s: float) -> None:
-        """Measure if a tick has ended; expire what was silent for long."""
+        """Measure if a tick has ended; drop segments that were silent for long."""
         for _ in self.advance_in_steps(now_s):
             pass
 
     def advance_in_steps(self, now_s: float) -> Iterator[None]:
-        """Do what `advance` does; others may read, and forget segments, at each step."""
+        """Like `advance`; other tasks may read, and forget segments, between steps."""
         tick = int((now_s - self._start_s) / self._settings.tick_s)
         if tick == self._tick:
             return
@@ -361,15 +360,15 @@ class Statistics:
             if load.scale_type and not load.is_gone:
                 self.quiet.note(segment_id, load.name, load.measured_s)
 
-    # What loads ask for: see `scale_advice`.
+    # Input for scaling advice: see `scale_advice`.
 
     @property
     def window_unit_s(self) -> float:
-        """What is a minute in the windows of averages, in seconds."""
+        """The length of a minute in the windows of averages, in seconds."""
         return self._settings.window_unit_s
 
     def known_ids(self) -> list[int]:
-        """Return the ids of segments that have got data lately, those that are gone included."""
+        """Return the ids of segments with recent data, including removed ones."""
         return list(self._segments)
 
     def load(self, segment_id: int, now_s: float) -> SegmentStatistics | None:
@@ -380,7 +379,7 @@ class Statistics:
         return load.statistics(self._tick, self._settings.tick_s, now_s)
 
     def is_silent(self, segment_id: int, now_s: float, age_s: float) -> bool:
-        """Say whether it is known that a segment, which is `age_s` old, got nothing for as long as loads are kept."""
+        """Return whether a segment of age `age_s` is known to have got no data for as long as loads are kept."""
         expiry_s = self._settings.expiry_s
         known_s = now_s - max(self._start_s, self._short_of_room_s)
         return segment_id not in self._segments and min(known_s, age_s) >= expiry_s
@@ -402,7 +401,7 @@ class Statistics:
     def page(self, after: int, count_max: int) -> Page:
         """Return the segments changed after the change of that number, the oldest change first, up to `count_max`.
 
-        Costs `count_max` segments' worth, and a copy of references to all that are remembered.
+        Costs time for `count_max` segments, and a copy of references to all remembered ones.
         """
         loads = list(self._segments.values())
         start = bisect_right(loads, after, key=_CHANGE)

@@ -1,4 +1,4 @@
-"""`store_report`: what a segment store says of itself: a snapshot of counters that are kept anyway. It never waits."""
+"""`store_report`: a segment store's report: a snapshot of existing counters. Never waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.wire.statistics import (
     TablesPage,
 )
 
-#: Of an error's text, what is told.
+#: Maximum reported length of an error's text.
 _TEXT_CHARACTERS_MAX = 400
 
 
@@ -35,7 +35,7 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
         raise InvalidArgumentError(f"statistics of {question.segment_count_max} segments; 0 or more do")
     wanted = None if question.containers is None else frozenset(question.containers)
     asked = [container for container in store.containers if wanted is None or container.id in wanted]
-    # Each has its share, so that a busy one does not keep others from getting to their end.
+    # Each container has a share, so that a busy one does not starve others.
     count_max = min(question.segment_count_max, SEGMENTS_MAX)
     share = max(count_max // len(asked), 1) if asked and count_max else 0
     problem, full_disk = store.storage_problem, store.full_disk
@@ -54,13 +54,13 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
 
 
 def with_advice(report: StoreReport, advice: Sequence[ScaleAdvice]) -> StoreReport:
-    """Return a report that also has the advice that was asked for."""
+    """Return a report that also has the requested advice."""
     rows = [AdviceRow(each.segment, int(each.direction), each.split_count, each.is_silent) for each in advice]
     return msgspec.structs.replace(report, advice=rows)
 
 
 def with_tables(report: StoreReport, tables: TablesPage) -> StoreReport:
-    """Return a report that also has the names of tables that were asked for."""
+    """Return a report that also has the requested names of tables."""
     return msgspec.structs.replace(report, tables=tables)
 
 
@@ -96,7 +96,7 @@ def _container_report(container: SegmentContainer, cursor: Cursor, segment_count
 
 
 def _tuple(rates: Rates) -> tuple[float, float, float, float]:
-    """Return averages, to three digits behind the point."""
+    """Return averages, rounded to three decimal places."""
     return (
         round(rates.minutes_2, 3),
         round(rates.minutes_5, 3),

@@ -1,7 +1,8 @@
 """`storage_problem`: what is wrong with a store's long-term storage, since when, and what the store does meanwhile.
 
-For people: three states, each of which ends by itself. *Gone*: it is not there, another one, refuses, or does not
-answer at all. *Full*: it has little room, or none. *Slow*: it has not said yet what it has, or flushes fail.
+For messages. There are three states, each of which ends automatically. *Gone*: storage is missing, another one, refuses
+requests, or does not respond at all. *Full*: it has little space, or none. *Slow*: initial lookups are incomplete, or
+flushes fail.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from penstock.model.errors import CorruptionError, StorageFullError
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 
-#: Flushes fail at times and succeed at the next try: that is nothing to tell.
+#: A flush that fails and succeeds at the next attempt is not reported.
 _TOLD_AFTER_S = 5.0
 
 _GONE = "nothing is flushed, read or deleted there; appends are taken, and wait in the log, until memory is full"
@@ -21,7 +22,7 @@ _FAILING = "their bytes stay in the log, and are tried again"
 
 
 def storage_problem(chunks: GuardedChunkStorage, containers: Sequence[SegmentContainer], now_s: float) -> str | None:
-    """Return a sentence about the worst that is wrong; None if nothing is. `now_s`: the loop's time."""
+    """Return a sentence about the most severe problem; None if there is none. `now_s`: the loop's time."""
     if (problem := chunks.problem) is not None:
         since_s = chunks.problem_since_s
         return f"{problem} ({'' if since_s is None else _for(now_s - since_s)}{_GONE})"
@@ -35,7 +36,7 @@ def storage_problem(chunks: GuardedChunkStorage, containers: Sequence[SegmentCon
             "flushed before it does)"
         )
     failing = [found for each in containers if (found := each.writer.failing) is not None]
-    # Damage is of a segment, and told with it.
+    # Damage concerns a segment, and is reported with it.
     failing = [found for found in failing if not isinstance(found[2], CorruptionError)]
     if not failing:
         return None
@@ -48,7 +49,7 @@ def storage_problem(chunks: GuardedChunkStorage, containers: Sequence[SegmentCon
 
 
 def full_disk(containers: Sequence[SegmentContainer], now_s: float) -> str | None:
-    """Return why containers hold or refuse users' writes for want of space; None if none does. `now_s`: loop's time."""
+    """Return why containers hold or refuse users' writes for lack of space; None if none does. `now_s`: loop's time."""
     low = [(since_s, each) for each in containers if (since_s := each.space.log_low_since_s) is not None]
     if low:
         since_s = min(since_s for since_s, _ in low)

@@ -1,4 +1,4 @@
-"""`SegmentStore`: the containers of one process, and the `Segments` seam over them by direct calls.
+"""`SegmentStore`: the containers of one process, and the `Segments` interface to them by direct calls.
 
 Source: segment store specification, section 1.
 """
@@ -63,18 +63,17 @@ from penstock.segmentstore.tier2.chunk_name import check_segment_name
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 
-#: They may rest on what was accepted and is not durable yet.
-#: Whose long-term storage it is when nobody has named the cluster: in tests, and stores that keep nothing.
+#: Cluster id if none is given: in tests, and stores without persistence.
 UNNAMED_CLUSTER = "unnamed"
 _SYSTEM_PREFIX = f"{SYSTEM_SCOPE}/containers/"
 
 
 class SegmentStore:
-    """Runs the containers that are assigned to this process, and finds the one of a segment.
+    """Runs the containers that are assigned to this process, and routes segments to them.
 
-    `container_ids`: those to begin with, all by default. `assignment` is asked for them instead, now and again later.
-    `cluster_id`: whose long-term storage `chunks` must be, see `GuardedChunkStorage`.
-    `cache_directory`: where the second level of the cache is kept, if the settings ask for one; this process's alone.
+    `container_ids`: the initial ones, all by default. `assignment` is called for them instead, now and repeatedly.
+    `cluster_id`: the cluster that `chunks` must belong to, see `GuardedChunkStorage`. `cache_directory`: directory of
+    the second level of the cache, if enabled in the settings; used only by this process.
     """
 
     def __init__(
@@ -91,11 +90,11 @@ class SegmentStore:
     ) -> None:
         self.settings = settings
         self.cluster_id: str = cluster_id
-        #: Called when a sync of a log has made operations durable and their callers know: what answers clients is due.
+        #: Called after a sync of a log has made operations durable and completed their futures: replies are due.
         self.on_durable: Callable[[], None] = lambda: None
         self.cache: Cache = Cache(settings.cache)
         self.runtime = runtime
-        #: The second level of the cache, if the settings ask for one.
+        #: The second level of the cache, if enabled in the settings.
         self.disk_cache: DiskCache | None = None
         if settings.disk_cache.bytes_max and cache_directory:
             self.disk_cache = DiskCache(cache_directory, settings.disk_cache, runtime)
@@ -115,14 +114,14 @@ class SegmentStore:
         )
         self._bulk = BulkRequests(self, settings.bulk_requests_max)
         self._containers = self._monitor.running
-        #: Why a container is not running, for people and probes.
+        #: Why a container is not running, for messages and probes.
         self.failures: dict[int, BaseException] = self._monitor.failures
 
     async def start(self) -> None:
-        """Wait until long-term storage is there, or does not answer; then recover all containers, a few at a time.
+        """Wait until long-term storage is available, or does not respond; then recover all containers, a few at a time.
 
-        A container whose log is corrupt or disabled stays offline and the others serve; any other error stops the
-        start and is raised. Raises `StorageIdentityError` when long-term storage is another cluster's.
+        A container whose log is corrupt or disabled stays offline and the others serve; any other error stops the start
+        and is raised. Raises `StorageIdentityError` if long-term storage belongs to another cluster.
         """
         if self.disk_cache is not None:
             await self.disk_cache.open()
@@ -136,16 +135,16 @@ class SegmentStore:
         self._monitor.follow(self._assignment)
 
     def set_assignment(self, container_ids: Collection[int]) -> None:
-        """Run these containers from now on; see `held` for when the others are let go. Returns at once."""
+        """Run these containers from now on; see `held` for when the others are released. Returns at once."""
         self._monitor.assign(container_ids)
 
     async def refresh_assignment(self) -> None:
-        """Ask for the assignment now: it may have changed."""
+        """Read the assignment now: it may have changed."""
         if self._assignment is not None:
             await self._monitor.refresh(self._assignment)
 
     async def _start_container(self, container_id: int, progress: Callable[[], None]) -> SegmentContainer:
-        # Before its log is claimed: whoever has it now may have the storage that is missing here.
+        # Before its log is claimed: the present owner may have access to the storage that is missing here.
         await self._chunks.check_place()
         container = SegmentContainer(
             container_id,
@@ -168,7 +167,7 @@ class SegmentStore:
         self._monitor.failed(container.id, container, error)
 
     async def stop(self) -> None:
-        """Finish what was accepted and stop every container."""
+        """Finish accepted operations and stop every container."""
         try:
             await self._monitor.stop()
         finally:
@@ -178,22 +177,22 @@ class SegmentStore:
 
     @property
     def storage_problem(self) -> str | None:
-        """What is wrong with long-term storage, for people and probes: see `storage_state`; None when nothing is."""
+        """The problem with long-term storage, for messages and probes: see `storage_state`; None if there is none."""
         return storage_problem(self._chunks, self.containers, asyncio.get_running_loop().time())
 
     @property
     def full_disk(self) -> str | None:
-        """Why users' writes are held or refused for want of space, for people and clients; None when they are not."""
+        """Why users' writes are held or refused for lack of space, for messages and clients; None if they are not."""
         return full_disk(self.containers, asyncio.get_running_loop().time())
 
     @property
     def is_ready(self) -> bool:
-        """Whether every container that is assigned to this process serves, and no other."""
+        """Whether all assigned containers serve, and no others."""
         return sorted(self._containers) == self._monitor.assigned
 
     @property
     def held(self) -> Collection[int]:
-        """The containers that run here, or are being started or stopped; the others this process leaves alone."""
+        """The containers that run here, or are being started or stopped; this process does not touch the others."""
         return self._monitor.held
 
     @property
@@ -215,33 +214,34 @@ class SegmentStore:
     def find(self, segment: str) -> tuple[SegmentContainer, Segment]:
         """Return an active segment and its container, at once.
 
-        Raises `NoSuchSegmentError`, `ContainerNotFoundError`, and `SegmentInactiveError` where `using` must look.
+        Raises `NoSuchSegmentError`, `ContainerNotFoundError`, and `SegmentInactiveError` if `using` is required.
         """
         container = self.container(segment)
         return container, container.segment(segment)
 
     def using(self, segment: str) -> SegmentUse:
-        """Find a segment, activate it if need be, and keep it in memory while the block runs.
+        """Find a segment, activate it if necessary, and keep it in memory while the block runs.
 
         Raises `NoSuchSegmentError`, `ContainerNotFoundError`, `TooManyActiveSegmentsError`.
         """
         return SegmentUse(segment, self.container)
 
     def reading(self, segment: str) -> SegmentUse:
-        """Use a segment for an answer that could be out of date, if the container was shut out.
+        """Use a segment for an answer that would be stale if the container was fenced.
 
-        Raises, beside what `using` does, `OwnershipUnconfirmedError` after the answer was made and before it is given.
+        In addition to the errors of `using`, raises `OwnershipUnconfirmedError` after the block, before the answer is
+        returned.
         """
         return SegmentUse(segment, self.container, is_reading=True)
 
     def reading_found(self, container: SegmentContainer, found: Segment) -> SegmentUse:
-        """Do as `reading` does with a segment that was found before, even if its name is another one's by now."""
+        """Like `reading`, for a segment found before, even if its name now belongs to another one."""
         return SegmentUse(found.name, lambda _: container, is_reading=True, found=found)
 
     def reading_again(self, segment: str, segment_id: int) -> SegmentUse:
-        """Do as `reading` does for a read that has waited, while its segment may have left memory.
+        """Like `reading`, for a read that has waited, while its segment may have been unloaded.
 
-        Raises `NoSuchSegmentError` when the name is another segment's by now.
+        Raises `NoSuchSegmentError` if the name now belongs to another segment.
         """
 
         def check(found: Segment) -> None:
@@ -251,7 +251,7 @@ class SegmentStore:
         return SegmentUse(segment, self.container, check=check, is_reading=True)
 
     def reading_stream(self, segment: str) -> SegmentUse:
-        """Do as `reading` with a segment of a caller's bytes. Raises `UnsupportedOperationError` for a table."""
+        """Like `reading`, for a segment of a caller's bytes. Raises `UnsupportedOperationError` for a table."""
         _check_not_system(segment)
         return SegmentUse(segment, self.container, check=_check_stream, is_reading=True)
 
@@ -261,11 +261,11 @@ class SegmentStore:
         return SegmentUse(segment, self.container, check=_check_own)
 
     def _using_stream(self, segment: str) -> SegmentUse:
-        """Use a segment whose bytes are the caller's. Raises `UnsupportedOperationError` for a table."""
+        """Use a segment that holds a caller's bytes. Raises `UnsupportedOperationError` for a table."""
         _check_not_system(segment)
         return SegmentUse(segment, self.container, check=_check_stream)
 
-    # The Segments seam.
+    # The Segments interface.
 
     async def create_segment(
         self, segment: str, *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
@@ -278,7 +278,7 @@ class SegmentStore:
         )
 
     def _check_new_name(self, segment: str) -> None:
-        """Refuse names that no segment may have, and those whose chunks long-term storage could not keep."""
+        """Refuse names that no segment may have, and those with chunk names that long-term storage does not support."""
         _check_new_name(segment)
         check_segment_name(
             segment,
@@ -287,7 +287,7 @@ class SegmentStore:
         )
 
     async def delete_segment(self, segment: str) -> None:
-        """See `Segments.delete_segment`. Asked for again, it finishes what a crash has left of the first time."""
+        """See `Segments.delete_segment`. A repeated call completes a deletion that a crash interrupted."""
         try:
             async with self._using_own(segment) as (container, found):
                 await container.delete(segment)
@@ -298,7 +298,7 @@ class SegmentStore:
             try:
                 await container.offset_indexes.deleted(segment)
             except PenstockError as error:
-                # The segment is gone: who is told that nothing was done takes what comes next for somebody else's work.
+                # The segment is deleted: a caller that got a refusal would attribute the deletion to another client.
                 raise OutcomeUnknownError(f"{segment} is deleted, its index may not be: {error}") from error
 
     async def seal_segment(self, segment: str) -> None:
@@ -367,9 +367,9 @@ class SegmentStore:
     async def merge_segment(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> int:
         """Append all of `source` to `target`, change the target's attributes, and delete the source, in one step.
 
-        Returns the target's length, also when the source was merged into it before: asked again by somebody who has
-        lost the answer, it changes nothing. Raises `BadAttributeError` when a condition of `updates` does not hold,
-        `NoSuchSegmentError` for the source or the target, `SegmentSealedError` for the target.
+        Returns the target's length, also if the source was merged into it before: a retry after a lost answer changes
+        nothing. Raises `BadAttributeError` if a condition of `updates` does not hold, `NoSuchSegmentError` for the
+        source or the target, `SegmentSealedError` for the target.
         """
         for segment in (target, source):
             _check_not_system(segment)
@@ -508,7 +508,7 @@ class SegmentStore:
         return self._chunks
 
     async def chunk_length(self, chunk: str) -> int | None:
-        """Return the true length of a chunk in long-term storage, None if there is none of that name."""
+        """Return the true length of a chunk in long-term storage; None if it does not exist."""
         try:
             return (await self._chunks.info(chunk)).length
         except NoSuchChunkError:
@@ -517,7 +517,7 @@ class SegmentStore:
     # Load.
 
     def container_statistics(self) -> Sequence[ContainerStatistics]:
-        """Return the load of each container that runs here, and of its segments that got data lately."""
+        """Return the load of each container that runs here, and of its segments with recent data."""
         now_s = asyncio.get_running_loop().time()
         return [container.statistics(now_s) for container in self.containers]
 
@@ -546,9 +546,9 @@ def _check_page(segment: Segment, token: bytes, first: bytes, last: bytes | None
 
 
 async def _admit(container: SegmentContainer, segment: Segment) -> None:
-    """Hold a caller's write back while something fills up, but not those of the system's own streams and tables.
+    """Throttle a caller's write while memory or storage fills up; the system's own streams and tables are exempt.
 
-    Raises `StorageFullError` at once when the disk of the log is what is full: that may last.
+    Raises `StorageFullError` at once if the log's disk is full: that may last.
     """
     container.space.check(segment.name)
     if segment.name.startswith(f"{SYSTEM_SCOPE}/"):
@@ -561,7 +561,7 @@ async def _admit(container: SegmentContainer, segment: Segment) -> None:
 
 
 def _check_new_name(segment: str) -> None:
-    """Refuse names that could never be chunks or wire text: empty parts, dot parts, control characters."""
+    """Refuse names that cannot be chunk names or wire text: empty parts, dot parts, control characters."""
     parts = segment.split("/")
     if (
         not segment.isascii()

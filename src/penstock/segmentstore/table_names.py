@@ -1,4 +1,4 @@
-"""`tables_page`: the names of table segments of a container, for who looks for tables that no controller knows."""
+"""`tables_page`: names of table segments of a container, to find tables that no controller knows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire.statistics import TablesPage, TablesQuestion
 
-#: Records of segments that are looked at for one answer: some milliseconds of work.
+#: Segment records examined for one answer: some milliseconds of work.
 _RECORDS_MAX = 500
-#: Behind each name that begins so: no byte of UTF-8 is so high.
+#: Sorts after all names with a given prefix: no byte of UTF-8 is this high.
 _BEHIND_ALL = b"\xff"
 
 
@@ -27,10 +27,10 @@ async def tables_page(store: SegmentStore, question: TablesQuestion) -> TablesPa
 
 
 async def tables_of(container: SegmentContainer, begin: str, end: str, after: str, limit: int) -> TablesPage:
-    """Return tables whose names begin and end so.
+    """Return tables whose names have this beginning and end.
 
-    Of those that are there all the while each comes at least once, over all pages, also if it is put away or comes back
-    meanwhile; at most `limit` inactive ones are looked at.
+    Over all pages, each table that exists throughout is returned at least once, even if it is unloaded or loaded
+    meanwhile; at most `limit` inactive ones are examined.
     """
     names = [] if after else _active_tables(container, begin, end)
     if container.catalog.has_inactive:
@@ -45,7 +45,7 @@ async def tables_of(container: SegmentContainer, begin: str, end: str, after: st
                 names.append(name)
         if page.entries:
             return TablesPage(names, page.token.decode())
-    # What has come back since the first page, and was looked for where it had been.
+    # Includes tables loaded since the first page, which its scan of inactive ones missed.
     return TablesPage(names + _active_tables(container, begin, end))
 
 

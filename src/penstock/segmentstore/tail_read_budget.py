@@ -1,8 +1,8 @@
-"""`TailReadBudget`: how much memory reads may take that wait for bytes beyond the end of a segment.
+"""`TailReadBudget`: limits the memory of reads that wait for bytes beyond the end of a segment.
 
-A client may ask for any offset of any segment, and a read that waits is held until there are bytes, perhaps for ever.
-One connection may hold as much as is still free, and no more than its share: a few cannot take all from the others.
-What is beyond that is answered at once, with no bytes, which to clients means that the server has given up waiting.
+A client may read any offset of any segment, and a waiting read is held until there are bytes, possibly indefinitely.
+One connection may hold as much as is still free, and no more than its share, so that a few cannot exhaust the budget.
+Further reads are answered at once, with no bytes, which clients treat as a time-out of the wait.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import logging
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: What one waiting read takes, with its place in the heap and in its connection. Measured: 800 bytes if each waits at
+#: Memory of one waiting read, with its place in the heap and in its connection. Measured: 800 bytes if each waits at
 #: another segment, 390 at offsets of one segment, 260 at one offset.
 TAIL_READ_BYTES = 800
-#: Refusals are logged so often at most.
+#: Minimum interval between log messages about refusals.
 _REPORT_INTERVAL_S = 60.0
 
 
 class TailReadBudget:
-    """The budget of one store. `share_bytes_max`: of one connection, however much is free.
+    """The budget of one store. `share_bytes_max`: maximum of one connection, however much is free.
 
     Attributes:
-        used_bytes: what all connections hold.
+        used_bytes: memory of all connections.
         refused_count: reads that were answered without bytes.
     """
 
@@ -34,7 +34,7 @@ class TailReadBudget:
         self.refused_count: int = 0
 
     def take(self, held_count: int, now_s: float) -> bool:
-        """Count one more read of a connection where `held_count` wait; False: there is no room for it."""
+        """Count one more read of a connection with `held_count` waiting ones; False: there is no room for it."""
         share_bytes = min(self._share_bytes_max, self._bytes_max - self.used_bytes)
         if (held_count + 1) * TAIL_READ_BYTES <= share_bytes:
             self.used_bytes += TAIL_READ_BYTES

@@ -1,7 +1,7 @@
-"""`WriterBudget`: how much memory the writers may take that connections have set up.
+"""`WriterBudget`: limits the memory of the writers that connections have set up.
 
-A client sets a writer up with fifty bytes, for as long as its connection lasts, and as many as it likes. One connection
-may hold as much as is still free, and no more than its share, so a few cannot take all from the others.
+A client sets up a writer with fifty bytes, for the lifetime of its connection, and without a limit on their number. One
+connection may hold as much as is still free, and no more than its share, so that a few cannot exhaust the budget.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Container
 from penstock.model.errors import PenstockError, ProtocolError, SegmentStoreBusyError
 from penstock.segmentstore.writer_state import WriterState
 
-#: What one writer of a connection takes. Measured: 270 bytes, 580 if its segment was put away meanwhile, 950 while what
-#: its set-up rests on is not durable yet.
+#: Memory of one writer of a connection. Measured: 270 bytes, 580 if its segment was unloaded meanwhile, 950 while the
+#: state that its set-up depends on is not durable yet.
 WRITER_BYTES = 1024
-#: Writers whose segments are gone are looked for no more often than this, and only where there is no room for more.
+#: Minimum interval between searches for writers of deleted segments, which happen only when there is no room for more.
 _LOOK_INTERVAL_S = 1.0
 
 
 class WriterBudget:
-    """The budget of one server. `share_bytes_max`: of one connection, however much is free.
+    """The budget of one server. `share_bytes_max`: maximum of one connection, however much is free.
 
     Attributes:
-        used_bytes: what the writers of all connections take.
+        used_bytes: memory of the writers of all connections.
         refused_count: set-ups for which there was no room.
     """
 
@@ -35,10 +35,10 @@ class WriterBudget:
 
 
 class WriterSlots:
-    """What one connection takes of the budget: for writers that are set up, are being set up, or wait to be.
+    """The part of the budget used by one connection: writers that are set up, are being set up, or wait to be.
 
     Attributes:
-        count: how many those are.
+        count: number of these writers.
     """
 
     def __init__(self, budget: WriterBudget) -> None:
@@ -62,7 +62,7 @@ class WriterSlots:
         return True
 
     def forget_ended(self, writers: dict[bytes, WriterState], unacknowledged: Container[WriterState]) -> bool:
-        """Take writers out whose segments are gone, as those of transactions are; say whether there were any."""
+        """Remove writers of deleted segments, such as transactions; return whether there were any."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._looked_at_s + _LOOK_INTERVAL_S:
             return False
@@ -82,8 +82,8 @@ class WriterSlots:
     def shortage(self, segment: str) -> PenstockError:
         """Return why a writer of `segment` is refused.
 
-        `SegmentStoreBusyError`: others have the memory. `ProtocolError`: this connection has all that it may; it is to
-        be closed, since it may be that few of its writers are still used: those come again.
+        `SegmentStoreBusyError`: other connections have the memory. `ProtocolError`: this connection has reached its
+        maximum. It must be closed, since few of its writers may still be in use, and only those are set up again.
         """
         budget = self.budget
         if self.is_share_used_up:
@@ -98,10 +98,10 @@ class WriterSlots:
         )
 
     def give_back(self, count: int = 1) -> None:
-        """Count `count` writers less."""
+        """Release `count` writers."""
         self.count -= count
         self.budget.used_bytes -= count * WRITER_BYTES
 
     def close(self) -> None:
-        """Give all back: the connection has ended."""
+        """Release all: the connection has ended."""
         self.give_back(self.count)

@@ -1,4 +1,4 @@
-"""`WriterState`: what one connection knows of one of its writers."""
+"""`WriterState`: the state of one writer on one connection."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from penstock.segmentstore.container.segment import Segment
 class WriterState:
     """One writer on one connection.
 
-    After a refused append (`is_failed`) nothing more is taken until the writer is set up again; one that was sent away
-    hears of nothing before that, either: the answer to the set-up says what is durable.
-    Invariants: `acknowledged <= stored`; `stored` is the last number accepted from here, which the segment's own
-    attribute equals unless another connection writes with the same id.
+    After a refused append (`is_failed`) nothing more is accepted until the writer is set up again. A writer that got
+    WrongHost receives no acknowledgements before that either: the reply to the set-up says what is durable. Invariants:
+    `acknowledged <= stored`; `stored` is the last number accepted from here, which the segment's own attribute equals
+    unless another connection writes with the same id.
     """
 
     __slots__ = (
@@ -49,5 +49,5 @@ class WriterState:
         self.is_failed: bool = False
         self.is_sent_away: bool = False
         self.is_urgent: bool = is_written_for_readers(segment.name)
-        #: Watermarks are appended under a condition only: whoever does not know the segment's end must not add to it.
+        #: Watermarks are appended only conditionally: a writer that does not know the segment's end must not append.
         self.is_of_marks: bool = is_mark_segment(segment.name)
