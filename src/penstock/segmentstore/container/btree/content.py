@@ -1,6 +1,6 @@
-"""What pages will hold: old entries merged with changes, joined, and cut into pages of the right length.
+"""Content of future pages: merges old entries with changes, joins, and splits into pages of suitable length.
 
-A pure core. Runs of entries that stay as they are are copied as one slice; work per key is done for changed keys.
+A pure core. Runs of unchanged entries are copied as one slice; only changed keys cost work per key.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from penstock.segmentstore.container.btree.pages import (
     value_span,
 )
 
-#: New keys taken in at a time: about a millisecond.
+#: New keys processed at a time: about a millisecond.
 _RUN_LENGTH_MAX: Final = 2048
 
 
 @dataclass(slots=True)
 class Content:
-    """Entries in order that may become a page, several pages, or part of one.
+    """Sorted entries that will become a page, several pages, or part of one.
 
     Attributes:
-        level: of the pages.
-        lower: lower bound of the keys; the key of the entry that will point here.
-        size: bytes of the entries and of their places in offset tables.
+        level: level of the pages.
+        lower: lower bound of the keys; the key of the parent's entry for this content.
+        size: bytes of the entries and of their offsets in offset tables.
         parts: the entries' bytes; a part begins and ends with an entry.
-        lengths: of each entry.
-        page: the same as a page of another offset, whose checksum is not valid; `parts` and `lengths` are then empty.
+        lengths: length of each entry.
+        page: the same entries as a page for another offset, with an invalid checksum; then `parts` and `lengths` are
+            empty.
         is_kept: whether its pages should stay in memory.
     """
 
@@ -53,11 +54,11 @@ class Content:
 
     @property
     def page_length(self) -> int:
-        """Length if it became one page."""
+        """Length as a single page."""
         return self.size + PAGE_OVERHEAD
 
     def expand(self) -> None:
-        """Turn `page` into `parts` and `lengths`."""
+        """Convert `page` to `parts` and `lengths`."""
         if self.page is not None:
             page = bytes(self.page)
             offsets = entry_offsets(page)
@@ -66,7 +67,7 @@ class Content:
             self.page = None
 
     def bound_first(self) -> None:
-        """Let the first entry of inner content begin with `lower`; the first children may have gone."""
+        """Make the first entry of inner content begin with `lower`, in case the first children were removed."""
         first = self.parts[0]
         key_length = self.lengths[0] - POINTER_LENGTH
         if first[:key_length] != self.lower:
@@ -76,12 +77,12 @@ class Content:
 
 
 def content_of(page: bytes | bytearray, level: int, lower: bytes) -> Content:
-    """Return the content of a page that exists."""
+    """Return the content of an existing page."""
     return Content(level, lower, len(page) - PAGE_OVERHEAD, page=page)
 
 
 def join(left: Content, right: Content) -> Content:
-    """Return the entries of two neighbours as one; both are used up."""
+    """Return the entries of two neighbours as one content; both inputs are consumed."""
     left.expand()
     right.expand()
     if right.level:
@@ -96,10 +97,10 @@ def join(left: Content, right: Content) -> Content:
 def split(
     content: Content, page_bytes: int, value_length: int, *, entries_min: int, fills: bool
 ) -> Iterator[tuple[bytes, list[int], bytes]]:
-    """Cut content into pages: lower bound, lengths of entries, and the entries of each.
+    """Split content into pages: lower bound, lengths of entries, and the entries of each.
 
-    Pages are at most `page_bytes` long, unless that were less than `entries_min` entries. They become equally full,
-    or with `fills` as full as can be but for the last: right where more keys will come at the end.
+    Pages are at most `page_bytes` long, unless they would have less than `entries_min` entries. They are equally full,
+    or with `fills` completely full except for the last: suitable when more keys will follow at the end.
     """
     content.expand()
     lengths = content.lengths
@@ -116,7 +117,7 @@ def split(
     while True:
         end = max(bisect_right(ends, taken + capacity), start + entries_min)
         if len(lengths) - end < entries_min:
-            # Too few for a page of their own; this one becomes a little longer.
+            # Too few entries for another page; make this one slightly longer.
             end = len(lengths)
         stop = ends[end - 1] - 2 * end
         yield lower, lengths[start:end], body[position:stop]
@@ -133,9 +134,9 @@ def split(
 def patch_leaf(
     page: bytes, keys: Sequence[bytes], low: int, high: int, changes: Mapping[bytes, bytes | None], value_length: int
 ) -> bytes | bytearray | None:
-    """Return a leaf with new values of keys[low:high], or itself if it has them already.
+    """Return a leaf with new values of keys[low:high], or the same leaf if it already has them.
 
-    None unless all of the keys are in the leaf and stay.
+    None unless all of the keys are in the leaf and remain.
     """
     patched: bytearray | None = None
     at = 0
@@ -159,7 +160,7 @@ class LeafMerge:
     """Merges a leaf with the changes of its keys.
 
     Attributes:
-        entry_delta: keys that came less keys that went, once all is done.
+        entry_delta: keys added minus keys removed, once complete.
         is_changed: whether anything changed.
     """
 
@@ -169,15 +170,15 @@ class LeafMerge:
         self._page = page
         self._value_length = value_length
         self._content = Content(0, lower, 0)
-        # Last key of the content before; the bound between the two is known with the first key of this one.
+        # Last key of the previous content; the bound between the two is determined by the first key of this one.
         self._key_before: bytes | None = None
 
     def merge(
         self, keys: Sequence[bytes], low: int, high: int, changes: Mapping[bytes, bytes | None], *, close_bytes: int
     ) -> Iterator[Content]:
-        """Yield what results from keys[low:high], in order, nothing if no entry is left.
+        """Yield the resulting content of keys[low:high], in order; nothing if no entry is left.
 
-        It is closed and yielded at about `close_bytes`, so that the caller can give others a turn.
+        Content is yielded at about `close_bytes`, so that the caller can yield to the event loop.
         """
         page, value_length = self._page, self._value_length
         offsets: tuple[int, ...] = (0,) if page is None else entry_offsets(page)
@@ -202,7 +203,7 @@ class LeafMerge:
                 low += 1
                 at += 1
                 continue
-            # New keys up to the next one that is there already.
+            # New keys up to the next existing one.
             end = high
             if page is not None and index < count:
                 end = bisect_left(keys, key_at(page, index, value_length), low + 1, high)
@@ -256,7 +257,7 @@ class LeafMerge:
 
 
 def splice_inner(page: bytes, lower: bytes, edits: Sequence[tuple[int, int, Sequence[bytes]]]) -> Content:
-    """Return an inner page's content with the entries of ranges [start, end) replaced; `edits` are in order."""
+    """Return an inner page's content with the entries of ranges [start, end) replaced; `edits` are sorted."""
     offsets = entry_offsets(page)
     base = body_start(page)
     count = count_of(page)

@@ -1,4 +1,4 @@
-"""`Footer`: the last bytes of an index segment. It says where the tree's root is, and what the tree amounts to."""
+"""`Footer`: the last bytes of an index segment, with the location of the tree's root and the tree's totals."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Footer:
     """One state of an index, from the update that wrote it until the next one. Compared by identity.
 
     Attributes:
-        offset: where the footer itself is; -1 for an index that was never written.
-        value_length: of every value.
-        height: levels of pages; 0 without entries.
-        root: the root page; nowhere without entries.
-        entry_count: keys.
-        live_bytes: length of all pages of the tree.
-        mark: the owner's.
+        offset: offset of the footer itself; -1 for an index that was never written.
+        value_length: length of every value.
+        height: number of levels of pages; 0 without entries.
+        root: the root page; undefined without entries.
+        entry_count: number of keys.
+        live_bytes: total length of all pages of the tree.
+        mark: the owner's mark.
     """
 
     offset: int
@@ -50,7 +50,7 @@ class Footer:
 
     @property
     def lowest(self) -> int:
-        """First byte of the segment that this state needs."""
+        """Offset of the first byte of the segment that this state needs."""
         return self.root.lowest if self.height else max(0, self.offset)
 
 
@@ -68,7 +68,7 @@ def empty_footer(value_length: int, *, offset: int = -1, mark: bytes = b"") -> F
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """Return the `FOOTER_LENGTH` bytes of a footer. Raises `InvalidArgumentError` for too long a mark."""
+    """Return the `FOOTER_LENGTH` bytes of a footer. Raises `InvalidArgumentError` if the mark is too long."""
     if len(footer.mark) > MARK_LENGTH_MAX:
         raise InvalidArgumentError(f"mark of {len(footer.mark)} bytes, longest is {MARK_LENGTH_MAX}")
     body = _FIELDS.pack(
@@ -90,9 +90,9 @@ def encode_footer(footer: Footer) -> bytes:
 
 
 def decode_footer(name: str, offset: int, data: bytes, *, start_offset: int, value_length: int) -> Footer:
-    """Read the footer found at `offset` of segment `name`, which begins at `start_offset`.
+    """Decode the footer at `offset` of segment `name`, which begins at `start_offset`.
 
-    Raises `CorruptionError` unless it is a footer for this place, of values of `value_length` bytes, whose tree is
+    Raises `CorruptionError` unless it is a footer for this offset, for values of `value_length` bytes, whose tree is
     within the segment.
     """
 

@@ -1,8 +1,8 @@
-"""`PageCache`: pages of one index in memory, least recently used ones first to go.
+"""`PageCache`: pages of one index in memory, evicted least recently used first.
 
-They are counted in the `Cache` of the process and are the least of its concerns: nothing is taken in when it is full,
-and everything may go at any time, for storage has it all. A page handed out is immutable bytes: evicting it takes
-nothing from whoever holds it (lesson L20). A page of another length than its pointer says is a miss (R5.14).
+They are counted in the `Cache` of the process and have the lowest priority: nothing is added when it is full, and
+everything may be evicted at any time, because storage has all pages. Pages are immutable bytes: eviction does not
+affect code that holds one (lesson L20). A page whose length differs from that in its pointer is a miss (R5.14).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 
 from penstock.segmentstore.container.reads.cache import Cache
 
-#: What a page takes beside its own bytes: its object, the key and the place in the order.
+#: Memory of a page besides its own bytes: its object, the key and its place in the order.
 PAGE_MEMORY_OVERHEAD: Final = 200
 
 
 class PageCache:
-    """See the module. An `Evictable` member of `cache`. Keys are offsets, which are never written twice."""
+    """See the module. An `Evictable` member of `cache`. Keys are offsets, which are never reused."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -42,11 +42,11 @@ class PageCache:
         return page
 
     def touch(self) -> None:
-        """Note that pages were used, as seen from the other members of the cache."""
+        """Mark the pages as recently used among the members of the cache."""
         self._cache.touch(self)
 
     def put(self, offset: int, page: bytes) -> None:
-        """Keep a page, if the cache has room."""
+        """Add a page, if the cache has room."""
         if self._is_closed or self._cache.is_full or offset in self._pages:
             return
         size = len(page) + PAGE_MEMORY_OVERHEAD
@@ -55,7 +55,7 @@ class PageCache:
         self._cache.grow(self, size)
 
     def discard(self, offset: int) -> None:
-        """Let go of a page that no tree needs any more."""
+        """Drop a page that no tree needs any more."""
         page = self._pages.pop(offset, None)
         if page is not None:
             size = len(page) + PAGE_MEMORY_OVERHEAD
@@ -72,11 +72,11 @@ class PageCache:
         return freed
 
     def reopen(self) -> None:
-        """Keep pages again, after `clear`."""
+        """Accept pages again after `clear`."""
         self._is_closed = False
 
     def clear(self) -> None:
-        """Let go of everything and leave the cache; reads that are still under way bring nothing back."""
+        """Drop all pages and leave the cache; pages of running reads are no longer added."""
         self._is_closed = True
         freed, self.used_bytes = self.used_bytes, 0
         self._pages.clear()

@@ -1,4 +1,4 @@
-"""`PageReader`: pages from memory or from storage, verified, a few reads at a time."""
+"""`PageReader`: loads verified pages from memory or from storage, with a few concurrent reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.segmentstore.container.btree.pages import Pointer, check_level, ve
 from penstock.segmentstore.container.btree.sorted_index import IndexStorage
 from penstock.segmentstore.container_settings import IndexSettings
 
-#: Pages looked up in memory before other tasks get a turn.
+#: Pages looked up in memory before yielding to the event loop.
 _SLICE_PAGES: Final = 1024
 
 
@@ -26,9 +26,9 @@ class PageReader:
         self._turns = asyncio.Semaphore(settings.reads_max)
 
     async def load(self, pointers: Sequence[Pointer], level: int, *, keeps: bool) -> Sequence[bytes]:
-        """Return the pages of `level` at different `pointers`, in order; with `keeps` those read stay in memory.
+        """Return the pages of `level` at distinct `pointers`, in order; with `keeps` the pages read are cached.
 
-        Raises `CorruptionError`, `SegmentTruncatedError` and what else storage raises.
+        Raises `CorruptionError`, `SegmentTruncatedError` and errors of storage.
         """
         pages: dict[int, bytes] = {}
         missing = []
@@ -52,7 +52,7 @@ class PageReader:
         if len(missing) == 1:
             await self._read_runs(runs, level, pages, keeps=keeps)
             return
-        # The workers share the iterator: each takes the next run when it is done with one.
+        # The workers share the iterator: each takes the next run when it has completed one.
         workers = [
             asyncio.ensure_future(self._read_runs(runs, level, pages, keeps=keeps))
             for _ in range(min(self._settings.reads_max, len(missing)))
@@ -65,7 +65,7 @@ class PageReader:
             await asyncio.gather(*workers, return_exceptions=True)
 
     def _runs(self, pointers: Sequence[Pointer]) -> Iterator[list[Pointer]]:
-        """Put pages together that follow each other."""
+        """Group adjacent pages into runs."""
         run: list[Pointer] = []
         length = 0
         for pointer in pointers:
@@ -84,7 +84,7 @@ class PageReader:
         for run in runs:
             async with self._turns:
                 if len(run) == 1 and (page := self._cache.get(run[0].offset, run[0].length)) is not None:
-                    # Somebody else read it while this one waited for its turn.
+                    # Another read has loaded it while this one was queued.
                     check_level(self._name, run[0].offset, page, level)
                     pages[run[0].offset] = page
                     continue

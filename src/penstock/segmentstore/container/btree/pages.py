@@ -1,14 +1,14 @@
-"""Pages of the tree: their bytes, searched as they are.
+"""Pages of the tree: byte format, searched without decoding.
 
-A page is header, offset table, entries, checksum (``docs/formats.md``, "Sorted index"). An entry is a key followed by
-a value of fixed length: the user's in a leaf, a `Pointer` to a child in an inner page. Nothing is decoded into objects
-to find a key. A pure core: bytes in, bytes out. Pages are immutable; what is handed out stays valid for ever.
+A page is header, offset table, entries, checksum (``docs/formats.md``, "Sorted index"). An entry is a key followed by a
+value of fixed length: the user's in a leaf, a `Pointer` to a child in an inner page. Finding a key decodes nothing into
+objects. A pure core: bytes in, bytes out. Pages are immutable.
 
-Key of an inner entry: lower bound of all keys below. That of a page's first entry counts for nothing: the bound that
-the page's parent has is in force, and the root has none. So the children of a level divide all possible keys.
+The key of an inner entry is the lower bound of all keys below. The key of a page's first entry is ignored: the bound in
+the page's parent applies, and the root has none. The children of a level therefore partition all possible keys.
 
-Source: segment store specification, R5.8. Instead of the random id at both ends a page names its own offset and has a
-checksum: bytes that were cut, mixed up or read from another place do not pass for a page.
+Source: segment store specification, R5.8. Instead of the random id at both ends a page contains its own offset and a
+checksum: bytes that were truncated, mixed up or read from another position are not accepted as a page.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _POINTER: Final = struct.Struct(">QIQ")
 HEADER_LENGTH: Final = _HEADER.size
 CHECKSUM_LENGTH: Final = _CHECKSUM.size
 POINTER_LENGTH: Final = _POINTER.size
-#: Bytes of a page beside its entries and their 2 bytes each in the offset table.
+#: Bytes of a page besides its entries and their 2 bytes each in the offset table.
 PAGE_OVERHEAD: Final = HEADER_LENGTH + 2 + CHECKSUM_LENGTH
-#: Most bytes that the entries of one page can take: offsets in it are 16 bits.
+#: Maximum length of the entries of one page: offsets in it are 16 bits.
 BODY_LENGTH_MAX: Final = 0xFFFF
 
 
 class Pointer(NamedTuple):
-    """Where a page is: its offset and length in the segment, and the lowest offset of any page at or below it."""
+    """Location of a page: its offset and length in the segment, and the lowest offset of any page at or below it."""
 
     offset: int
     length: int
@@ -49,7 +49,7 @@ class Pointer(NamedTuple):
 
 
 def build_page(level: int, offset: int, lengths: Sequence[int], body: bytes) -> bytes:
-    """Return a page for `offset` of entries that are `lengths` long and lie in `body` one after the other."""
+    """Return a page for `offset`, with entries of the given `lengths` that are concatenated in `body`."""
     count = len(lengths)
     head = _HEADER.pack(PAGE_FORMAT_VERSION, level, count, offset)
     head += struct.pack(f">{count + 1}H", *accumulate(lengths, initial=0))
@@ -58,14 +58,14 @@ def build_page(level: int, offset: int, lengths: Sequence[int], body: bytes) -> 
 
 
 def move_page(page: bytes | bytearray, offset: int) -> bytes:
-    """Return the same page for another offset. Its old checksum is not looked at."""
+    """Return the same page for another offset. Its old checksum is not verified."""
     head = bytes(page[:_OFFSET_FIELD_START]) + _OFFSET_FIELD.pack(offset)
     rest = bytes(page[HEADER_LENGTH:-CHECKSUM_LENGTH])
     return b"".join((head, rest, _CHECKSUM.pack(crc32c(rest, crc32c(head, 0)))))
 
 
 def verify_page(name: str, offset: int, page: bytes, *, level: int) -> None:
-    """Check bytes read at `offset` of segment `name`. Raises `CorruptionError` unless they are a page of `level`."""
+    """Verify bytes read at `offset` of segment `name`. Raises `CorruptionError` unless they are a page of `level`."""
     if len(page) < PAGE_OVERHEAD:
         raise CorruptionError(name, offset, f"{len(page)} bytes are too short for an index page")
     found = crc32c(page[:-CHECKSUM_LENGTH], 0)
@@ -83,7 +83,7 @@ def verify_page(name: str, offset: int, page: bytes, *, level: int) -> None:
 
 
 def check_level(name: str, offset: int, page: bytes, level: int) -> None:
-    """Raise `CorruptionError` unless a page has the level that its parent says."""
+    """Raise `CorruptionError` unless a page has the level expected by its parent."""
     if page[1] != level:
         raise CorruptionError(name, offset, f"index page of level {page[1]} where one of level {level} belongs")
 
@@ -99,12 +99,12 @@ def count_of(page: bytes) -> int:
 
 
 def body_start(page: bytes) -> int:
-    """Return where in the page its entries begin."""
+    """Return the position in the page at which its entries begin."""
     return HEADER_LENGTH + 2 + 2 * (page[2] << 8 | page[3])
 
 
 def entry_offsets(page: bytes) -> tuple[int, ...]:
-    """Return where each entry begins, from `body_start`, and where the last one ends."""
+    """Return the start of each entry, relative to `body_start`, and the end of the last one."""
     return struct.unpack_from(f">{count_of(page) + 1}H", page, HEADER_LENGTH)
 
 
@@ -119,7 +119,7 @@ def find(page: bytes | bytearray, key: bytes, value_length: int, low: int = 0) -
         return page[base + start : base + end - value_length]
 
     wanted: bytes | bytearray = key
-    # The search is C, only its steps are Python: a third of the processor goes into this when a table is written to.
+    # The search is in C, only its key function is Python: it takes a third of the CPU time of writes to a table.
     low = bisect_left(range(count), wanted, low, key=key_of)
     return low, low < count and key_of(low) == key
 
@@ -132,7 +132,7 @@ def key_at(page: bytes, index: int, value_length: int) -> bytes:
 
 
 def value_span(page: bytes, index: int, value_length: int) -> tuple[int, int]:
-    """Return where in the page the value of an entry begins and ends."""
+    """Return the start and end of an entry's value in the page."""
     _, end = _SPAN.unpack_from(page, HEADER_LENGTH + 2 * index)
     end += body_start(page)
     return end - value_length, end
@@ -158,7 +158,7 @@ def entries_between(page: bytes, first: int, end: int, value_length: int) -> lis
 
 
 def child_index(page: bytes, key: bytes) -> int:
-    """Return the index of the child of an inner page below which `key` belongs."""
+    """Return the index of the child of an inner page that covers `key`."""
     index, is_equal = find(page, key, POINTER_LENGTH)
     return index if is_equal or not index else index - 1
 
@@ -170,7 +170,7 @@ def pointer_at(page: bytes, index: int) -> Pointer:
 
 
 def inner_entry(lower: bytes, pointer: Pointer) -> bytes:
-    """Return the entry of an inner page that says that keys from `lower` on are below `pointer`."""
+    """Return the entry of an inner page for `pointer`, which covers keys from `lower` on."""
     return lower + _POINTER.pack(*pointer)
 
 
@@ -182,12 +182,12 @@ def lowest_below(page: bytes) -> int:
 
 
 def pointer_of(entry: bytes) -> Pointer:
-    """Return the pointer of what `inner_entry` made."""
+    """Return the pointer in an entry made by `inner_entry`."""
     return Pointer(*_POINTER.unpack_from(entry, len(entry) - POINTER_LENGTH))
 
 
 def divide(page: bytes, keys: Sequence[bytes], low: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (child index, start, end): keys[start:end] belong below that child. keys[low:high] are in order."""
+    """Yield (child index, start, end): the child covers keys[start:end]. keys[low:high] are in ascending order."""
     last = count_of(page) - 1
     while low < high:
         index = child_index(page, keys[low])

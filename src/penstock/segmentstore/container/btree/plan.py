@@ -1,6 +1,6 @@
-"""Which pages an update touches: those of its keys, and the oldest ones, which it moves out of the way.
+"""Determines the pages that an update touches: those of its keys, and the oldest ones, which are moved.
 
-Compaction: as each update also writes pages with the lowest offsets anew, the bytes before them can be given back.
+Compaction: each update also rewrites the pages with the lowest offsets, so that the bytes before them can be truncated.
 Segment store specification, R5.9.
 """
 
@@ -23,32 +23,32 @@ from penstock.segmentstore.container.btree.pages import (
 )
 from penstock.segmentstore.container_settings import IndexSettings
 
-#: Steps of planning, some microseconds each, before other tasks get a turn.
+#: Steps of planning, a few microseconds each, before yielding to the event loop.
 _SLICE_STEPS = 256
 
 
 class LoadPages(Protocol):
-    """Gets pages of one level from the cache or from storage."""
+    """Loads pages of one level from the cache or from storage."""
 
     def __call__(self, pointers: Sequence[Pointer], level: int, *, keeps: bool) -> Awaitable[Sequence[bytes]]:
-        """Return verified pages, in order; with `keeps` those that were read stay in the cache if it has room."""
+        """Return verified pages, in order; with `keeps` the pages read are cached if there is room."""
 
 
 @dataclass(slots=True)
 class Node:
-    """A page that will be written again, and why.
+    """A page that will be rewritten.
 
     Attributes:
-        pointer: where it is now.
+        pointer: its current location.
         level: 0 for a leaf.
         lower: lower bound of its keys.
-        is_last: whether no page of its level is to the right.
+        is_last: whether it is the rightmost page of its level.
         parent: None for the root.
-        index: which child of its parent.
-        low, high: the changed keys below are keys[low:high].
+        index: index of this child in its parent.
+        low, high: the changed keys below it are keys[low:high].
         page: its bytes.
-        is_moved: a leaf that must not stay where it is, even if its keys' values turn out to be as they were.
-        children: those that will be written again too.
+        is_moved: a leaf that must be moved, even if the values of its keys turn out to be unchanged.
+        children: the children that will be rewritten as well.
     """
 
     pointer: Pointer
@@ -64,7 +64,7 @@ class Node:
     children: dict[int, Node] = field(default_factory=dict)
 
     def child(self, index: int) -> Node:
-        """Return a new node for a child, not among `children` yet."""
+        """Return a new node for a child that is not in `children` yet."""
         is_last = self.is_last and index == count_of(self.page) - 1
         lower = key_at(self.page, index, POINTER_LENGTH) if index else self.lower
         return Node(pointer_at(self.page, index), self.level - 1, lower, is_last, self, index)
@@ -72,7 +72,7 @@ class Node:
 
 @dataclass(slots=True)
 class Plan:
-    """What an update writes again.
+    """The pages that an update rewrites.
 
     Attributes:
         root: None for an index without entries.
@@ -86,7 +86,7 @@ class Plan:
 
 
 async def plan_update(footer: Footer, keys: Sequence[bytes], load: LoadPages) -> Plan:
-    """Find and load the pages whose keys change. `keys` are in ascending order; without any nothing is touched."""
+    """Find and load the pages of the changed `keys`, which are in ascending order; none are touched if it is empty."""
     if not footer.height:
         return Plan(None)
     root = Node(footer.root, footer.height - 1, b"", is_last=True, high=len(keys))
@@ -117,9 +117,9 @@ async def plan_update(footer: Footer, keys: Sequence[bytes], load: LoadPages) ->
 async def add_moves(
     plan: Plan, footer: Footer, load: LoadPages, *, written_bytes: int, stored_end: int, settings: IndexSettings
 ) -> None:
-    """Add the leaves with the lowest offsets to `plan` until what is stored is in proportion to what is live.
+    """Add the leaves with the lowest offsets to `plan` until stored bytes are in proportion to live bytes.
 
-    `written_bytes`: about what the update writes without moves, at `stored_end`. Bounded by what the settings say.
+    `written_bytes`: approximate bytes written by the update without moves, at `stored_end`. Bounded by the settings.
     """
     root = plan.root
     limit = footer.live_bytes * settings.compact_percent // 100 + settings.compact_slack_bytes
@@ -150,7 +150,7 @@ async def add_moves(
                 heapq.heappush(heap, (child.pointer.lowest, serial, child))
             await asyncio.sleep(0)
         elif node.page:
-            # Written again anyway, if anything changes in it.
+            # Rewritten anyway, if any of its values change.
             node.is_moved = True
         else:
             if plan.moved_bytes >= budget:

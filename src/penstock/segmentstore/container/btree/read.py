@@ -1,4 +1,4 @@
-"""Lookups and scans of one state of a tree. Pages come from a loader; nothing is remembered here."""
+"""Lookups and scans of one state of a tree. Stateless; pages come from a loader."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from penstock.segmentstore.container.btree.pages import (
 )
 from penstock.segmentstore.container.btree.plan import LoadPages
 
-#: Lookups, some microseconds each, before other tasks get a turn.
+#: Lookups, a few microseconds each, before yielding to the event loop.
 _SLICE_KEYS: Final = 256
-#: Entries taken from leaves before other tasks get a turn.
+#: Entries taken from leaves before yielding to the event loop.
 _SLICE_ENTRIES: Final = 4096
 
 
@@ -72,7 +72,7 @@ async def find_values(footer: Footer, keys: Sequence[bytes], load: LoadPages) ->
 async def scan(
     footer: Footer, start: bytes, last: bytes | None, limit: int, load: LoadPages, *, is_after: bool, reads_max: int
 ) -> list[tuple[bytes, bytes]]:
-    """Return up to `limit` entries from `start` (with `is_after`: behind it) to `last`, both included, in order.
+    """Return up to `limit` entries from `start` (with `is_after`: after it) to `last`, both inclusive, in order.
 
     Leaves are loaded one, then two, four, ... up to `reads_max` at a time.
     """
@@ -125,7 +125,7 @@ def _take(
     *,
     is_after: bool,
 ) -> bool:
-    """Take what is asked for from a leaf; return whether there may be more in the next one."""
+    """Append the requested entries of a leaf; return whether there may be more in the next one."""
     first, end = 0, count_of(leaf)
     if start:
         first, is_found = find(leaf, start, value_length)

@@ -1,7 +1,8 @@
 """`Rewriter`: builds the pages of one update, children before parents, from a `Plan`.
 
-Small pages are joined with a neighbour under the same parent: when one has become shorter than a quarter of a page
-and both fit three quarters of one. So removals cannot leave a long tree of little in it; a root with one child goes.
+Small pages are joined with a neighbour under the same parent if one is shorter than a quarter of a page and both
+together fit into three quarters. Removals therefore cannot leave a large tree with few entries. A root with a single
+child is removed.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from penstock.segmentstore.container.btree.pages import (
 from penstock.segmentstore.container.btree.plan import LoadPages, Node
 from penstock.segmentstore.container_settings import IndexSettings
 
-#: An inner page has at least two entries, however long their keys: the tree's height stays logarithmic.
+#: Minimum number of entries of an inner page, however long their keys: the tree's height stays logarithmic.
 _INNER_ENTRIES_MIN: Final = 2
-#: Content is closed at this many pages, so that no step of a bulk load takes long.
+#: Content is yielded at this many pages, which bounds the steps of a bulk load.
 _CLOSE_PAGES: Final = 16
 
 
 @dataclass(slots=True)
 class _Group:
-    """What takes the place of children [start, end) of a page."""
+    """The replacement of children [start, end) of a page."""
 
     start: int
     end: int
@@ -52,13 +53,13 @@ class _Group:
 
 
 class Rewriter:
-    """Builds the pages that `write` at `position` on. For one update.
+    """Builds the pages to be written from `position` on. For one update.
 
     Attributes:
-        pages: what to append, in order; without the footer.
+        pages: the pages to append, in order, without the footer.
         built: the same pages by offset.
-        kept: offsets of those that should stay in memory.
-        replaced: pages of the tree before that the new one no longer has.
+        kept: offsets of the pages that should stay in memory.
+        replaced: pages of the previous tree that are not in the new one.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Rewriter:
             return empty_footer(self._value_length, offset=self._position, mark=mark)
         while True:
             if len(contents) == 1 and contents[0].level and len(contents[0].lengths) == 1:
-                # A root of one child: the child becomes the root.
+                # A root with a single child: the child becomes the root.
                 pointer = pointer_of(contents[0].parts[0])
                 return await self._lower(pointer, height - 1, mark)
             entries = await self._emit(contents, fills=True)
@@ -145,7 +146,7 @@ class Rewriter:
         )
 
     async def _contents(self, node: Node) -> list[Content] | None:
-        """Return what takes a page's place, nothing if it becomes empty, None if it stays as and where it is."""
+        """Return the replacement of a page, an empty list if it becomes empty, None if it stays unchanged in place."""
         if not node.level:
             return await self._leaf(node)
         edits = []
@@ -161,7 +162,7 @@ class Rewriter:
     async def _leaf(self, node: Node) -> list[Content] | None:
         page = node.page
         if node.low == node.high:
-            # Only moved: that makes it no warmer than it was.
+            # A moved page is only cached if it was cached before.
             contents = [content_of(page, 0, node.lower)]
             contents[0].is_kept = self._is_cached(node.pointer.offset)
         else:
@@ -194,7 +195,7 @@ class Rewriter:
         self.replaced.append(pointer.offset)
 
     async def _groups(self, node: Node) -> list[_Group]:
-        """Return what takes the place of children of an inner page, small ones joined with neighbours."""
+        """Return the replacements of children of an inner page, small ones joined with neighbours."""
         groups: list[_Group] = []
         for index in sorted(node.children):
             child = node.children[index]
@@ -230,7 +231,7 @@ class Rewriter:
         return left.page_length + right.size <= self._settings.page_bytes * 3 // 4
 
     async def _join_neighbour(self, node: Node, group: _Group, *, is_left: bool) -> None:
-        """Take the child beside a group in, if the group's content there is small and both fit well."""
+        """Add the neighbouring child to a group if the group's content there is small and both fit."""
         content = group.contents[0 if is_left else -1]
         index = group.start - 1 if is_left else group.end
         pointer = pointer_at(node.page, index)
@@ -247,7 +248,7 @@ class Rewriter:
             group.end = index + 1
 
     async def _emit(self, contents: Sequence[Content], *, fills: bool) -> list[bytes]:
-        """Make pages; return the entries that point to them."""
+        """Build pages; return the parent entries for them."""
         entries = []
         for content in contents:
             fills_now = fills and content is contents[-1]

@@ -1,4 +1,4 @@
-"""Sorting many keys without holding the loop up."""
+"""Sorting of many keys without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from bisect import bisect_left
 from itertools import pairwise
 from typing import Final
 
-#: Keys sorted in one go: some milliseconds when they are in no order at all.
+#: Keys sorted at a time: a few milliseconds for random order.
 SLICE_LENGTH: Final = 8192
 _SAMPLES_PER_SLICE: Final = 16
 
 
 async def sorted_in_slices(keys: list[bytes], *, slice_length: int = SLICE_LENGTH) -> list[bytes]:
-    """Return different keys in ascending order; other tasks get a turn after each `slice_length` of them.
+    """Return distinct keys in ascending order; yields to the event loop after each `slice_length` of them.
 
-    Slices are sorted one by one; ranges of about a slice's length, between samples, are then merged one by one.
+    Slices are sorted one by one; then ranges of about a slice's length, bounded by samples, are merged one by one.
     """
     if len(keys) <= slice_length:
         return sorted(keys)
@@ -25,7 +25,7 @@ async def sorted_in_slices(keys: list[bytes], *, slice_length: int = SLICE_LENGT
         await asyncio.sleep(0)
     result: list[bytes] = []
     if all(left[-1] < right[0] for left, right in pairwise(slices)):
-        # They came in order.
+        # They were already sorted.
         for part in slices:
             result += part
         return result

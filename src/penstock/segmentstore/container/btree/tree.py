@@ -1,12 +1,12 @@
 """`BTreeIndex`: a `SortedIndex` as an append-only B+tree in one segment of long-term storage.
 
-An update writes the touched leaves and all their ancestors anew, behind what is there, and a footer that names the
-new root, in one all-or-nothing append. A state of the tree, known by its footer, is never changed: readers go on in
-the one that they began with. Only when its pages were given back meanwhile do they notice, and begin again.
+An update appends new versions of the touched leaves and all their ancestors, and a footer that refers to the new root,
+in one all-or-nothing append. A state of the tree, identified by its footer, never changes: readers continue with the
+state they began with. Only if its pages were truncated meanwhile must they start again with a newer one.
 
-One task updates. The append is conditional on the length, so an owner of old that still writes gets `BadOffsetError`
-and changes nothing. Differs from the specification: no root pointer in core attributes (R5.12), because storage
-commits lengths with each write and so never shows a partial one (R5.13, L3, L4).
+Only one task updates. The append is conditional on the length, so a former owner that still writes gets
+`BadOffsetError` and changes nothing. Differs from the specification: no root pointer in core attributes (R5.12),
+because storage commits lengths with each write and so never shows a partial one (R5.13, L3, L4).
 
 Source: segment store specification, section 5.3.
 """
@@ -50,20 +50,20 @@ from penstock.segmentstore.container_settings import IndexSettings
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: Longest value; with the longest key it fits any page.
+#: Maximum length of a value; together with the longest key it fits into any page.
 VALUE_LENGTH_MAX: Final = 1024
 PAGE_BYTES_MIN: Final = 128
 PAGE_BYTES_MAX: Final = 32 * 1024
-#: Cheap steps before other tasks get a turn.
+#: Cheap steps before yielding to the event loop.
 _SLICE_STEPS: Final = 512
-#: Keys checked before other tasks get a turn.
+#: Keys checked before yielding to the event loop.
 _SLICE_KEYS: Final = 4096
 
 
 class BTreeIndex:
-    """See the module. Implements `SortedIndex`. Not open at first; what needs it opens it.
+    """See the module. Implements `SortedIndex`. Opened on first use.
 
-    `name` is the segment's, for messages. `close` when it is no longer used: its pages are counted in `cache`.
+    `name` is the segment's, for messages. Call `close` when it is no longer used: its pages are counted in `cache`.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class BTreeIndex:
         self._reader = PageReader(name, storage, self._pages, settings)
         self._state: Footer | None = None
         self._start_offset = 0
-        # What is in storage may not be `_state`: an update failed in between.
+        # The state in storage may differ from `_state`, because an update failed.
         self._is_doubtful = True
-        # Held by an update and by whoever reads the footer.
+        # Held by updates and by reads of the footer.
         self._lock = asyncio.Lock()
 
     # -- Opening
 
     async def open(self) -> None:
-        """Find the last complete update. Raises `CorruptionError` when what is stored is not an index."""
+        """Find the last complete update. Raises `CorruptionError` if the stored data is not an index."""
         async with self._lock:
             self._pages.reopen()
             await self._open()
@@ -105,14 +105,14 @@ class BTreeIndex:
             try:
                 return await self._read_footer()
             except SegmentTruncatedError:
-                continue  # An update of another object of this index has come between, and given the footer back.
+                continue  # Another object of this index has updated it meanwhile, and truncated the footer.
         return await self._read_footer()
 
     async def _read_footer(self) -> Footer:
         self._is_doubtful = True
         start_offset, length = await self._storage.open()
         state = self._state
-        # A footer once committed stays as it is: the same length is the same state.
+        # A committed footer never changes: the same length means the same state.
         if state is None or state.end != length:
             if length == 0:
                 state = empty_footer(self.value_length)
@@ -142,7 +142,7 @@ class BTreeIndex:
         self.stored_bytes = state.end - self._start_offset
 
     def close(self) -> None:
-        """Give the memory of cached pages back. The index may be used again, and keeps pages once it is opened."""
+        """Release the memory of cached pages. The index may be used again, and caches pages once it is opened."""
         self._pages.clear()
 
     # -- Reading
@@ -156,7 +156,7 @@ class BTreeIndex:
         return found
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """See `SortedIndex.get`. Pages that are missing in memory are read once each, several at a time."""
+        """See `SortedIndex.get`. Pages not in memory are read once each, several at a time."""
         if len(keys) == 1:
             is_known, value = self.get_cached(keys[0])
             if is_known:
@@ -189,7 +189,7 @@ class BTreeIndex:
         return await self._read_in_one_state(read)
 
     async def _read_in_one_state(self, read: Callable[[Footer], Awaitable[T]]) -> T:
-        """Return what `read` finds in a state that is still the last one when it has found it."""
+        """Return the result of `read` in a state that is still current when it completes."""
         for _ in range(self._settings.redo_max):
             state = self._state
             if state is None:
@@ -202,7 +202,7 @@ class BTreeIndex:
                 continue
             if self._state is state:
                 return result
-        # Updates were faster each time. Nothing becomes visible under the lock.
+        # Every attempt was overtaken by an update. Under the lock no update becomes visible.
         async with self._lock:
             state = self._state or await self._open()
             try:
@@ -214,7 +214,7 @@ class BTreeIndex:
                 return await read(after)
 
     async def _open_after(self, state: Footer | None, error: SegmentTruncatedError | None = None) -> None:
-        """Go on to a later state than `state`, whose pages are not all there, or which is none."""
+        """Advance from `state`, which is None or whose pages are partly truncated, to a later state."""
         async with self._lock:
             if self._state is not state:
                 return
@@ -229,15 +229,16 @@ class BTreeIndex:
     # -- Updating
 
     async def update(self, changes: Mapping[bytes, bytes | None], mark: bytes) -> None:
-        """See `SortedIndex.update`. `changes` must stay as they are until it returns.
+        """See `SortedIndex.update`. `changes` must not be modified until it returns.
 
-        All pages that it touches are in memory meanwhile, old and new. Keys removed that don't exist and values put
-        that are there already cost no page. Also gives the bytes that no longer count back; that this fails shows in
-        `stored_bytes` only.
+        All pages that it touches, old and new, are in memory meanwhile. Removals of absent keys and puts of unchanged
+        values write no page. Also truncates bytes that are no longer needed; a failure of that is only visible in
+        `stored_bytes`.
 
         Raises:
             InvalidArgumentError: a key, a value or the mark is too long or too short; nothing was done.
-            BadOffsetError: another one has written here. Its state is visible now; repeat the update, if still owner.
+            BadOffsetError: another writer has updated the index. Its state is visible now; repeat the update, if still
+                owner.
         """
         if len(mark) > MARK_LENGTH_MAX:
             raise InvalidArgumentError(f"{self.name}: mark of {len(mark)} bytes, longest is {MARK_LENGTH_MAX}")
@@ -250,7 +251,7 @@ class BTreeIndex:
             try:
                 built, state = await self._build(before, keys, changes, mark, change_bytes)
             except SegmentTruncatedError as error:
-                # Somebody else owns the segment by now, and has given pages back.
+                # Another writer has updated the index and truncated pages.
                 after = await self._open()
                 if after is before:
                     raise self._lost_page(error) from error
@@ -263,7 +264,7 @@ class BTreeIndex:
             await self._give_back(state)
 
     async def _check(self, changes: Mapping[bytes, bytes | None]) -> int:
-        """Check keys and values; return how many bytes they are."""
+        """Check keys and values; return their total length in bytes."""
         total = 0
         items = iter(changes.items())
         while part := list(islice(items, _SLICE_KEYS)):
@@ -307,7 +308,7 @@ class BTreeIndex:
         return rewriter, await rewriter.rewrite(plan.root, mark)
 
     async def _append(self, before: Footer, state: Footer, pages: Sequence[bytes]) -> None:
-        # Whatever ends the append, cancellation too, leaves open what is in storage.
+        # However the append ends, including cancellation, the state in storage is unknown until it succeeds.
         self._is_doubtful = True
         try:
             length = await self._storage.append(before.end, [*pages, encode_footer(state)])
@@ -336,7 +337,7 @@ class BTreeIndex:
         try:
             await self._storage.truncate(state.lowest)
         except (UnreadableDataError, LogFencedError, StorageNotPrimaryError):
-            # What is stored must be looked at again, by this incarnation or the next; the update itself is done.
+            # The stored state must be read again, by this incarnation or the next; the update itself is done.
             self._is_doubtful = True
             raise
         except (PenstockError, OSError) as error:
