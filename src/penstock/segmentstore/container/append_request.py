@@ -1,4 +1,4 @@
-"""`AppendRequest`: an append on its way from a connection to the log."""
+"""`AppendRequest`: an append passed from a connection to the log."""
 
 from __future__ import annotations
 

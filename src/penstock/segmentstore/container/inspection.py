@@ -136,7 +136,7 @@ class ContainerInspection:
         return self._storage.orphans.mark
 
     async def open(self) -> Sequence[MetadataTable]:
-        """Replay the log; return the records of the container's own segments, and those of users' segments.
+        """Replay the log; return the records of system segments, and those of user segments.
 
         Raises `CorruptionError` when the log, or the table of records, is damaged, `StorageError`.
         """
@@ -180,7 +180,7 @@ class ContainerInspection:
         return set(self._state.metadata.by_name), {segment.name for segment in self._state.gone.values()}
 
     async def is_stored(self, name: str) -> bool:
-        """Return whether storage has records of a user's segment of that name."""
+        """Return whether storage has records of a user segment of that name."""
         return await self._storage.user_info(name) is not None
 
     async def unfit_system(self) -> Sequence[UnfitSegment]:

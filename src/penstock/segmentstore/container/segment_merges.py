@@ -84,7 +84,7 @@ class SegmentMerges(SegmentOperations):
         return result
 
     async def _find_sources(self, names: Sequence[str], held: ExitStack) -> list[Segment | None]:
-        """Find the first of these segments, at least one of them, and keep them in use while `held` is open."""
+        """Find as many of the first segments as can be active, at least one; keep them in use while `held` is open."""
         found: list[Segment | None] = []
         for name in names:
             if found and self.catalog.is_full:

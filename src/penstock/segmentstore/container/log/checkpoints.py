@@ -191,7 +191,7 @@ class Checkpoints:
                 self.marks = deque(list(self.marks)[::2])
 
     def write_if_due(self, *, is_idle: bool = False) -> None:
-        """Write a checkpoint when enough was logged since the last one. `is_idle`: nothing waits to be flushed."""
+        """Write a checkpoint when enough was logged since the last one. `is_idle`: nothing is unflushed."""
         if self.is_pending:
             return
         settings = self._settings

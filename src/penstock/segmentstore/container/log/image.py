@@ -53,7 +53,7 @@ class ImageName:
 
     @classmethod
     def parse(cls, name: str) -> ImageName | None:
-        """Read `name` back; None for anything else."""
+        """Parse a result of `name`; None for anything else."""
         found = _NAME.match(name)
         return None if found is None else cls(int(found[1]), int(found[2], 16), int(found[3], 16))
 

@@ -98,7 +98,7 @@ def lone_appends(frames: Sequence[bytes]) -> LoneAppends | None:
         return None
     time_ms, _, event_number, writer_id = _HEAD.unpack_from(frames[good - 1], _NUMBER - _INDENT)[3:]
     if has_numbers and event_number == NO_VALUE:
-        return None  # Some of the writer's appends have numbers, and the last one has none.
+        return None  # The writer's last append has no number, but earlier ones have.
     data = b"".join([frame[_DATA_START:] for frame in frames[:good]])
     return LoneAppends(
         good,

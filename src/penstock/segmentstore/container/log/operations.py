@@ -60,7 +60,7 @@ class Create(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """No more appends; `length` is the segment's length then."""
+    """Ends appends to a segment; `length` is its final length."""
 
     TYPE: ClassVar[int] = 2
 
@@ -113,10 +113,10 @@ class TruncateMany(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
-    """A part of the metadata of the container as it was at the place of the log where part 0 is (`container.metadata`).
+    """A part of the container's metadata as of the position of part 0 in the log (`container.metadata`).
 
-    `number` is the sequence number of part 0; parts of one checkpoint follow each other, with other operations between
-    them, and count once the last is there.
+    `number` is the sequence number of part 0. Parts of one checkpoint are in order, possibly with other operations
+    between them, and are valid once the last part is present.
     """
 
     TYPE: ClassVar[int] = 19
@@ -262,9 +262,9 @@ def encode_operation(sequence_number: int, operation: RareOperation) -> bytes:
 def decode_operation(record: Buffer) -> tuple[int, Operation]:
     """Return a record's sequence number and operation.
 
-    Raises `ValueError` when the bytes are not a record, `LaterFormatError` for a kind that a later version has added.
+    Raises `ValueError` if the bytes are not a record, `LaterFormatError` for a kind added by a later version.
 
-    The data of an append are a view into `record`.
+    The data of an append is a view of `record`.
     """
     try:
         kind, sequence_number = RECORD_HEADER.unpack_from(record)

@@ -73,7 +73,7 @@ class LogSalvage:
         self._last = 0
         #: Whether frames were lost since the last record.
         self._is_gap = False
-        #: Whether an operation was lost, in front of the base or after it.
+        #: Whether an operation was lost, before the base or after it.
         self._has_lost = False
         #: Parts of the checkpoint being read, either as the base or as evidence.
         self._parts: list[ContainerSnapshot] = []

@@ -183,7 +183,7 @@ class ReadIndex(Generic[S]):
             and len(last.data) + length <= settings.block_length
         ):
             last.data += data  # type: ignore[operator]  # A bytearray while it is open.
-            # Of what arrived, not of its copy.
+            # Computed from the arriving bytes, not from their copy.
             last.checksum = crc32c_at_once(data, last.checksum)  # type: ignore[arg-type]  # It has one while open.
             self.cached_bytes += length
             cache.count(length)

@@ -72,7 +72,7 @@ class ContainerImages:
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
         self._outage = OutageLog(logger, f"container {container_id}: images")
-        #: Numbers of this epoch's images; one is used for each attempt.
+        #: The last image number used in this epoch; each attempt uses a new one.
         self._number = 0
         #: The last record of the log that the newest image covers.
         self._told_number = -1
@@ -178,6 +178,6 @@ class ContainerImages:
             try:
                 await self._chunks.inner.delete(name.name)
             except NoSuchChunkError:
-                pass  # An attempt before that failed later.
+                pass  # Deleted by an earlier attempt that failed afterwards.
             except OSError as error:
                 raise StorageError(f"{name.name} could not be deleted: {error}") from error

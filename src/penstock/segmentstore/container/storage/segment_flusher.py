@@ -329,7 +329,7 @@ class SegmentFlusher:
 
     async def _delete_stored(self, source: Segment) -> None:
         """Free the storage of a merged segment whose bytes are not needed, without those of its own sources."""
-        async with source.flush_lock:  # A flush that began before the merge may still be under way.
+        async with source.flush_lock:  # A flush that began before the merge may still be running.
             if _is_memory_alone(source):
                 return
             try:

@@ -1,8 +1,8 @@
-"""`StaleLogCheck`: whether long-term storage knows of a later epoch of a container than the container's log does.
+"""`StaleLogCheck`: whether long-term storage has objects of a later epoch of a container than the container's log.
 
 Each claim of a log raises its epoch, and what an incarnation writes to long-term storage has the epoch in its name. So
 an object of a later epoch is either a successor's, and then the log itself shows the claim, or the log is an old copy.
-An old copy must not delete anything: what it takes for chunks without a record is the newest data. Failure cases:
+An old copy must not delete anything: chunks without a record in it are the newest data. Failure cases:
 docs/log-identity.md.
 """
 
@@ -30,7 +30,7 @@ RETRY_S = 1.0
 #: Attempts before the first write, and the pause between them: a single refused request must not let an old copy serve.
 FIRST_ATTEMPTS_MAX = 4
 _FIRST_RETRY_S = 0.05
-#: After one of these the incarnation ends.
+#: Errors that end the incarnation.
 _FATAL = (StaleLogError, LogFencedError, LogClosedError)
 
 
@@ -94,11 +94,11 @@ class StaleLogCheck:
                 logger.debug("container %d: long-term storage does not answer: %r", self._id, error)
 
     async def refuse(self, name: str, epoch: int) -> None:
-        """Raise what it means that the object `name` is of a later `epoch`.
+        """Raise the error for an object `name` of a later `epoch`.
 
         Raises `LogFencedError` when a successor has claimed the log, else `StaleLogError`.
         """
-        # After the object was seen: a claim comes before everything that its owner writes.
+        # Called after the object was found: an owner claims the log before it writes any object.
         await self._log.confirm_ownership()
         raise StaleLogError(self._id, epoch=self._log.epoch, found=name, found_epoch=epoch)
 

@@ -27,7 +27,7 @@ from penstock.segmentstore.container.log.checkpoints import Spawn
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.tables.tables import Tables
 
-#: Records that one round changes, unless a single commit has more; planning them takes some milliseconds.
+#: Records changed in one round, unless a single commit has more; planning them takes a few milliseconds.
 _ROUND_UPDATES_MAX = 256
 
 

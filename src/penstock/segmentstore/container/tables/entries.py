@@ -37,7 +37,7 @@ MISSING: Final = b""
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where the live entry of a key lies."""
+    """Location of the live entry of a key."""
 
     version: int
     offset: int
@@ -50,7 +50,7 @@ class Slot:
 
 
 def unpack_slot(packed: bytes) -> Slot:
-    """Return what `pack_slot` packed."""
+    """Unpack the result of `pack_slot`."""
     return Slot(*_SLOT.unpack(packed))
 
 
@@ -81,7 +81,7 @@ class ParsedEntry(NamedTuple):
 
     @property
     def is_copy(self) -> bool:
-        """Whether compaction wrote it."""
+        """Whether compaction wrote the entry."""
         return self.version != self.offset
 
     @property

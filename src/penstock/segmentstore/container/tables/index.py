@@ -104,7 +104,7 @@ CLEARING: Final = TableMark(indexed_offset=-1)
 
 
 class TableIndex:
-    """Live keys of one table segment, and the rules of conditional updates.
+    """Live keys of one table segment, and the validation of conditional updates.
 
     Attributes:
         end: end of the applied log; the segment's length, except while the log is scanned.
@@ -332,7 +332,7 @@ class TableIndex:
         self.wake()
 
     def rebase(self, mark: TableMark) -> None:
-        """Continue with an index that another incarnation has advanced to `mark`.
+        """Continue with an index that another writer has advanced to `mark`.
 
         The tails are at least as new as the index, so they may stay; only their differences from it must be resolved
         again.

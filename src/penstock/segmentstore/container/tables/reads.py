@@ -113,7 +113,7 @@ def within_page_bytes(items: Sequence[PageItem]) -> Sequence[PageItem]:
 
 
 def within_key_bytes(items: Sequence[PageItem]) -> Sequence[PageItem]:
-    """Return as many of the first `items` as fit a page of keys alone, at least one."""
+    """Return as many of the first `items` as fit into a page of keys only, at least one."""
     page_bytes = 0
     for at, (key, _) in enumerate(items):
         page_bytes += len(key)
@@ -123,7 +123,7 @@ def within_key_bytes(items: Sequence[PageItem]) -> Sequence[PageItem]:
 
 
 def check_key_count(segment: str, keys: Sequence[bytes]) -> None:
-    """Raise `TableReadTooLongError` for a read of more keys than one may have."""
+    """Raise `TableReadTooLongError` if a read has too many keys."""
     if len(keys) > TABLE_READ_KEY_COUNT_MAX:
         raise TableReadTooLongError(
             f"{segment}: {len(keys)} keys were asked for at once, at most {TABLE_READ_KEY_COUNT_MAX} are allowed; ask "
@@ -132,7 +132,7 @@ def check_key_count(segment: str, keys: Sequence[bytes]) -> None:
 
 
 def check_reply_bytes(segment: str, items: Sequence[tuple[bytes, bytes | None]], bytes_max: int) -> None:
-    """Raise `TableReadTooLongError` if the reply about keys, given with their slots, has too many bytes of entries."""
+    """Raise `TableReadTooLongError` if the reply for keys, given with their slots, exceeds `bytes_max`."""
     length = 0
     for key, packed in items:
         length += WIRE_ENTRY_BYTES + len(key) if packed is None else slot_length(packed) + _WIRE_SURPLUS_BYTES
@@ -144,7 +144,7 @@ def check_reply_bytes(segment: str, items: Sequence[tuple[bytes, bytes | None]],
 
 
 class TableReader:
-    """Reads values. `find` returns a table's state, loaded if need be."""
+    """Reads values. `find` returns a table's state, loading it if necessary."""
 
     def __init__(self, reader: SegmentReader, find: Callable[[Segment], Awaitable[TableIndex]]) -> None:
         self._reader = reader
@@ -153,7 +153,7 @@ class TableReader:
     async def entries(
         self, segment: Segment, items: Sequence[tuple[bytes, bytes | None]]
     ) -> Sequence[TableEntry | None]:
-        """Return the entries of keys, given with their packed slots, in order; None for a key that is gone."""
+        """Return the entries of keys, given with their packed slots, in order; None for a removed key."""
         found: list[TableEntry | None] = [None] * len(items)
         elsewhere: list[int] = []
         start_offset, header_length = segment.start_offset, ENTRY_HEADER.size
@@ -197,7 +197,7 @@ class TableReader:
         return None
 
     async def delta(self, segment: Segment, *, position: int, limit: int) -> TableDelta:
-        """Return the last writes from byte `position` of the log on, or from its start with `should_clear`."""
+        """Return the latest writes from `position` of the log on, or from its start with `should_clear`."""
         while True:
             start = segment.start_offset
             try:
