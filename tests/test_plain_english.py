@@ -1,0 +1,50 @@
+"""Texts are in plain technical English: phrases that make a reader guess may not come back.
+
+Counted in whole files: comments, docstrings, messages and pages. A tree that has some left may have no more than the
+number here, and the number goes down with each tree that is rewritten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+#: Programs are no people; and each of these has a shorter or a more exact form (docs/guide are the examples).
+BANNED = re.compile(
+    r"\b(?:whoever|whomever|somebody|nobody|hears? of|is told|are told|was told|were told|for good|in the midst"
+    r"|who asks|who reads|who waits|looks? after|looked after|comes? of it|what is gone|stands in the way|at a look"
+    r"|none of its business|whatever is|goes on by itself|for ever)\b",
+    re.IGNORECASE,
+)
+
+#: The most of them in each tree. Nested trees are counted with the tree that contains them.
+COUNT_MAX = {
+    "README.md": 0,
+    "docs/guide": 0,
+    "docs": 0,
+    "src": 0,
+    "tests": 0,
+}
+
+
+def banned_in(tree: str) -> Iterator[str]:
+    """Yield each phrase with its place."""
+    path = ROOT / tree
+    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+        if file.suffix not in (".py", ".md", ".toml") or file == Path(__file__) or "performance-history" in file.name:
+            continue
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            for found in BANNED.finditer(line):
+                yield f"{file.relative_to(ROOT)}:{number}: {found[0]}"
+
+
+@pytest.mark.parametrize("tree", COUNT_MAX)
+def test_a_tree_has_no_more_of_the_banned_phrases(tree: str) -> None:
+    found = list(banned_in(tree))
+    shown = "\n".join(found[-20:])
+    assert len(found) <= COUNT_MAX[tree], f"{len(found)} in {tree}, {COUNT_MAX[tree]} are allowed; some:\n{shown}"
