@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.model.errors import (
-    InvalidArgumentError,
+    LaterVersionError,
     NoSuchSegmentError,
     OutcomeUnknownError,
     UnsupportedOperationError,
@@ -157,7 +157,7 @@ def test_reports_without_a_tail_and_of_other_sources_have_no_lag() -> None:
 
 def test_an_offset_of_a_newer_release_is_reported() -> None:
     newer = offset(s0=10) | {"v": 3}
-    with pytest.raises(InvalidArgumentError, match="version 3"):
+    with pytest.raises(LaterVersionError, match="version 3"):
         LagTracker().lag(report(source(newer, newer)))
 
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.client.cluster import Cluster
-from penstock.client.segment_extents import segment_infos
 from penstock.client.stream_segments import SegmentRange
 from penstock.client.transaction_endings import TransactionInfo
 from penstock.client.transaction_ids import id_of
@@ -59,7 +58,7 @@ async def _with_lengths(
         for found in some
         for segment in segments[_epoch(found)]
     ]
-    infos = iter(await segment_infos(cluster, names))
+    infos = iter(await cluster.segments.segment_infos(names))
     return [
         replace(found, length_bytes=_sum([next(infos) for _ in segments[_epoch(found)]])) for found in some
     ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, UnsupportedOperationError
+from penstock.model.errors import InvalidArgumentError, LaterVersionError, NoSuchSegmentError, UnsupportedOperationError
 from penstock.model.names import split_scoped_name
 from penstock.spark.lag import LagTracker, QueryLag
 from penstock.spark.options import StoreSettings
@@ -69,7 +69,7 @@ class LagListener(StreamingQueryListener):
         try:
             with self._tracking:
                 lag = self._tracker.lag(progress)
-        except InvalidArgumentError as error:
+        except (InvalidArgumentError, LaterVersionError) as error:
             _log.warning("query %s: its lag is not known: %s", progress.get("id"), error)
             return
         if lag is None:

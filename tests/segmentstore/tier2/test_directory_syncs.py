@@ -124,7 +124,8 @@ async def test_chunks_created_in_one_directory_at_the_same_time_share_syncs_of_i
     await until(lambda: len(list((tmp_path / "s" / "stream").iterdir())) == 101)
     disk.gate.set()
     await asyncio.gather(*creations)
-    assert disk.synced.count("stream") in (2, 3)
+    # How many more depends on the threads.
+    assert 2 <= disk.synced.count("stream") <= 10
     assert [info.name for info in await storage.list()] == sorted([*names, "s/stream/first"])
 
 
