@@ -14,7 +14,7 @@ from penstock.testing.runner import run
 from penstock.testing.workloads.profile import Profile
 
 
-@pytest.mark.parametrize(("profile", "seed"), [(RESCUES, 1), (OBJECT_RESCUES, 9)], ids=["directory", "bucket"])
+@pytest.mark.parametrize(("profile", "seed"), [(RESCUES, 1), (OBJECT_RESCUES, 10)], ids=["directory", "bucket"])
 def test_what_was_flushed_is_recovered_whenever_the_machines_are_lost(profile: Profile, seed: int) -> None:
     outcome = run(seed, profile.of_length(20.0))
     assert outcome.violations == ()

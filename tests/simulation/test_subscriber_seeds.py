@@ -8,7 +8,7 @@ from penstock.testing.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIB
 from penstock.testing.runner import run
 
 
-@pytest.mark.parametrize("seed", [0, 3, 4])
+@pytest.mark.parametrize("seed", [3, 4, 6])
 def test_no_event_goes_that_a_subscriber_has_not_worked_off(seed: int) -> None:
     """By itself and by hand, changed in between; and what all have acknowledged does go."""
     outcome = run(seed, SUBSCRIBERS)

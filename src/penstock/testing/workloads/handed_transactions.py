@@ -25,14 +25,24 @@ _OVER = ("COMMITTED", "ABORTED", "UNKNOWN")
 
 @dataclass(slots=True)
 class _Handed:
-    """A transaction, and what its users know of it."""
+    """A transaction, and what its users know of it.
+
+    Attributes:
+        events: those that a detach or a commit has reported as stored.
+        accepted: those of the present user, not reported as stored. If the user fails, they may be lost.
+    """
 
     id: str
     events: list[bytes] = field(default_factory=list)
-    uncertain: set[bytes] = field(default_factory=set)
+    accepted: list[bytes] = field(default_factory=list)
     #: Somebody was told that it is committed.
     is_committed: bool = False
     state: str = ""
+
+    def note_stored(self) -> None:
+        """Note that a detach or a commit has reported all accepted events as stored."""
+        self.events += self.accepted
+        self.accepted = []
 
 
 class HandedTransactions(Workload):
@@ -98,6 +108,7 @@ class HandedTransactions(Workload):
             # Before it is known to be stored it is not handed on.
             if await maybe_cut(rng, self._habits.cut_rate, transaction.detach()) != handed.id:
                 world.problem(f"transaction {handed.id} was detached as another one")
+            handed.note_stored()
             world.counts["transactions handed on"] += 1
             return handed
         except CutShortError:
@@ -123,9 +134,11 @@ class HandedTransactions(Workload):
                 await maybe_cut(rng, self._habits.cut_rate, transaction.abort())
             elif choice < 0.4:
                 await maybe_cut(rng, self._habits.cut_rate, transaction.detach())
+                handed.note_stored()
                 return True
             else:
                 await maybe_cut(rng, self._habits.cut_rate, transaction.commit())
+                handed.note_stored()
                 handed.is_committed = True
                 world.counts["handed transactions committed"] += 1
                 return rng.random() < 0.3
@@ -141,14 +154,12 @@ class HandedTransactions(Workload):
             await close_client(world, self.host, client)
 
     async def _write(self, transaction: Transaction, handed: _Handed) -> None:
+        handed.accepted = []
         for _ in range(self.rng.randrange(1, 6)):
             self._number += 1
             event = b"%s %06d " % (handed.id.encode(), self._number) + self.world.padding(self.rng)
-            # Until it was accepted; whether it is stored, a flush tells: that of a detach or a commit.
-            handed.uncertain.add(event)
+            handed.accepted.append(event)
             await maybe_cut(self.rng, self._habits.cut_rate, transaction.write(event, "k"))
-            handed.uncertain.discard(event)
-            handed.events.append(event)
 
     def _check_passing(self, what: str, error: PenstockError) -> None:
         if not self.world.is_passing(error) and not isinstance(error, TransactionError):
