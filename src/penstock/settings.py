@@ -70,8 +70,7 @@ class StoreProcessSettings:
         health_interval_s: interval of health checks, which also send the assignment of containers.
         health_timeout_s: a process that has not answered for this long counts as hung.
         is_hung_killed: kill a hung process and restart it. Otherwise its containers move to the other stores, whose
-        logs
-            fence it, and after it resumes it may answer some reads with stale data.
+            logs fence it, and after it resumes it may answer some reads with stale data.
         restart_delay_s, restart_delay_s_max: pause before a process is restarted, doubled each time.
         restart_count_max, restart_window_s: a process that ended more often than that within this time is unavailable:
             its containers move to the other stores ...

@@ -142,11 +142,11 @@ class Standalone:
 
         Raises:
             DataDirectoryInUseError, DataDirectoryError: see `DataDirectory.open`.
-            StorageIdentityError: long-term storage belongs to another cluster. If it is missing, the start waits for
-            it. StorageRefusedError: a new cluster's long-term storage is a bucket that refuses all requests.
-            PortInUseError: a port cannot be listened on. CorruptionError, LogDisabledError: a container that holds
-            tables of the controller cannot be served. StoreProcessError: the same, or any other error, in a segment
-            store with a process of its own.
+            StorageIdentityError: long-term storage belongs to another cluster. A missing one is waited for.
+            StorageRefusedError: a new cluster's long-term storage is a bucket that refuses all requests.
+            PortInUseError: a port cannot be listened on.
+            CorruptionError, LogDisabledError: a container that holds tables of the controller cannot be served.
+            StoreProcessError: the same, or any other error, in a segment store with a process of its own.
         """
         try:
             await self._start()

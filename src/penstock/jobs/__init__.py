@@ -1,4 +1,4 @@
-"""Jobs over whole streams that are one command each, with or without Spark: export, replay, backfill.
+"""Jobs over whole streams, one command each, with or without Spark: export, replay, backfill.
 
-What they promise, and why it holds: ``docs/jobs.md``. Reading is that of the Spark source, which needs no Spark.
+Guarantees and their reasons: ``docs/jobs.md``. Streams are read as by the Spark source, which does not need Spark.
 """

@@ -1,7 +1,7 @@
-"""`BackfillSource`: rows of Parquet files, to be written into a stream: history from elsewhere, or an export put back.
+"""`BackfillSource`: rows of Parquet files to write into a stream: imported history, or an export written back.
 
-A position is a file and a row of it. Files are known by name and length, in the order of their names: an export's are
-in the order of its commits.
+A position is a file and a row in it. Files are identified by name and length, and sorted by name: an export's are in
+the order of its commits.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class BackfillSource:
     """See the module. Implements `PortionSource`.
 
     Args:
-        paths: files, or directories of such, whose names end in ``.parquet``.
-        event_column: bytes or texts; where it is null, the column `UNDECODED` of an export counts.
-        key_column: routing keys, of any type that has a text; None: none has one, or of an export those of one segment
-            have the same.
-        bytes_max, rows_max: of a portion, which is held in memory beside a row group.
+        paths: files, or directories of files whose names end in ``.parquet``.
+        event_column: bytes or texts; where it is null, the column `UNDECODED` of an export is used.
+        key_column: routing keys, of any type that can be written as text; None: no keys, or for an export the segment
+            as the key.
+        bytes_max, rows_max: limits of a portion, which is held in memory with a row group.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class BackfillSource:
             self._columns(self._file(number))
 
     def row_count(self) -> int:
-        """Return how many rows there are in all."""
+        """Return the total number of rows."""
         return sum(self._file(number).metadata.num_rows for number in range(len(self._files)))
 
     def portion(self, position: str | None) -> Portion | None:
@@ -69,7 +69,7 @@ class BackfillSource:
         return Portion(events, keys, f"{number}:{row + taken}", int(_lengths(events).sum()))
 
     def _within(self, events: pa.Array) -> int:
-        """Return how many of the first events have `bytes_max` in all; one at least."""
+        """Return how many of the first events have `bytes_max` together; at least one."""
         import numpy
 
         ends = numpy.cumsum(_lengths(events))
@@ -86,7 +86,7 @@ class BackfillSource:
         return events
 
     def _rows_at(self, number: int, row: int) -> tuple[pa.Table, int]:
-        """Return the row group that a row is in, as events, undecoded events and keys; and its first row."""
+        """Return the row group of a row, as events, undecoded events and keys; and its first row."""
         import pyarrow as pa
 
         file = self._file(number)
@@ -111,7 +111,7 @@ class BackfillSource:
         return self._group[1], first
 
     def _columns(self, file: pq.ParquetFile) -> tuple[str, str | None, str | None]:
-        """Return what the columns of events, of undecoded events, and of keys are called in a file."""
+        """Return the names of the columns of events, of undecoded events, and of keys in a file."""
         import pyarrow as pa
 
         schema = file.schema_arrow
@@ -140,9 +140,9 @@ class BackfillSource:
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """Return the files that paths name; of a directory those in it, but none that are hidden or staged.
+    """Return the files that paths name; of a directory all files in it, except hidden or staged ones.
 
-    Raises `InvalidArgumentError`: there is none.
+    Raises `InvalidArgumentError`: there are none.
     """
     found: list[Path] = []
     for path in paths:

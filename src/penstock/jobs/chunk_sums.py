@@ -1,8 +1,8 @@
-"""`sum_parts`: reads parts of chunks where long-term storage is, and compares every block with its checksum.
+"""`sum_parts`: reads parts of chunks from long-term storage, and compares every block with its checksum.
 
-Runs in whatever process sees that storage; the segment stores are not asked. A part is the layout of one chunk, or of
-some of its blocks. What is found wrong is looked at once more, behind a new look at the place itself: a file system
-that is not mounted any more has no chunks either, and that is no damage.
+Runs in any process with access to that storage; segment stores are not involved. A part is the layout of one chunk, or
+of some of its blocks. A part with a problem is read once more, after a new check of the storage itself: chunks of an
+unmounted file system are missing as well, but not damaged.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
     from penstock import aio
     from penstock.client.chunk_layouts import SegmentLayout
 
-#: Parts that are read at the same time, so that one is read while another is summed; and what is read at a time.
+#: Concurrent reads of parts, so that one is read while another is summed; and the length of one read.
 PARTS_AT_ONCE = 4
 READ_BYTES = 4 * 1024 * 1024
 
-#: Nothing is known of a chunk then, whatever it is.
+#: After these errors the state of a chunk is unknown.
 _AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)
 
 
 class Finding(StrEnum):
-    """What a part is like. Names are those of ``penstock storage check``.
+    """The state of a part. Names are those of ``penstock storage check``.
 
     Attributes:
-        SOUND: every block has its checksum.
-        MISSING: the chunk is not there.
+        SOUND: every block matches its checksum.
+        MISSING: the chunk does not exist.
         SHORT: it has fewer bytes than belong to its segment.
         UNREADABLE: storage fails to read it.
-        DAMAGED: bytes of it are not what was written.
-        AWAY: nobody knows: storage was not there for as long as an outage may last, or refuses.
+        DAMAGED: bytes of it differ from those written.
+        AWAY: unknown: storage was unavailable for longer than the longest outage, or refuses requests.
     """
 
     SOUND = "sound"
@@ -67,12 +67,12 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """What came of one part.
+    """The result of one part.
 
     Attributes:
-        offset: in the chunk, of the first byte that is not as it should be.
-        read_bytes: that were read and compared.
-        message: what is wrong.
+        offset: in the chunk, of the first byte with a problem.
+        read_bytes: bytes read and compared.
+        message: the problem.
     """
 
     finding: Finding
@@ -82,14 +82,14 @@ class PartResult:
 
 
 def told_range(part: SegmentLayout) -> tuple[int, int]:
-    """Return which bytes of its chunk a part is about: whole blocks."""
+    """Return the byte range of a part in its chunk: whole blocks."""
     (chunk,) = part.chunks
     first = chunk.first_block * chunk.block_length
     return first, min(chunk.length, first + len(chunk.checksums) // 4 * chunk.block_length)
 
 
 def sum_parts(store: StoreSettings, place: str, parts: Sequence[SegmentLayout]) -> list[PartResult]:
-    """Return what each of `parts` is like; `place`: where long-term storage is for this machine, if elsewhere."""
+    """Return the state of each of `parts`; `place`: the place of long-term storage on this machine, if another one."""
     return run_in_client(store, partial(_sum_all, store, place, parts))
 
 
@@ -106,7 +106,7 @@ async def _sum_all(
 
 
 class _Sums:
-    """The parts of one call: they share how long storage has been away."""
+    """The parts of one call, which share the measured time of a storage outage."""
 
     def __init__(self, store: StoreSettings, place: str, client: aio.Client) -> None:
         self._store = store
@@ -117,7 +117,7 @@ class _Sums:
         self._away: PartResult | None = None
 
     async def look(self, part: SegmentLayout) -> PartResult:
-        """Look at a part, twice if something is wrong with it, while storage is not away for too long."""
+        """Check a part, twice if there is a problem, until storage was unavailable for too long."""
         while self._away is None:
             try:
                 result = await self._look(part, is_anew=False)
@@ -131,7 +131,7 @@ class _Sums:
         return self._away
 
     async def _look(self, part: SegmentLayout, *, is_anew: bool) -> PartResult:
-        """Look once. Raises `StorageError` and `InvalidArgumentError` for what is no matter of this chunk."""
+        """Check once. Raises `StorageError` and `InvalidArgumentError` for errors that do not concern this chunk."""
         (chunk,) = part.chunks
         check_chunk_name(chunk.name)
         place = await self._client._chunk_places.find(part.storage, self._place, is_anew=is_anew)

@@ -1,4 +1,4 @@
-"""What can go wrong with a job, beyond what goes wrong with the store."""
+"""Errors of jobs, besides those of the store."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class ExportTargetError(PenstockError):
 
 
 class StreamRecreatedError(PenstockError):
-    """The stream that a job's positions belong to was deleted, and another one has its name now. Nothing was done."""
+    """The stream of a job's positions was deleted, and another one has its name now. Nothing was done."""
 
 
 class SparkTaskError(PenstockError):
-    """Tasks of a job have failed in Spark for the last time. A job that only reads may be run again."""
+    """Tasks of a job have failed in Spark after all retries. A job that only reads may be run again."""

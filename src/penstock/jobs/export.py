@@ -1,9 +1,9 @@
-"""`Exporter`: the events of a stream as rows of a table, each once, in commits that carry the stream cut they end at.
+"""`Exporter`: the events of a stream as rows of a table, each exactly once, in commits that contain their end cut.
 
-A batch is what lies between two cuts. It is written into files that readers do not see yet. One commit makes them a
-part of the table and stores, in the same step, the cut at which they end and the identity of the stream. That commit is
-made on condition that the latest one ended where this batch begins. So an exporter that starts after a crash, or runs
-beside another one, reads from the table how far it is. Failure by failure: ``docs/jobs.md``.
+A batch is the range between two cuts. It is written into files that readers do not see yet. One commit makes them a
+part of the table and atomically stores the cut at which they end and the identity of the stream. The commit is
+conditional: the latest commit must have ended where this batch begins. So an exporter that starts after a crash, or
+runs concurrently with another one, reads its position from the table. Failure by failure: ``docs/jobs.md``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that is durable, by its place as the target names it."""
+    """A durable file, by its path in the target."""
 
     place: str
     row_count: int
@@ -38,10 +38,10 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class TablePosition:
-    """How far a table is.
+    """The position of a table in its stream.
 
     Attributes:
-        cut: where its latest commit ends.
+        cut: the end of its latest commit.
         identity: of the stream that the cut belongs to; None: unknown, as in exports of earlier versions.
     """
 
@@ -51,12 +51,12 @@ class TablePosition:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """Files that are durable, and that readers do not see until they are committed.
+    """Durable files that readers do not see until they are committed.
 
     Attributes:
         before: the position of the commit that it follows; None: it is the first.
-        start, end: what lies between them is in the files, and nothing else.
-        files: their places, as the target names them; none: nothing but the cut moves.
+        start, end: the files contain exactly the events between these cuts.
+        files: their paths in the target; none: only the cut moves.
         identity: of the stream; None: unknown.
     """
 
@@ -70,30 +70,31 @@ class WrittenBatch:
 
     @property
     def after(self) -> TablePosition:
-        """Where the table is when the batch is committed."""
+        """The position of the table after the batch is committed."""
         return TablePosition(self.end, self.identity)
 
 
 class FileMaker(Protocol):
-    """Writes files of one batch. A value: it may be pickled and used in other processes, several times."""
+    """Writes files of one batch. May be pickled and used in other processes, several times."""
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> WrittenFile:
-        """Write rows into a file of a name of its own, and make it durable. What fails leaves nothing that is read."""
+        """Write rows into a file with a unique name, and make it durable. A failed write leaves nothing readable."""
 
 
 class ExportTarget(Protocol):
     """A table that a stream is exported to. One thread uses it."""
 
     def latest(self) -> TablePosition | None:
-        """Return where the latest commit of this stream ends; None: there is none yet."""
+        """Return the end of the latest commit of this stream; None: there is none yet."""
 
     def new_files(self, batch_id: str, start: StreamCut, end: StreamCut) -> FileMaker:
-        """Return what writes the files of a batch that goes behind what `latest` has returned."""
+        """Return the writer for the files of a batch that follows the position returned by `latest`."""
 
     def commit(self, batch: WrittenBatch) -> bool:
         """Make a batch part of the table, if the latest commit still ends at `batch.before`.
 
-        False: it does not, another exporter was first; the files are removed. After a lost reply the table is read.
+        False: it does not, because another exporter was first; the files are removed. After a lost reply the table is
+        read.
 
         Raises:
             OutcomeUnknownError: the result is unknown. The next run finds the batch committed, or exports it.
@@ -104,7 +105,7 @@ class ExportTarget(Protocol):
 
 
 class ExportSource(StreamView, Protocol):
-    """A stream, as `penstock.spark.store.StoredStream`."""
+    """A stream, as in `penstock.spark.store.StoredStream`."""
 
     scope: str
     stream: str
@@ -116,13 +117,13 @@ class ExportSource(StreamView, Protocol):
         """Return a segment's full name."""
 
     def tail(self) -> dict[int, int]:
-        """Return the cut behind the last event acknowledged so far."""
+        """Return the cut after the last acknowledged event."""
 
     def is_sealed(self) -> bool:
-        """Return whether the stream takes no more events."""
+        """Return whether the stream is sealed."""
 
     def identity(self) -> str | None:
-        """Return the identity of the stream that has the name now; None: the controller has no identities."""
+        """Return the identity of the stream with this name now; None: the controller does not support identities."""
 
 
 class RangeWriter(Protocol):
@@ -133,7 +134,7 @@ class RangeWriter(Protocol):
 
 
 class HereWriter:
-    """Writes them in this process, one after the other, into one file."""
+    """Writes them in this process, sequentially, into one file."""
 
     def __init__(self, source: ExportSource, shape: RowShape) -> None:
         self._source = source
@@ -146,12 +147,12 @@ class HereWriter:
 
 @dataclass(slots=True)
 class ExportReport:
-    """What a run of an export has done.
+    """The result of an export run.
 
     Attributes:
-        cut: where the table is; None: nothing was ever exported.
+        cut: the position of the table; None: nothing was ever exported.
         row_count, length_bytes, commit_count: of this run's own commits; bytes as in the stream.
-        overtaken_count: batches that another exporter was first with.
+        overtaken_count: batches that another exporter committed first.
     """
 
     cut: StreamCut | None = None
@@ -165,9 +166,9 @@ class Exporter:
     """See the module.
 
     Args:
-        writer: reads ranges and writes their files: `HereWriter`, or one that has others do it.
+        writer: reads ranges and writes their files: `HereWriter`, or one that runs elsewhere.
         start: where the first batch begins, if the table has none yet.
-        batch_bytes: about how much of the stream goes into one commit, at most.
+        batch_bytes: approximate maximum of bytes of the stream in one commit.
         identity: of the stream that `start` belongs to; None: unknown.
     """
 
@@ -186,7 +187,7 @@ class Exporter:
         self.report: ExportReport = ExportReport()
 
     def left_bytes(self, end: StreamCut) -> int:
-        """Return how much of the stream the table lacks up to `end`. Raises `StreamRecreatedError`."""
+        """Return how many bytes of the stream before `end` the table lacks. Raises `StreamRecreatedError`."""
         before = self._target.latest()
         self._check_identity(before)
         begin = self._start if before is None else before.cut
@@ -195,11 +196,11 @@ class Exporter:
         return sum(each.length for each in ranges_between(self._source, _reached(begin), _reached(end)))
 
     def run_to(self, end: StreamCut, note: Callable[[ExportReport], None]) -> None:
-        """Commit batches until the table holds all before `end`; call `note` after each.
+        """Commit batches until the table contains everything before `end`; call `note` after each.
 
         Raises:
             SegmentTruncatedError, NoSuchSegmentError: events were truncated before they were exported.
-            StreamRecreatedError: the stream that the table holds was deleted, and another one has its name.
+            StreamRecreatedError: the stream of the table was deleted, and another one has its name.
         """
         while self._step(end):
             note(self.report)
@@ -208,7 +209,7 @@ class Exporter:
         """Commit new events every `interval_s`, without a pause while it lags, until the stream is sealed."""
         while True:
             due_s = time.monotonic() + interval_s
-            # Before the tail: the tail of a sealed stream is its end.
+            # Read before the tail: the tail of a sealed stream is its end.
             is_sealed = self._source.is_sealed()
             self.run_to(self._named(self._source.tail()), note)
             if is_sealed:
@@ -229,7 +230,7 @@ class Exporter:
             cut = advance(self._source, _reached(start), _reached(end), self._batch_bytes)
             ranges = ranges_between(self._source, _reached(start), cut)
             if not ranges:
-                # Only segments without events were passed, which were sealed empty. The next batch passes them again.
+                # Only segments sealed while empty were passed. The next batch passes them again.
                 return False
             after = self._named(cut)
             files = self._writer.write(ranges, self._target.new_files(batch_id, start, after))
@@ -238,7 +239,7 @@ class Exporter:
         places = tuple(each.place for each in files)
         written = WrittenBatch(batch_id, before, start, after, places, row_count, known)
         try:
-            # Identities are never used again: the stream was the same one all the time that it was read.
+            # Identities are never reused: the stream was the same during the whole read.
             self._check_identity(before)
         except StreamRecreatedError:
             self._target.discard(written)
@@ -253,7 +254,7 @@ class Exporter:
         return True
 
     def _check_identity(self, before: TablePosition | None) -> None:
-        """Refuse a stream that is not the one that the table holds, or that `start` belongs to."""
+        """Refuse a stream other than that of the table, or than that of `start`."""
         found = self._source.identity()
         expected = self._identity
         if before is not None and before.identity is not None:
@@ -271,12 +272,12 @@ class Exporter:
         )
 
     def _is_past(self, cut: StreamCut, end: StreamCut) -> bool:
-        """Return whether a cut lies at `end` or after it, as after another run that went further."""
+        """Return whether a cut lies at `end` or after it, as after another run with a later end."""
         at, limit = _reached(cut), _reached(end)
         if at == limit:
             return True
         try:
-            # Nothing of the ranges between them is read.
+            # The ranges between them are not read.
             ranges_between(self._source, limit, at, Losses())
         except InvalidArgumentError:
             return False
@@ -312,5 +313,5 @@ def rows_of(source: ExportSource, shape: RowShape, ranges: Iterable[ByteRange]) 
 
 
 def _reached(cut: StreamCut) -> dict[int, int]:
-    """Return the positions of a cut but those that are not reached yet: a walk comes to them by itself."""
+    """Return the positions of a cut without those not reached yet: the walk adds them when it gets there."""
     return {segment: offset for segment, offset in cut.positions.items() if offset >= 0}

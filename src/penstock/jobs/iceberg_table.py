@@ -1,14 +1,13 @@
-"""`IcebergTable`: an Iceberg table that streams are exported to, exactly once.
+"""`IcebergTable`: an Iceberg table as the target of exports of streams, exactly once.
 
-Each commit is a snapshot, and its summary says which stream it is of and which cuts it goes from and to. How far a
-stream is, is what the newest snapshot of it says among those that the table's main branch consists of: so a table that
-is rolled back is filled again from where it was rolled back to. Where these snapshots were expired, a property of the
-table has the cut, and somebody has to say that it holds: nobody can see any more whether the table was rolled back.
-The catalogue takes a snapshot only if the one before it is still the latest; other writers, and exports of other
-streams, may come in between, and are looked past.
+Each commit is a snapshot, whose summary names the stream and its start and end cut. The position of a stream is in its
+newest snapshot on the table's main branch: so a table that is rolled back is filled again from where it was rolled back
+to. Where these snapshots were expired, a property of the table has the cut, and the user has to confirm it, because it
+cannot be determined any more whether the table was rolled back. The catalogue accepts a snapshot only if its parent is
+still the latest; commits of other writers, and of exports of other streams, may come in between, and are skipped.
 
-Files of commits that were lost by a crash lie in the table's location and belong to no snapshot: what removes orphan
-files removes them.
+Files of commits that a crash has lost are in the table's location and belong to no snapshot: a removal of orphan files
+removes them.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ _log = logging.getLogger(__name__)
 
 #: Keys in the summary of a snapshot.
 STREAM, START, END, BATCH = "penstock.stream", "penstock.start-cut", "penstock.end-cut", "penstock.batch-id"
-#: Missing in snapshots of earlier versions, and of streams whose controller has no identities.
+#: Missing in snapshots of earlier versions, and of streams whose controller does not support identities.
 IDENTITY = "penstock.stream-identity"
-#: Stands in a file's place for what tells files of a batch apart.
+#: Placeholder in a file's path for the number of the file in its batch.
 _FILE = "FILE-NUMBER"
-#: Properties of a table that say which metrics of its columns each commit has.
+#: Properties of a table that control which column metrics each commit has.
 _METRICS_DEFAULT, _METRICS_OF_COLUMN = "write.metadata.metrics.default", "write.metadata.metrics.column"
-#: What a library raises about the content of a file, which no later attempt changes. `OSError` is not among these.
+#: Errors of a library about the content of a file, which are permanent. `OSError` is not among them.
 _LIBRARY_FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, NotImplementedError)
 #: Pauses between attempts to commit.
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.05, 5.0
@@ -58,7 +57,7 @@ _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.05, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What the summary of a snapshot has about an export."""
+    """The part of a snapshot's summary that describes an export."""
 
     id: str
     position: TablePosition
@@ -69,7 +68,7 @@ class TableFiles:
     """Writes files in the location of a table. Implements `FileMaker`.
 
     Attributes:
-        place: where a file goes, with `_FILE` for its number.
+        place: path of a file, with `_FILE` for its number.
     """
 
     io: FileIO
@@ -95,12 +94,12 @@ class IcebergTable:
     """See the module. Implements `ExportTarget`.
 
     Args:
-        catalog: made by PyIceberg; `open_catalog`.
-        name: of the table, ``namespace.table``; made if it is not there.
+        catalog: created by PyIceberg; `open_catalog`.
+        name: of the table, ``namespace.table``; created if missing.
         stream: ``scope/stream``.
         schema: the columns.
-        confirmed: where the table ends, for one whose snapshots of the stream were expired.
-        outage_s_max: how long the catalogue may be away, or others be first, in a commit.
+        confirmed: the confirmed end of a table whose snapshots of the stream were expired.
+        outage_s_max: how long a commit retries while the catalogue is unavailable, or other writers commit first.
     """
 
     def __init__(
@@ -130,13 +129,14 @@ class IcebergTable:
         """See `ExportTarget.commit`.
 
         Raises:
-            OutcomeUnknownError: an attempt was sent, and nothing showed in time what became of it.
+            OutcomeUnknownError: an attempt was sent, and its outcome could not be determined in time.
             ExportTargetError: no attempt was sent, or each one was refused: nothing was committed.
         """
         from pyiceberg.exceptions import CommitFailedException
 
         give_up_s, pause_s = time.monotonic() + self._outage_s_max, _PAUSE_FIRST_S
-        # Of an attempt that got no clear answer. It may still arrive as long as the batch is not found committed.
+        # The error of an attempt without a clear answer. It may still arrive as long as the batch is not found
+        # committed.
         unanswered: Exception | None = None
         while True:
             failure: Exception
@@ -144,10 +144,10 @@ class IcebergTable:
                 table = self._catalog.load_table(self._name)
                 commits = list(self._commits(table))
                 if any(commit.id == batch.id for commit in commits):
-                    # An earlier attempt was taken, although its answer said something else, or was lost.
+                    # An earlier attempt succeeded, although its answer was an error, or was lost.
                     return True
                 if self._end(table, commits) != batch.before:
-                    # A late attempt of ours cannot succeed: the snapshot that it would follow is not the latest.
+                    # A late attempt of ours cannot succeed: its parent snapshot is not the latest.
                     self.discard(batch)
                     return False
                 staged = self._staged(table, batch)
@@ -194,9 +194,9 @@ class IcebergTable:
         _remove(self._table.io, batch.files)
 
     def _staged(self, table: Table, batch: WrittenBatch) -> Transaction:
-        """Return what the commit of a batch changes. Reads the footers of its files, and sends nothing.
+        """Return the changes of a batch's commit. Reads the footers of its files, and sends nothing.
 
-        Raises `ExportTargetError`: PyIceberg cannot add the files; what file systems raise.
+        Raises `ExportTargetError`: PyIceberg cannot add the files; and the errors of file systems.
         """
         summary = {
             STREAM: self._stream,
@@ -224,7 +224,7 @@ class IcebergTable:
         try:
             return stage(has_bounds=True)
         except _LIBRARY_FAULTS as error:
-            # PyIceberg cannot compute the bounds of some values, as of texts that have U+D7FF at a certain place.
+            # PyIceberg cannot compute the bounds of some values, such as texts with U+D7FF at certain positions.
             _log.warning("table %s: batch %s gets no column bounds: %s", self._name, batch.id, _said(error))
         try:
             return stage(has_bounds=False)
@@ -235,13 +235,13 @@ class IcebergTable:
             ) from error
 
     def _metrics_modes(self) -> list[str]:
-        """Return the properties that say which metrics of a column a commit has."""
+        """Return the properties that control which column metrics a commit has."""
         return [_METRICS_DEFAULT, *(f"{_METRICS_OF_COLUMN}.{name}" for name in self._schema.names)]
 
     def _send(self, table: Table, staged: Transaction) -> None:
         """Commit once, on condition that the table's main branch is as in `table`.
 
-        Not by PyIceberg's own way to commit, which puts a snapshot after whatever came before it, and tries again.
+        PyIceberg's own commit is not used: it rebases a snapshot on any other commit, and retries.
         """
         from pyiceberg.table.update import AssertTableUUID
 
@@ -249,7 +249,7 @@ class IcebergTable:
         self._catalog.commit_table(table, requirements, staged._updates)
 
     def _commits(self, table: Table) -> Iterator[Commit]:
-        """Yield what the snapshots of the main branch say of this stream, the newest first."""
+        """Yield the exports of this stream in snapshots of the main branch, newest first."""
         metadata = table.metadata
         snapshot = metadata.current_snapshot()
         while snapshot is not None:
@@ -266,7 +266,7 @@ class IcebergTable:
             snapshot = None if parent is None else metadata.snapshot_by_id(parent)
 
     def _end(self, table: Table, commits: Sequence[Commit]) -> TablePosition | None:
-        """Return where the table ends. Raises `ExportTargetError`: that was in snapshots that were expired."""
+        """Return the end of the table. Raises `ExportTargetError`: it was in snapshots that were expired."""
         if commits:
             return commits[0].position
         metadata = table.metadata
@@ -277,7 +277,7 @@ class IcebergTable:
                 break
             oldest = parent
         if text is None or oldest is None or oldest.sequence_number == 1:
-            # There was none, or the table was rolled back to before the first: its history is there from its beginning.
+            # There was no export, or the table was rolled back to before the first: its history is complete.
             return None
         if self._confirmed is None or self._confirmed != StreamCut.from_text(text):
             raise ExportTargetError(
@@ -300,7 +300,7 @@ class IcebergTable:
             raise ExportTargetError(f"table {self._name} can be neither made nor opened: {error}") from error
 
     def _loaded(self) -> Table:
-        """Return the table as it is now; a catalogue that is away is asked again for `outage_s_max`."""
+        """Return the current table; retries for `outage_s_max` while the catalogue is unavailable."""
         from pyiceberg.exceptions import NoSuchTableError
 
         give_up_s, pause_s = time.monotonic() + self._outage_s_max, _PAUSE_FIRST_S
@@ -316,7 +316,7 @@ class IcebergTable:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _check(self, table: Table) -> None:
-        """Refuse a table that rows of this export do not go into."""
+        """Refuse a table whose schema does not fit the rows of this export."""
         if not table.spec().is_unpartitioned():
             raise InvalidArgumentError(
                 f"table {self._name} is partitioned: export to one that is not, and partition what is made of it"
@@ -333,7 +333,7 @@ class IcebergTable:
 
 
 def _remove(io: FileIO, places: Iterable[str]) -> None:
-    """Remove files that are part of nothing. What cannot be removed stays, as after a crash."""
+    """Remove uncommitted files. Those that cannot be removed stay, as after a crash."""
     for place in places:
         try:
             io.delete(place)
@@ -342,7 +342,7 @@ def _remove(io: FileIO, places: Iterable[str]) -> None:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """Return what catalogues raise when they refuse a commit: it was received, and not done."""
+    """Return the error classes by which catalogues refuse a commit: it was received, and not done."""
     from pyiceberg import exceptions
 
     return (
@@ -358,14 +358,14 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 def _said(error: Exception) -> str:
-    """Return what an error of a library says, with its type, without which many say nothing."""
+    """Return the message of a library's error with its type, because many messages are meaningless without it."""
     return f"{type(error).__name__}: {error}"
 
 
 def open_catalog(name: str, properties: Mapping[str, str], directory: Path | None) -> Catalog:
-    """Return PyIceberg's catalogue `name`, with `properties` before what its own files and variables say of it.
+    """Return PyIceberg's catalogue `name`; `properties` override PyIceberg's own files and variables.
 
-    `directory`: a local one, in SQLite, with its tables beside it; made if it is not there.
+    `directory`: a local catalogue, in SQLite, with its tables in the same directory; created if missing.
 
     Raises `ExportTargetError`; `InvalidArgumentError`: PyIceberg is not installed.
     """

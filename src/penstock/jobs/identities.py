@@ -1,4 +1,4 @@
-"""Positions of a stream that was deleted must not be used in the stream that has its name now."""
+"""Check that positions of a deleted stream are not used in another stream with the same name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from penstock.model.errors import PenstockError
 
 @contextmanager
 def checked_after_failure(check: Callable[[], None]) -> Iterator[None]:
-    """Raise the `StreamRecreatedError` of `check`, if it raises one, in place of an error of the block.
+    """If the block fails, call `check`, and raise its `StreamRecreatedError` in place of the block's error.
 
-    Positions of one stream in another one may look like damage, or like a truncation. Where `check` fails otherwise,
+    Positions of one stream in another one may look like damage, or like a truncation. If `check` fails otherwise,
     the error of the block is raised with a note.
     """
     try:

@@ -1,4 +1,4 @@
-"""Routing keys of events that are copied. They are no part of events: they come from a field of each event."""
+"""Routing keys of copied events. Events do not contain their keys: they are taken from a field of each event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
 
 def why_no_json(data: bytes, error: Exception) -> str:
-    """Return why `data` is no JSON object with the wanted field, in words for users; `error` is the decoder's."""
+    """Return why `data` is not a JSON object with the wanted field, for users; `error` is the decoder's."""
     if not data.strip():
         return "it is blank"
     if data.startswith(_BYTE_ORDER_MARKS[0]):
@@ -38,7 +38,7 @@ class EventKeys:
         self._decoder = cast("msgspec.json.Decoder[_Keyed]", msgspec.json.Decoder(event))
 
     def keys_of(self, events: Sequence[bytes], where: str) -> list[str]:
-        """Return the keys. Raises `InvalidArgumentError`, which says `where` the first event without a key is."""
+        """Return the keys. Raises `InvalidArgumentError` for the first event without a key, located by `where`."""
         keys: list[str] = []
         for event in events:
             try:

@@ -1,9 +1,9 @@
-"""`LedgeredCopy`: events of any source, written into a stream once, portion by portion, however often it is stopped.
+"""`LedgeredCopy`: events of any source, written into a stream exactly once, in portions, across any number of restarts.
 
-Each portion is a batch of the protocol that the Spark sink writes by (``docs/exactly-once.md``), with one task. What
-its row in the ledger notes is where the portion begins in the source, and where it ends: the intent puts transaction
-and place on record in one write. A portion whose intent is found is read and written again, and counts if the one
-before was aborted; else that is committed, and this one aborted.
+Each portion is a batch of the Spark sink's protocol (``docs/exactly-once.md``), with one task. The note of its row in
+the ledger has the start and the end of the portion in the source: the intent records transaction and position in one
+write. A portion whose intent is found is read and written again; if the earlier transaction was aborted the new one is
+committed, otherwise the earlier one is committed and the new one aborted.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Portion:
 
     Attributes:
         keys: the routing key of each; None: they have none.
-        position: where the next portion begins, as the source understands it.
-        length_bytes: as the source counts them.
+        position: where the next portion begins, in the source's own format.
+        length_bytes: as counted by the source.
     """
 
     events: pa.Array | Sequence[bytes]
@@ -52,18 +52,18 @@ class Portion:
 
 
 class PortionSource(Protocol):
-    """What is copied. The same position gives the same events, now and after a restart."""
+    """The source of a copy. The same position gives the same events, now and after a restart."""
 
-    #: What it is made of, as a text; a job of the same name goes on only with the same.
+    #: The parameters of the source, as a text; a job of the same name continues only with equal parameters.
     plan: str
 
     def portion(self, position: str | None) -> Portion | None:
-        """Return what begins at a position (None: at the beginning); None: that is the end."""
+        """Return the portion at a position (None: at the beginning); None: the end is reached."""
 
 
 @dataclass(slots=True)
 class CopyReport:
-    """What a run has done by itself."""
+    """What a run has copied itself."""
 
     event_count: int = 0
     length_bytes: int = 0
@@ -71,7 +71,7 @@ class CopyReport:
 
 
 class Pace:
-    """How fast it may go; 0: as fast as it can. What is late is caught up with."""
+    """A rate limit; 0: no limit. A delay is caught up with."""
 
     def __init__(self, events_per_s: float = 0.0, bytes_per_s: float = 0.0) -> None:
         self._events_per_s = events_per_s
@@ -79,7 +79,7 @@ class Pace:
         self._begin_s = time.monotonic()
 
     def wait(self, report: CopyReport) -> None:
-        """Return when so much may have been done."""
+        """Return when this amount may have been copied."""
         due_s = self._begin_s
         if self._events_per_s:
             due_s = max(due_s, self._begin_s + report.event_count / self._events_per_s)
@@ -92,15 +92,15 @@ class Caller(Protocol):
     """Runs a coroutine of a client to its end, as `penstock.cli.session.Session.call`."""
 
     def __call__(self, coroutine: Coroutine[object, object, T], /) -> T:
-        """Return what it returns, or raise what it raises."""
+        """Return its result, or raise its error."""
 
 
 class LedgeredCopy:
     """See the module.
 
     Args:
-        call: runs what is asked of `client`.
-        name: of the job: one that was stopped goes on under its name, one that is done does nothing.
+        call: runs coroutines of `client`.
+        name: of the job: a stopped job continues under its name, a finished one does nothing.
         target: the stream, ``scope/stream``.
         visible_s: how long it waits until the events of a portion can be read.
     """
@@ -117,9 +117,9 @@ class LedgeredCopy:
         self.report: CopyReport = CopyReport()
 
     def run(self, pace: Pace, note: Callable[[CopyReport], None]) -> None:
-        """Copy until there is nothing left; `note` what is done behind each portion.
+        """Copy until the source is exhausted; call `note` after each portion.
 
-        Raises `InvalidArgumentError`: a job of this name has another plan; and what writing exactly once raises.
+        Raises `InvalidArgumentError`: a job of this name has another plan; and the errors of writing exactly once.
         """
         while self._step():
             note(self.report)
@@ -146,7 +146,7 @@ class LedgeredCopy:
         try:
             is_own = self._call(self._write(identity, portion, json.dumps(note, separators=(",", ":"))))
         except BatchOvertakenError:
-            # Another one of the same name is ahead: what it has done is done.
+            # Another job of the same name is ahead, and has written this portion.
             return True
         if is_own:
             self.report.event_count += len(portion.events)
@@ -155,7 +155,7 @@ class LedgeredCopy:
         return True
 
     async def _write(self, identity: BatchIdentity, portion: Portion, note: str) -> bool:
-        """Have a batch in the stream once; False: it was another run's."""
+        """Write a batch into the stream exactly once; False: another run has written it."""
         task = SinkTask(self._client, identity, self._limits)
         await task.begin()
         try:
@@ -178,9 +178,9 @@ class LedgeredCopy:
 
 
 async def open_job(client: Client, name: str, target: str) -> str | None:
-    """Make the ledger if it is not there; return the plan that a job of this name has begun with, None: it has not.
+    """Create the ledger if missing; return the plan with which a job of this name was started, None if there is none.
 
-    Raises `NoSuchStreamError`, `StreamSealedError`: nothing can be written to the target.
+    Raises `NoSuchStreamError`, `StreamSealedError`: the target cannot be written.
     """
     if not await client.segments_of(target):
         raise StreamSealedError(f"stream {target} is sealed and takes no more events")

@@ -1,12 +1,12 @@
-"""`ParquetDirectory`: a directory of Parquet files that a stream is exported to, exactly once.
+"""`ParquetDirectory`: a directory of Parquet files as the target of an export of a stream, exactly once.
 
-``_penstock/0000000012.json`` is the manifest of the 12th commit: the cuts it goes from and to, and its files. A
-manifest that is there is the commit, and is never changed or removed. Files are written into ``_penstock/staged``,
-where tools that read a directory do not look, and get their places beside it when the manifest is there. Bytes:
+``_penstock/0000000012.json`` is the manifest of the 12th commit: its start and end cut, and its files. The commit
+exists if its manifest exists; a manifest is never changed or removed. Files are written into ``_penstock/staged``,
+which tools that read a directory ignore, and are moved next to it once the manifest exists. Bytes:
 ``docs/formats.md``.
 
-One commit after the other: a manifest is linked under its number, which fails if there is one. So of two exporters one
-is first, whatever they have seen before.
+Commits are sequential: a manifest is linked under its number, which fails if that exists. So one of two concurrent
+exporters is first, whatever they have read before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Manifest:
 
     Attributes:
         number: from 1, without a gap.
-        id: of the batch: no two are alike.
+        id: of the batch, unique.
         schema: name and type of each column.
         files: names, in the order of the rows.
         identity: of the stream; None: unknown, as in manifests of earlier versions.
@@ -61,7 +61,7 @@ class Manifest:
     identity: str | None = None
 
     def encode(self) -> bytes:
-        """Return the manifest as it is stored."""
+        """Return the manifest as stored."""
         fields: dict[str, object] = {
             "v": FORMAT_VERSION, "number": self.number, "id": self.id, "start": self.start.to_text(),
             "end": self.end.to_text(), "schema": self.schema, "files": self.files, "row_count": self.row_count,
@@ -72,7 +72,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, source: str) -> Manifest:
-        """Return the manifest that was stored. Raises `CorruptionError`, `LaterVersionError`, which name `source`."""
+        """Decode a stored manifest. Raises `CorruptionError`, `LaterVersionError`, which name `source`."""
         try:
             fields = json.loads(data)
             if fields["v"] > FORMAT_VERSION:
@@ -96,7 +96,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFiles:
-    """Writes files that are staged for one commit. Implements `FileMaker`: wherever the directory is seen."""
+    """Writes files staged for one commit. Implements `FileMaker`, on any machine with access to the directory."""
 
     staged: Path
     prefix: str
@@ -123,7 +123,7 @@ class ParquetDirectory:
     """See the module. Implements `ExportTarget`.
 
     Args:
-        path: made if it is not there.
+        path: created if missing.
         stream: ``scope/stream``; a directory holds one.
         schema: the columns.
     """
@@ -144,7 +144,7 @@ class ParquetDirectory:
             self._check(manifest)
 
     def latest(self) -> TablePosition | None:
-        """See `ExportTarget.latest`. Also moves the files of the latest commit to their places if its exporter died."""
+        """See `ExportTarget.latest`. Also moves files of the latest commit into the directory if its exporter died."""
         manifest = self._latest()
         self._clean(manifest)
         return _position(manifest)
@@ -181,7 +181,7 @@ class ParquetDirectory:
             (self._staged / name).unlink(missing_ok=True)
 
     def _link(self, manifest: Manifest) -> bool:
-        """Put a manifest in its place, whole and synced; False: there is another one."""
+        """Link a manifest, complete and synced, under its number; False: there is another one."""
         place = self._own / f"{manifest.number:010d}.json"
         draft = self._staged / f"{manifest.number:010d}-{manifest.id}.json"
         try:
@@ -191,7 +191,8 @@ class ParquetDirectory:
             try:
                 os.link(draft, place)
             except (FileExistsError, FileNotFoundError):
-                # Another one's, who may have removed the draft as well; or ours, and the reply was lost, as over NFS.
+                # Either another exporter's, which may have removed the draft as well; or ours, with a lost reply, as
+                # over NFS.
                 return self._read(manifest.number) == manifest
             finally:
                 draft.unlink(missing_ok=True)
@@ -201,16 +202,16 @@ class ParquetDirectory:
         return True
 
     def _clean(self, manifest: Manifest | None) -> None:
-        """Give the files of the latest commit their places, and remove those that can be part of none any more.
+        """Move files of the latest commit into the directory, and remove those that no commit can contain any more.
 
-        What others have written for the next commit stays.
+        Files that other exporters have written for the next commit stay.
         """
         number = 0 if manifest is None else manifest.number
         files = () if manifest is None else manifest.files
         try:
             staged = os.listdir(self._staged)
             if any(name in files for name in staged):
-                # Its exporter may not have come to that: no file has its place before its manifest is on disk.
+                # Its exporter may have died before this: files are moved only after their manifest is durable.
                 sync_directory(self._own)
             for name in staged:
                 if name in files:

@@ -1,4 +1,4 @@
-"""Rows written as Parquet, some at a time; and files and directories that are on disk when we say so."""
+"""Writes rows as Parquet, in batches; and syncs files and directories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows are held until they are so many bytes, and are then a row group.
+#: Rows are buffered up to this many bytes, and then written as a row group.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 
@@ -38,13 +38,13 @@ def write_parquet(
 
 
 def sync_file(file: IO[bytes]) -> None:
-    """Have what was written to a file on disk."""
+    """Sync the content of a file."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_directory(path: Path) -> None:
-    """Have the names in a directory on disk."""
+    """Sync the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

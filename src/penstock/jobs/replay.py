@@ -1,7 +1,7 @@
-"""`ReplaySource`: a range of a stream, to be copied into another one.
+"""`ReplaySource`: a range of a stream, as the source of a copy into another stream.
 
-Routing keys are no part of events. Unless a field of theirs says, events have the number of their segment for a key:
-those that were in order in a segment are in order in the other stream, too.
+Events do not contain their routing keys. Unless keys are taken from a field, the segment's number is the key of each
+event: events that were ordered in a segment are ordered in the other stream, too.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ReplayPlan:
     """The range of a replay, fixed when it first begins.
 
     Attributes:
-        wanted: the range as the user gave it, in words that may mean another cut every time.
-        key_field: where keys come from; None: segments.
+        wanted: the range as given by the user, which may resolve to another cut each time.
+        key_field: field of the routing key; None: the segment.
         identity: of the source stream; None: unknown, as in plans of earlier versions.
     """
 
@@ -48,7 +48,7 @@ class ReplayPlan:
 
     @classmethod
     def from_text(cls, text: str) -> ReplayPlan:
-        """Return the plan that `to_text` gave. Raises `CorruptionError`."""
+        """Decode the output of `to_text`. Raises `CorruptionError`."""
         try:
             fields = json.loads(text)
             field, identity = fields["key_field"], fields.get("identity")
@@ -65,7 +65,7 @@ class ReplaySource:
     """See the module. Implements `PortionSource`; a position is the text of a stream cut.
 
     Args:
-        bytes_max, events_max: of a portion, which is held in memory.
+        bytes_max, events_max: limits of a portion, which is held in memory.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ReplaySource:
         self._keys = None if plan.key_field is None else EventKeys(plan.key_field)
 
     def left_bytes(self) -> int:
-        """Return how long the whole range is. Raises `StreamRecreatedError`."""
+        """Return the length of the whole range in bytes. Raises `StreamRecreatedError`."""
         self._check_identity()
         return sum(each.length for each in ranges_between(self._source, self._begin(None), self._end()))
 
@@ -114,7 +114,7 @@ class ReplaySource:
                     keys.append(pa.array(self._keys.keys_of(column.to_pylist(), where), pa.string()))
         if not events:
             return None
-        # Again: identities are never used twice, so all that was read belongs to the stream of the plan.
+        # Checked again: identities are never reused, so everything read belongs to the stream of the plan.
         self._check_identity()
         behind = StreamCut(source.scope, source.stream, cut)
         length = sum(each.length for each in ranges)

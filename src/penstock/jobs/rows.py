@@ -1,9 +1,9 @@
-"""`RowShape`: which columns a table of events has, and how record batches of a stream become rows of it.
+"""`RowShape`: the columns of a table of events, and the conversion of a stream's record batches into its rows.
 
-Every table has the place of each event: ``scope: string, stream: string, segment_id: int64, offset: int64``. The
+Every table has the position of each event: ``scope: string, stream: string, segment_id: int64, offset: int64``. The
 columns of its content come before these: the bytes, a text, or fields of a JSON object. An event that cannot be
-decoded keeps its bytes in ``event_undecoded: binary``, which is null elsewhere. So every sequence of bytes is a row: no
-event is left out, and none stops an export. Routing keys are no part of events: a key is a column if it is a field.
+decoded keeps its bytes in ``event_undecoded: binary``, which is null elsewhere. So every event becomes a row: none is
+left out, and none stops an export. Events do not contain their routing keys: a key is a column if it is a field.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POSITION_COLUMNS = ("scope", "stream", "segment_id", "offset")
 UNDECODED = "event_undecoded"
 
 _INT32, _INT64 = 1 << 31, 1 << 63
-#: Name in a schema -> what the JSON must be.
+#: Type name in a schema -> the type of the JSON value.
 _JSON_TYPES: Mapping[str, Any] = {
     "string": str,
     "int": Annotated[int, msgspec.Meta(ge=-_INT32, le=_INT32 - 1)],
@@ -42,10 +42,10 @@ _JSON_TYPES: Mapping[str, Any] = {
 _NULL = msgspec.Raw(b"null")
 _NAME = r"(?:`([^`]+)`|([^\s,`]+))"
 _FIELD = re.compile(rf"\s*{_NAME}\s+(\w+)(?:\s+as\s+{_NAME})?\s*", re.IGNORECASE)
-#: What no name of a field may contain that the decoder is to find.
+#: Characters that a field's name must not contain, because the decoder would not find it.
 _UNREADABLE = re.compile(r'["\\\x00-\x1f]')
-#: What decoding an event may raise. `RecursionError`: it is nested too deeply. `OverflowError`: a time that is outside
-#: of the years 1 to 9999 in UTC, which neither Python nor Iceberg can represent.
+#: Errors of decoding an event. `RecursionError`: it is nested too deeply. `OverflowError`: a time outside of the years
+#: 1 to 9999 in UTC, which neither Python nor Iceberg can represent.
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 
 
@@ -55,7 +55,7 @@ class Field:
 
     Attributes:
         name: of the field in the JSON.
-        kind: a key of the types that a schema may name.
+        kind: one of the type names of a schema.
         column: of the table.
     """
 
@@ -68,7 +68,7 @@ class RowShape:
     """See the module.
 
     Args:
-        value: what events hold.
+        value: the content of events.
         fields: of JSON objects, as `fields_of` returns them.
     """
 
@@ -95,7 +95,7 @@ class RowShape:
         #: The columns of a table, in their order; all may be null.
         self.schema: pa.Schema = pa.schema(columns)
         if value == "json":
-            # Numbered names, since fields of JSON may be called what no attribute can be.
+            # Numbered names, because fields of JSON may have names that attributes cannot have.
             known = [
                 # `Raw` cannot be part of a union.
                 (f"f{at}", msgspec.Raw, _NULL) if kind == "json" else (f"f{at}", _JSON_TYPES[kind] | None, None)
@@ -165,7 +165,7 @@ class RowShape:
         """Return an object with the attributes f0, f1, and so on, whose values Arrow takes. Raises `_UNDECODABLE`."""
         row: object = self._decoder.decode(event)
         for attribute in self._texts_of_json:
-            # The decoder passes over such a value: whether it is UTF-8 is not checked yet.
+            # The decoder skips such a value without checking that it is UTF-8.
             raw = getattr(row, attribute)
             setattr(row, attribute, None if raw == _NULL else bytes(raw).decode())
         for attribute in self._times:
@@ -178,9 +178,9 @@ class RowShape:
 def fields_of(text: str) -> list[Field]:
     """Return the fields of a schema like ``order long, offset long as event_offset``.
 
-    A name may stand in backquotes. A field without ``as`` has a column of its own name.
+    A name may be in backquotes. A field without ``as`` has a column of its own name.
 
-    Raises `InvalidArgumentError`: it is no such schema, or two columns have one name.
+    Raises `InvalidArgumentError`: it is not such a schema, or two columns have one name.
     """
     found: list[Field] = []
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""`JobSource`: a stream as jobs read it."""
+"""`JobSource`: the source stream of jobs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from penstock.spark.store import StoredStream, client_of
 
 
 class JobSource(StoredStream):
-    """What the Spark source reads from, without Spark. Implements `penstock.jobs.export.ExportSource`."""
+    """A stream as the Spark source reads it, without Spark. Implements `penstock.jobs.export.ExportSource`."""
 
     def identity(self) -> str | None:
-        """Return the identity of the stream that has the name now; None: the controller has no identities."""
+        """Return the identity of the stream with this name now; None: the controller does not support identities."""
         return client_of(self.settings).stream_identity(self.name)
 
     def is_sealed(self) -> bool:
-        """Return whether the stream takes no more events: its tail is its end."""
+        """Return whether the stream is sealed: then its tail is its end."""
         return not client_of(self.settings).segments_of(self.name)

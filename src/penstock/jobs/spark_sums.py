@@ -1,7 +1,7 @@
-"""`SparkSums`: has Spark's executors read chunks and sum them. What is to be read, and what is damage, the driver says.
+"""`SparkSums`: reads and sums chunks in Spark's executors. The driver plans the reads and classifies the results.
 
-A task reads long-term storage by itself and tells a row for each of its parts; nothing that it reads leaves it. It
-changes nothing, so it may fail, be repeated, or run twice.
+A task reads long-term storage itself and returns a row for each of its parts, but no data. It changes nothing, so it
+may fail, be repeated, or run twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: How often a round of parts is begun. A cluster repeats tasks by itself; a local session only if it is told to.
+#: Attempts of a round of parts. A cluster repeats tasks itself; a local session only if configured to.
 TRY_COUNT_MAX = 3
 
 _COLUMNS = "share int, finding string, offset long, read_bytes long, message string"
@@ -32,14 +32,14 @@ _COLUMNS = "share int, finding string, offset long, read_bytes long, message str
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What the tasks of one round have in common. Pickled once for each."""
+    """The common parameters of the tasks of one round. Pickled once for each."""
 
     store: StoreSettings
     place: str
     shares: Sequence[Sequence[SegmentLayout]]
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Sum each share whose number comes in; yield a row for each of its parts, in order."""
+        """Sum the shares whose numbers are in the input; yield a row for each of their parts, in order."""
         import pyarrow as pa
 
         for batch in batches:
@@ -66,7 +66,7 @@ class SparkSums:
         self.task_count: int = task_count
 
     def run(self, parts: Sequence[SegmentLayout]) -> Sequence[PartResult]:
-        """See `PartSums.run`. Raises `SparkTaskError`: tasks have failed for the last time."""
+        """See `PartSums.run`. Raises `SparkTaskError`: tasks have failed after all retries."""
         numbers = _shared([part.end - part.start for part in parts], self.task_count)
         task = _Task(self._store, self._place, [[parts[at] for at in share] for share in numbers])
         results: list[PartResult | None] = [None] * len(parts)
@@ -98,7 +98,7 @@ class SparkSums:
 
 
 def _shared(lengths: Sequence[int], count_max: int) -> list[list[int]]:
-    """Return the numbers of the parts in so many shares, each about as long as the others."""
+    """Divide the numbers of the parts into this many shares of about equal length."""
     shares: list[list[int]] = [[] for _ in range(min(count_max, len(lengths)))]
     totals = [0] * len(shares)
     for number in sorted(range(len(lengths)), key=lambda each: -lengths[each]):

@@ -1,8 +1,8 @@
-"""`SparkWriter`: has Spark's executors write the files of a batch. What is planned and committed stays in the driver.
+"""`SparkWriter`: writes the files of a batch in Spark's executors. Planning and commits stay in the driver.
 
-A task reads its ranges of the stream by itself, and writes one file of a name that no other attempt has; the driver is
-told its place and number of rows, and nothing of the events passes through it or through the JVM. So what a task that
-is repeated, or runs twice, has left behind is a file that no commit names.
+A task reads its ranges of the stream itself, and writes one file with a name that no other attempt has. The driver gets
+its path and number of rows; no events pass through it or through the JVM. So a task that is repeated, or runs twice,
+leaves only files that no commit names.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-#: Less than this is no work for a task of its own.
+#: Minimum number of bytes for a separate task.
 TASK_BYTES_MIN = 8 * 1024 * 1024
 
-#: What Spark puts before the last end of a task.
+#: Spark's prefix of the last failure of a task.
 _LOST = "most recent failure: "
-#: Characters of a failure that are told.
+#: Maximum length of a failure in an error message, in characters.
 _TOLD_LENGTH_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What the tasks of one batch have in common. Pickled once for each."""
+    """The common parameters of the tasks of one batch. Pickled once for each."""
 
     store: StoreSettings
     scope: str
@@ -47,7 +47,7 @@ class _Task:
     shares: Sequence[Sequence[ByteRange]]
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the file of each share whose number comes in; yield where it is."""
+        """Write the files of the shares whose numbers are in the input; yield their paths."""
         import pyarrow as pa
 
         source = JobSource(self.store, self.scope, self.stream)
@@ -61,7 +61,7 @@ class SparkWriter:
     """See the module. Implements `RangeWriter`.
 
     Args:
-        task_count: into how many files a batch goes, if it is large enough: the cores that there are.
+        task_count: number of files of a batch, if it is large enough: the number of available cores.
     """
 
     def __init__(self, session: SparkSession, source: JobSource, shape: RowShape, *, task_count: int) -> None:
@@ -71,7 +71,7 @@ class SparkWriter:
         self._task_count = task_count
 
     def write(self, ranges: Sequence[ByteRange], files: FileMaker) -> Sequence[WrittenFile]:
-        """See `RangeWriter.write`. Raises `ExportTargetError`: a task has failed for the last time."""
+        """See `RangeWriter.write`. Raises `ExportTargetError`: a task has failed after all retries."""
         shares = self._shares(ranges)
         source = self._source
         task = _Task(source.settings, source.scope, source.stream, self._shape, files, shares)
@@ -86,7 +86,7 @@ class SparkWriter:
         return [WrittenFile(row["place"], row["row_count"]) for row in done]
 
     def _shares(self, ranges: Sequence[ByteRange]) -> list[list[ByteRange]]:
-        """Return the ranges in as many shares as there are to be tasks, each about as long as the others."""
+        """Divide the ranges into one share of about equal length for each task."""
         total = sum(each.length for each in ranges)
         count = max(min(self._task_count, total // TASK_BYTES_MIN), 1)
         pieces = split_ranges(self._source, ranges, bytes_max=max(-(-total // count), 1), count_min=1)
@@ -97,10 +97,10 @@ class SparkWriter:
 
 
 def told_by(error: Exception) -> str:
-    """Return of a failure of Spark's, which is a page, the line that says what a task raised, or what became of it."""
+    """Return the line of a page-long Spark failure that names the error of a task, or how the task was lost."""
     lines = [line.strip() for line in str(error).splitlines()]
     raised = next((line for line in reversed(lines) if "Error: " in line and not line.startswith("at ")), "")
-    # Of a task that could not raise anything any more: killed, out of memory, with its machine.
+    # A task that could not raise an error: killed, out of memory, or lost with its machine.
     lost = next((line.partition(_LOST)[2] for line in lines if _LOST in line), "")
     thrown = next((line for line in lines if "Exception: " in line and not line.startswith("at ")), "")
     told = raised or lost or thrown or next(filter(None, lines), type(error).__name__)
@@ -108,9 +108,9 @@ def told_by(error: Exception) -> str:
 
 
 def open_session() -> SparkSession:
-    """Return the Spark session of this process, as ``spark-submit`` and Spark's files have it, or else a local one.
+    """Return the Spark session of this process, as configured by ``spark-submit`` and Spark's files, or a local one.
 
-    Raises `InvalidArgumentError`: PySpark is not installed, or no Java is there.
+    Raises `InvalidArgumentError`: PySpark is not installed, or there is no Java.
     """
     try:
         from pyspark.sql import SparkSession
@@ -122,6 +122,6 @@ def open_session() -> SparkSession:
         ensure_java()
     except JavaNotFoundError as error:
         raise InvalidArgumentError(str(error)) from error
-    # Workers would run whatever is called python3, which may not have this package.
+    # Otherwise workers would run any python3 on the path, which may not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return SparkSession.builder.appName("penstock").getOrCreate()

@@ -1,8 +1,8 @@
-"""`SyncedFileIO`: PyIceberg's files, on disk before the catalogue says that they are there.
+"""`SyncedFileIO`: PyIceberg's file I/O, with files durable before the catalogue refers to them.
 
-PyIceberg closes a local file and is done with it. A power cut may then leave a catalogue that points to metadata that
-never came to disk, and with it a table that nobody can read. Object stores answer when an object is durable: there
-nothing changes.
+PyIceberg closes a local file without a sync. After a power failure the catalogue may then point to metadata that were
+never written to disk, and the table is unreadable. Object stores answer when an object is durable, so nothing changes
+there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.jobs.parquet_files import sync_directory, sync_file
 
 
 class _SyncedFile(io.FileIO):
-    """A file that is on disk when it is closed."""
+    """A file that is synced when it is closed."""
 
     def close(self) -> None:
         if not self.closed:
@@ -26,7 +26,7 @@ class _SyncedFile(io.FileIO):
 
 
 class _SyncedOutput:
-    """What PyIceberg writes one local file by: an ``OutputFile`` of its."""
+    """The ``OutputFile`` by which PyIceberg writes one local file."""
 
     def __init__(self, location: str, path: Path) -> None:
         self.location = location
@@ -36,7 +36,7 @@ class _SyncedOutput:
         return self._path.stat().st_size
 
     def exists(self) -> bool:
-        """Say whether it is there."""
+        """Return whether it exists."""
         return self._path.exists()
 
     def create(self, overwrite: bool = False) -> IO[bytes]:
@@ -57,7 +57,7 @@ class SyncedFileIO(PyArrowFileIO):  # type: ignore[misc]  # PyIceberg is an extr
     """See the module. Named in the property ``py-io-impl`` of a catalogue."""
 
     def new_output(self, location: str) -> object:
-        """Return what writes a file: synced where it is local."""
+        """Return the output of a file: synced where it is local."""
         scheme, _, path = self.parse_location(location, self.properties)
         if scheme == "file":
             return _SyncedOutput(location, Path(path))

@@ -1,9 +1,9 @@
-"""`Verifier`: is every chunk of a stream there, as long as the records say, and with the bytes that were written?
+"""`Verifier`: checks whether every chunk of a stream exists, with the recorded length and the written bytes.
 
-Of a server that runs. It tells which chunks hold a segment, with the checksum of every block; who sums them reads
-long-term storage and not the store. No lease is taken: a chunk that is not as it was told may be one that was
-truncated, joined with others, or deleted since. So of what is found wrong the store is asked again, and it is damage
-only if the records still lead there. Failure by failure: ``docs/jobs.md``.
+For a running server. The server returns the chunks of a segment, with the checksum of every block; the chunks are read
+from long-term storage and not through the store. No lease is taken: a chunk that differs from its layout may have been
+truncated, joined with others, or deleted since. So after a problem the server is asked again, and the chunk is damaged
+only if the records still refer to it. Failure by failure: ``docs/jobs.md``.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 class PartSums(Protocol):
     """Sums parts of chunks."""
 
-    #: How many are summed at once.
+    #: Number of tasks that sum concurrently.
     task_count: int
 
     def run(self, parts: Sequence[SegmentLayout]) -> Sequence[PartResult]:
-        """Return what each of `parts` is like, in their order."""
+        """Return the state of each of `parts`, in their order."""
 
 
 class ChunkSource(Protocol):
-    """A server, as it is asked about chunks.
+    """A server, as the source of chunk layouts.
 
     Attributes:
         outage_s_max, retry_interval_s: see `StoreSettings`.
@@ -53,11 +53,11 @@ class ChunkSource(Protocol):
         """Yield the segments of a stream: full name, first byte that is kept, length. Raises `NoSuchStreamError`."""
 
     def layouts(self, ranges: Sequence[tuple[str, int, int]]) -> Sequence[SegmentLayout | PenstockError]:
-        """Return which chunks hold each range of a segment, as far as that is known, or why it is not told."""
+        """Return the chunks of each range of a segment, as far as known, or why they are unknown."""
 
 
 class StoredChunks:
-    """A server that is reached as `StoreSettings` say."""
+    """A server, reached by `StoreSettings`."""
 
     def __init__(self, store: StoreSettings) -> None:
         self._store = store
@@ -94,11 +94,11 @@ class VerifySettings:
 
     Attributes:
         part_bytes: the longest piece of a chunk that is summed by itself; whole blocks, one at least.
-        round_bytes: about how much is handed out to each task before results are waited for, ...
-        round_part_count_max: ... and in how many parts, all tasks together.
-        segments_at_once: segments whose chunks are asked for at the same time.
-        look_count_max: how often bytes are looked at whose chunks are others each time.
-        problems_max: problems that are told one by one; the others are only counted.
+        round_bytes: approximate number of bytes given to each task before results are awaited, ...
+        round_part_count_max: ... and maximum number of parts, of all tasks together.
+        segments_at_once: segments whose chunks are requested at the same time.
+        look_count_max: maximum number of checks of bytes whose chunks change each time.
+        problems_max: problems reported one by one; further ones are only counted.
     """
 
     part_bytes: int = 64 * 1024 * 1024
@@ -111,11 +111,11 @@ class VerifySettings:
 
 @dataclass(frozen=True, slots=True)
 class ChunkProblem:
-    """One thing that is wrong with a chunk.
+    """A problem of a chunk.
 
     Attributes:
         kind: a `Finding`.
-        length_bytes: of the chunk, as the store's record has it.
+        length_bytes: of the chunk, as in the store's record.
         offset: in the chunk.
     """
 
@@ -129,14 +129,14 @@ class ChunkProblem:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What a verification has found so far.
+    """The results of a verification so far.
 
     Attributes:
-        chunk_count, checked_bytes: chunks that were looked at, and bytes of them that were read and compared.
-        unflushed_bytes: of these segments, that are not in long-term storage yet.
-        replaced_count: parts that were not as they had been told, since the segment had other chunks by then, or none.
+        chunk_count, checked_bytes: chunks checked, and bytes of them read and compared.
+        unflushed_bytes: of these segments, not in long-term storage yet.
+        replaced_count: parts that differed from their layout because the segment had other chunks by then, or none.
         problem_count: all of them; `problems` has the first.
-        unknowns: segments of which something could not be found out, and why; the first of `unknown_count`.
+        unknowns: segments with an undetermined result, and why; the first of `unknown_count`.
     """
 
     segment_count: int = 0
@@ -152,11 +152,11 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Bytes of a segment whose chunks are to be asked for.
+    """Bytes of a segment whose chunks have to be requested.
 
     Attributes:
-        looks: how often they were looked at already.
-        suspect, result: the chunk that they were in, and what was wrong with it.
+        looks: how often they were checked already.
+        suspect, result: the chunk that they were in, and its problem.
     """
 
     segment: str
@@ -182,15 +182,15 @@ class Verifier:
         self._settings = settings or VerifySettings()
         self._ranges: deque[_Range] = deque()
         self._parts: list[_Part] = []
-        #: The latest chunk that was counted, and the latest problem that was told: they come in order.
+        #: The latest counted chunk, and the latest reported problem: parts come in order.
         self._counted = ""
         self._told = ("", "")
         self.report: VerifyReport = VerifyReport()
 
     def add(self, stream: str) -> int:
-        """Have the segments of ``scope/stream`` verified as they are now. Return their bytes, flushed or not.
+        """Add the segments of ``scope/stream`` as they are now. Return their bytes, flushed or not.
 
-        Raises `NoSuchStreamError`, and what asking a server raises.
+        Raises `NoSuchStreamError`, and the errors of requests to a server.
         """
         total = 0
         for segment, start, end in self._source.segments(stream):
@@ -201,12 +201,12 @@ class Verifier:
         return total
 
     def run(self, note: Callable[[VerifyReport], None]) -> None:
-        """Look at every chunk; `note` what is known behind each round.
+        """Check every chunk; call `note` with the results so far after each round.
 
         Raises:
-            StorageUnavailableError: whoever reads long-term storage does not find it, for longer than an outage may
-                last. Nothing is known of what is not in the report.
-            PenstockError: the server was away for as long, or tasks have failed for the last time.
+            StorageUnavailableError: long-term storage was unavailable for longer than the longest outage. The state of
+                chunks that are not in the report is unknown.
+            PenstockError: the server was unavailable for as long, or tasks have failed after all retries.
         """
         while self._ranges:
             while ranges := self._next():
@@ -216,7 +216,7 @@ class Verifier:
             note(self.report)
 
     def _next(self) -> list[_Range]:
-        """Take ranges to be asked for: as many, and as long, as there is room for in this round."""
+        """Take ranges to request, up to the number and length that fit into this round."""
         limits = self._settings
         taken = sum(each.layout.end - each.layout.start for each in self._parts)
         room = limits.round_bytes * self._sums.task_count - taken
@@ -233,7 +233,7 @@ class Verifier:
         return ranges
 
     def _ask(self, ranges: Sequence[_Range]) -> list[SegmentLayout | PenstockError]:
-        """Return which chunks hold each range, or why that is not told. What passes is asked for again."""
+        """Return the chunks of each range, or why they are unknown. Transient errors are retried."""
         answers: list[SegmentLayout | PenstockError] = [PenstockError("not asked")] * len(ranges)
         left = list(range(len(ranges)))
         deadline_s = time.monotonic() + self._source.outage_s_max
@@ -252,7 +252,7 @@ class Verifier:
             time.sleep(self._source.retry_interval_s)
 
     def _take(self, wanted: _Range, answer: SegmentLayout | PenstockError) -> None:
-        """Cut what is told of a range into parts; what is not told of it is asked for next."""
+        """Cut the layout of a range into parts; the rest of the range is requested next."""
         if isinstance(answer, NoSuchSegmentError):
             self.report.replaced_count += wanted.result is not None
             return
@@ -296,15 +296,15 @@ class Verifier:
                     yield part
 
     def _is_still(self, part: SegmentLayout, suspect: str, result: PartResult) -> bool:
-        """Say whether what was found wrong with a chunk is wrong with this part, which was told afterwards."""
+        """Return whether a problem of a chunk also applies to this part, whose layout is newer."""
         (chunk,) = part.chunks
         if chunk.name != suspect:
             return False
-        # A damaged block may have been truncated since; what is missing or too short is so behind it, too.
+        # A damaged block may have been truncated since; a missing or short chunk has its problem at all offsets.
         return result.finding is not Finding.DAMAGED or result.offset >= told_range(part)[0]
 
     def _sum(self) -> None:
-        """Have the parts of this round summed; what is wrong with any is asked again."""
+        """Sum the parts of this round; ranges with a problem are requested again."""
         parts, self._parts = self._parts, []
         if not parts:
             return

@@ -42,7 +42,7 @@ class ConnectionSettings:
         write_buffer_bytes_max: bytes waiting in the socket before `is_writable` turns False.
         request_count_max: requests waiting for replies at one time.
         close_timeout_s: how long closing waits for the server to close its side cleanly; then the connection is
-        dropped.
+            dropped.
     """
 
     connect_timeout_s: float = 5.0
