@@ -1,8 +1,8 @@
-"""Spark source and sink: ``spark.read.format("penstock")`` and its three siblings, and what they need around them.
+"""Spark source and sink: ``spark.read.format("penstock")`` and its three siblings, and the tools around them.
 
-Spark finds the format by itself through the package `pyspark_penstock`; `register` is for sessions where another
-`pyspark_*` package is broken and hides it. `ensure_java` finds a Java for Spark, or the one from PyPI. `LagListener`
-tells how far streaming queries are behind, `LagEndpoint` and `lag_metrics` tell it to Prometheus.
+Spark finds the format through the package `pyspark_penstock`; `register` is for sessions where another
+broken `pyspark_*` package prevents that. `ensure_java` finds a Java for Spark, or the one from PyPI. `LagListener`
+reports the lag of streaming queries, `LagEndpoint` and `lag_metrics` export it to Prometheus.
 
 Importing this needs no extra. Using it needs the extra ``spark``.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LagEndpoint", "LagListener", "QueryLag", "SegmentLag", "ensure_java", "lag_metrics", "register"]
 
-#: Where the others are. The listener needs the extra, and workers, which import this, none of them.
+#: Modules of names imported on first use. The listener needs the extra, and workers, which import this, need none.
 _LATER = {
     "LagEndpoint": "penstock.spark.lag_metrics",
     "LagListener": "penstock.spark.listener",
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> object:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `penstock` with a session by hand; needed only where the automatic look-up fails."""
+    """Register the format `penstock` with a session; needed only where Spark does not find it automatically."""
     from penstock.spark.datasource import PenstockDataSource
 
     spark.dataSource.register(PenstockDataSource)

@@ -1,4 +1,4 @@
-"""From a byte range of a segment to Arrow record batches of the source's schema."""
+"""Converts a byte range of a segment to Arrow record batches of the source's schema."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-#: Bounds of one record batch: past some MB Spark gets slower (measured), below a tenth of them too. A block that has as
-#: many bytes is a batch of its own, and is not joined with others, which would be a copy of it.
+#: Size of one record batch: Spark is slower (measured) with several MB, and with less than a tenth of that. A block of
+#: this size or more becomes a batch of its own and is not joined with others, which would copy it.
 BATCH_BYTES_TARGET = 1024 * 1024
 BATCH_ROW_COUNT_MAX = 20_000
 
 
 @dataclass(slots=True)
 class Place:
-    """How far a range has been given out: `at` is the first byte of which nothing has."""
+    """The progress in a range: `at` is the first byte that was not yielded."""
 
     at: int
 
@@ -39,13 +39,13 @@ def record_batches(
     place: Place,
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events in `blocks`, the bytes of a segment from event boundary `place` on, in order.
+    """Yield the events in `blocks`, the bytes of a segment from event boundary `place`, in order.
 
-    `place` moves with what was yielded.
+    `place` advances past the yielded events.
 
-    Batches hold `columns` out of ``event: binary, scope: string, stream: string, segment_id: int64, offset: int64``;
-    `offset` is that of the event's header in the segment. Each has from `BATCH_BYTES_TARGET` bytes to so many and
-    a block, more only for a single larger event, and at most `BATCH_ROW_COUNT_MAX` rows.
+    Batches have `columns` out of ``event: binary, scope: string, stream: string, segment_id: int64, offset: int64``;
+    `offset` is that of the event's header in the segment. A batch has at least `BATCH_BYTES_TARGET` bytes and at most
+    that plus a block, more only for a single larger event, and at most `BATCH_ROW_COUNT_MAX` rows.
 
     Raises:
         InvalidArgumentError: the bytes end inside an event: a cut that does not lie on an event boundary.
@@ -56,7 +56,7 @@ def record_batches(
     shape = _Shape(scope, stream, segment, columns)
     parts: list[Buffer] = []
     pending_bytes, start = 0, place.at
-    # What must be there before another batch can come out: the usual size, or one large event.
+    # The number of bytes needed for the next batch: the usual size, or one large event.
     wanted_bytes = BATCH_BYTES_TARGET
     for block in blocks:
         parts.append(block)
@@ -91,8 +91,9 @@ def record_batches(
 def _joined(parts: Sequence[Buffer], segment_name: str, base_offset: int) -> tuple[Buffer, Buffer]:
     """Return `parts`, which start at an event, as one buffer: the second one returned.
 
-    If there are two, the first being the start of an event, that event may come apart, as the first one returned, and
-    the rest of the second part as it is: so a large block is not copied for the sake of an event that its start cuts.
+    If there are two, and the first is the start of an event, that event may be returned separately, as the first
+    buffer, and the rest of the second part unchanged: so a large block is not copied because of an event cut by its
+    start.
     """
     if len(parts) == 1:
         return b"", parts[0]
@@ -108,7 +109,7 @@ def _joined(parts: Sequence[Buffer], segment_name: str, base_offset: int) -> tup
 
 
 def as_declared(batches: Iterable[pa.RecordBatch], declared: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-    """Yield batches under the names, and as nullable as, a schema declares their columns, which copies no bytes."""
+    """Yield batches with the names and nullability of a schema's columns, without copying bytes."""
     import pyarrow as pa
 
     for batch in batches:
@@ -120,7 +121,7 @@ def as_declared(batches: Iterable[pa.RecordBatch], declared: Sequence[Column]) -
 
 
 class _Shape:
-    """Puts events into record batches of one fixed schema: Spark checks the first batch and trusts the others."""
+    """Builds record batches of one fixed schema from events: Spark checks only the first batch."""
 
     def __init__(self, scope: str, stream: str, segment: int, columns: Sequence[str]) -> None:
         import pyarrow as pa

@@ -1,6 +1,6 @@
-"""Where events begin: walking the headers of a segment's bytes without touching the payloads.
+"""Event boundaries: walks the event headers in a segment's bytes without reading the payloads.
 
-Event boundaries form a chain, so the one nearest a wanted offset is found only by walking from a known one. The
+Event boundaries form a chain, so the one nearest to an offset is found only by walking from a known one. The
 walk is bounded by the caller (a micro-batch, or the range of one read) and costs one pass over the bytes: 5 to 10
 million headers a second on one core.
 """
@@ -27,22 +27,22 @@ class BoundaryScan:
 
     def __init__(self, source: str, start: int, targets: Sequence[int]) -> None:
         self.source: str = source
-        #: The last boundary known: every event before it has been walked. Never behind `start`.
+        #: The last known boundary: all events before it have been walked. Never before `start`.
         self.boundary: int = start
-        #: For each target reached, in order, the last boundary that is not past it.
+        #: For each target reached, in order, the last boundary at or before it.
         self.found: list[int] = []
         self._targets = list(targets)
         self._fed_to = start
-        # A header cut by the end of a block; shorter than one header.
+        # The start of a header cut by the end of a block.
         self._carry = b""
 
     @property
     def is_done(self) -> bool:
-        """Whether every target has its boundary; feeding more changes nothing."""
+        """Whether every target has its boundary; further blocks change nothing."""
         return len(self.found) == len(self._targets)
 
     def feed(self, block: Buffer) -> None:
-        """Walk the block that follows what was fed before.
+        """Walk the next block.
 
         Raises `CorruptionError` at bytes that cannot be an event's header.
         """
@@ -56,7 +56,7 @@ class BoundaryScan:
         at = self.boundary - base
         while len(found) < len(targets):
             target = targets[len(found)] - base
-            # The inner loop is the hot one: one header a turn, up to the next target.
+            # The inner loop is the hot one: one header per iteration, up to the next target.
             while at <= last_header:
                 length: int = unpack(data, at)[0]
                 if length > HEADER_LENGTH_VALUE_MAX:
@@ -66,7 +66,7 @@ class BoundaryScan:
                     break
                 at = following
             else:
-                # Out of headers. Past the data means inside a payload that the next blocks bring.
+                # No whole header left. A position after the data is inside a payload, whose rest is in the next blocks.
                 if at < len(data):
                     self._carry = bytes(data[at:])
                 self.boundary = base + at
@@ -82,9 +82,9 @@ class BoundaryScan:
 def boundary_behind(
     blocks: Iterable[Buffer], *, source: str, start: int, end: int, event_count: int
 ) -> tuple[int, int]:
-    """Return the boundary behind `event_count` events, at most `end`, itself a boundary; and how many they are.
+    """Return the boundary after `event_count` events, at most `end`, itself a boundary; and the number of events.
 
-    `blocks` are the segment's bytes from the boundary `start` to `end`. Stops reading once it has counted so many.
+    `blocks` are the segment's bytes from the boundary `start` to `end`. Stops reading at the boundary.
 
     Raises `CorruptionError` at bytes that cannot be an event's header.
     """
@@ -112,10 +112,10 @@ def boundary_behind(
 
 
 def boundaries_at(blocks: Iterable[Buffer], *, source: str, start: int, targets: Sequence[int]) -> list[int]:
-    """Return, for each of the ascending `targets`, the last event boundary that is not past it.
+    """Return, for each of the ascending `targets`, the last event boundary at or before it.
 
     `blocks` are the segment's bytes from `start`, itself a boundary, to at least the last target. Stops reading once
-    all targets are answered. A target before the end of the first event gives `start`.
+    all boundaries are found. A target before the end of the first event gives `start`.
 
     Raises `CorruptionError` at bytes that cannot be an event's header.
     """

@@ -1,7 +1,7 @@
-"""The data source `penstock`, as Spark finds it.
+"""The data source `penstock`, as found by Spark.
 
-Spark imports this at its first look-up of any Python source, in a process that only plans: nothing but PySpark's own
-base classes is imported here.
+Spark imports this at its first look-up of any Python source, in a process that only plans: so only PySpark's own
+base classes are imported here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PenstockDataSource(DataSource):
         return ", ".join(f"`{name}` {kind}" for name, kind in source_columns(self.options).items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of all that lies between two cuts, or of a metadata table."""
+        """Return a reader of the range between two cuts, or of a metadata table."""
         name = metadata_name(self.options)
         if name is not None:
             from penstock.spark.metadata_tables import MetadataReader, metadata_table
@@ -100,7 +100,7 @@ class PenstockDataSource(DataSource):
         from penstock.spark.decoding import EventDecoder
 
         kind = to_arrow_schema(schema, timezone="UTC").field(options.columns.index(VALUE)).type
-        EventDecoder(options.decoding, kind)  # Says now what would fail in every task.
+        EventDecoder(options.decoding, kind)  # Raises here, in the driver, instead of in every task.
         return replace(options, value_type=kind)
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:

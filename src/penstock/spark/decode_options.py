@@ -1,6 +1,6 @@
 """Options `decode`, `decodeSchema` and `malformed` of the source: events as columns of JSON or Avro records.
 
-What Avro has that has no type in Spark is refused where the query is planned. Reads no event, and needs no extra.
+Avro types without a Spark type are refused when the query is planned. Reads no event, and needs no extra.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
 
-#: The column of what an event holds, and that of events which hold something else.
+#: The column of the decoded record, and that of malformed events.
 VALUE = "value"
 MALFORMED = "malformed"
 
-#: Avro's types and logical types that Spark has.
+#: Avro's types and logical types with their Spark types.
 _AVRO_TYPES: Mapping[str, str] = {
     "boolean": "boolean",
     "int": "int",
@@ -38,13 +38,13 @@ _AVRO_LOGICAL_TYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What events are decoded from.
+    """The format of events.
 
     Attributes:
         form: ``json`` or ``avro``.
-        schema: of JSON, columns as Spark's DDL has them, or None where the reader is given a schema; of Avro, the
-            schema that events were written with, in JSON.
-        is_lenient: an event that is none is null in column `value` and whole in column `malformed`; else its task
+        schema: for JSON, columns in Spark's DDL, or None where the reader is given a schema; for Avro, the
+            writer's schema of the events, in JSON.
+        is_lenient: a malformed event is null in column `value` and kept in column `malformed`; otherwise its task
             fails.
     """
 
@@ -54,14 +54,14 @@ class Decoding:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns in place of `event`, with their Spark types; `value` may be of none yet."""
+        """The columns in place of `event`, with their Spark types; that of `value` may be unknown yet."""
         kind = "" if self.schema is None else self.schema
         kind = avro_type(kind) if self.form == "avro" else f"struct<{kind}>" if kind else ""
         return {VALUE: kind} | ({MALFORMED: "binary"} if self.is_lenient else {})
 
 
 def parse_decoding(found: Mapping[str, str]) -> Decoding | None:
-    """Check the options. Raises `InvalidArgumentError`: a value that cannot be used."""
+    """Check the options. Raises `InvalidArgumentError` for an unusable value."""
     form, schema = found.get("decode", "").strip().lower(), found.get("decodeSchema", "").strip() or None
     malformed = found.get("malformed", "fail").strip().lower()
     if not form:
@@ -78,9 +78,9 @@ def parse_decoding(found: Mapping[str, str]) -> Decoding | None:
 
 
 def avro_type(text: str) -> str:
-    """Return the Spark type of records of an Avro schema, which is given in JSON.
+    """Return the Spark type of records of an Avro schema, given in JSON.
 
-    Raises `InvalidArgumentError`: it is no schema of records, or has what Spark has no type for.
+    Raises `InvalidArgumentError`: it is not a schema of records, or has a type without a Spark type.
     """
     try:
         schema = json.loads(text)
@@ -92,7 +92,7 @@ def avro_type(text: str) -> str:
 
 
 def _spark_type(schema: object, where: str, named: dict[str, str], space: str) -> str:
-    """Return a schema's type. `named`: those that have a name, "" while they are being read; `space`: their default."""
+    """Return a schema's type. `named`: the named types, "" while they are being read; `space`: default namespace."""
     if isinstance(schema, list):
         others = [each for each in schema if each != "null"]
         if len(others) == 1:

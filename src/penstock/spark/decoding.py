@@ -1,8 +1,8 @@
-"""`EventDecoder`: events that hold JSON or Avro records as a column of one Arrow type.
+"""`EventDecoder`: decodes events with JSON or Avro records into a column of one Arrow type.
 
-One pass of Python per event, in the tasks. An event either is a record of the schema or is malformed: nothing is
-guessed, so a text is no number and a number with a fraction no integer. Of JSON, fields that are missing are null, and
-those that the schema does not name are left out.
+One pass of Python per event, in the tasks. An event either is a record of the schema or is malformed: values are not
+coerced, so a text is not a number and a number with a fraction is not an integer. In JSON, missing fields are null, and
+fields that are not in the schema are ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Convert = Callable[[object], object]
 class EventDecoder:
     """Decodes events into values of `kind`, a struct.
 
-    Raises `UnsupportedOperationError` when made: Avro's library is not installed, or `kind` has what cannot be decoded.
+    The constructor raises `UnsupportedOperationError` if Avro's library is not installed, or `kind` has a type that
+    cannot be decoded.
     """
 
     def __init__(self, decoding: Decoding, kind: pa.StructType) -> None:
@@ -45,9 +46,9 @@ class EventDecoder:
     def decoded(
         self, batches: Iterable[pa.RecordBatch], columns: Sequence[str], segment_name: str
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches of `columns`, of which those of the decoding come from columns `event` and `offset`.
+        """Yield batches of `columns`; the decoded ones are computed from columns `event` and `offset`.
 
-        Raises `MalformedEventError` unless malformed events are to be null.
+        Raises `MalformedEventError` unless malformed events become null.
         """
         import pyarrow as pa
 
@@ -58,7 +59,7 @@ class EventDecoder:
             for index, event in enumerate(events):
                 try:
                     values.append(self._convert(self._parse(event)))
-                except Exception as error:  # whatever bytes bring a parser to
+                except Exception as error:  # Parsers may raise anything on malformed bytes.
                     if not self._decoding.is_lenient:
                         raise MalformedEventError(
                             f"{segment_name}: the event at byte {batch.column('offset')[index]} is no "
@@ -74,7 +75,7 @@ class EventDecoder:
 
 
 def raw_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of the source that decoding into `columns` takes."""
+    """Return the columns of the source that are needed to decode into `columns`."""
     others = (name for name in columns if name not in (VALUE, MALFORMED))
     return tuple(dict.fromkeys(("event", "offset", *others)))
 
@@ -84,7 +85,7 @@ def _json_value(event: bytes) -> object:
 
 
 def _exact_json_value(event: bytes) -> object:
-    """As `_json_value`, with numbers that have a fraction or an exponent as they are written."""
+    """As `_json_value`, but numbers with a fraction or an exponent keep their text."""
     return json.loads(event.decode(), parse_constant=_no_constant, parse_float=Decimal)
 
 
@@ -110,7 +111,7 @@ def _avro_parser(schema: str) -> Callable[[bytes], object]:
 
 
 def _converter(kind: pa.DataType) -> Convert:
-    """Return a function that checks and converts a value: to what Arrow takes for `kind`, or `ValueError`."""
+    """Return a function that checks a value and converts it to what Arrow accepts for `kind`; raises `ValueError`."""
     from pyarrow import types
 
     if types.is_struct(kind):
@@ -166,7 +167,7 @@ def _nullable(convert: Convert, *, is_nullable: bool) -> Convert:
 
 
 def _checked(value: object, kind: type[V]) -> V:
-    # Not isinstance: True is no number.
+    # Not isinstance: a bool is an int, but True is not a number.
     if type(value) is not kind:
         raise ValueError(f"{str(value)[:80]!r} is no {kind.__name__}")
     return value
@@ -181,12 +182,12 @@ def _float(value: object) -> object:
 def _text(value: object) -> object:
     text = _checked(value, str)
     if not text.isascii():
-        text.encode()  # Half of a pair of surrogates is no character.
+        text.encode()  # Raises for an unpaired surrogate.
     return text
 
 
 def _binary(value: object) -> object:
-    """Bytes; JSON has them in base 64, as Spark's `to_json` writes them."""
+    """Bytes; encoded in base 64 in JSON, as Spark's `to_json` does."""
     return value if type(value) is bytes else base64.b64decode(_checked(value, str), validate=True)
 
 
@@ -207,7 +208,7 @@ def _decimal(value: object, precision: int, scale: int) -> object:
     return number.quantize(Decimal(1).scaleb(-scale), context=exact)
 
 
-#: What needs nothing of its type: how it is told in `pyarrow.types`, and its converter.
+#: Types without parameters: their predicate in `pyarrow.types`, and their converter.
 _CONVERTERS: Sequence[tuple[str, Convert]] = (
     ("is_boolean", lambda value: _checked(value, bool)),
     ("is_floating", _float),

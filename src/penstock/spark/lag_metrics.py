@@ -1,4 +1,4 @@
-"""`LagEndpoint`: the lag of queries for Prometheus, over HTTP from the program that started the session.
+"""`LagEndpoint`: serves the lag of queries to Prometheus, over HTTP from the program that started the session.
 
 Source of the text: Prometheus' exposition formats, "Text-based format", version 0.0.4.
 """
@@ -19,7 +19,7 @@ from penstock.spark.lag import QueryLag
 
 _log = logging.getLogger(__name__)
 
-#: Requests are answered one after the other: whoever takes longer is given up, says nothing or a byte now and then.
+#: Time limit of one request. Requests are served sequentially, so a slow client is disconnected.
 REQUEST_TIMEOUT_S = 5.0
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,7 +33,7 @@ _HELP = {
 
 
 def lag_metrics(lags: Iterable[QueryLag]) -> str:
-    """Return lags as gauges `penstock_query_lag_*` in Prometheus' text format. What is not known has no line."""
+    """Return lags as gauges `penstock_query_lag_*` in Prometheus' text format. Unknown values have no line."""
     lines: dict[str, list[str]] = {name: [] for name in _HELP}
 
     def put(name: str, labels: Mapping[str, object], value: float | None) -> None:
@@ -63,19 +63,19 @@ def _escaped(text: str) -> str:
 
 
 class LagEndpoint:
-    """Serves ``GET /metrics`` in a thread of its own, from when it is made until `close`. Also a context manager.
+    """Serves ``GET /metrics`` in a thread of its own, from its creation until `close`. Also a context manager.
 
-    ``LagEndpoint(listener.latest, port=9408)`` with a `LagListener`. For programs that have no endpoint of metrics
-    yet; `lag_metrics` makes the text for those that have.
+    ``LagEndpoint(listener.latest, port=9408)`` with a `LagListener`. For programs without an endpoint for metrics;
+    `lag_metrics` returns the text for those that have one.
 
     Attributes:
-        port: the one it listens on.
+        port: the port that it listens on.
     """
 
     def __init__(
         self, latest: Callable[[], Sequence[QueryLag]], *, port: int = 0, host: str = "127.0.0.1"
     ) -> None:
-        """`latest` gives the lags at each request. `port` 0: any that is free; `host` "0.0.0.0": for other machines.
+        """`latest` returns the lags at each request. `port` 0: any free one; `host` "0.0.0.0": for other machines.
 
         Raises `InvalidArgumentError`: it cannot listen there.
         """
@@ -88,7 +88,7 @@ class LagEndpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """End it: nothing listens any more. Waits for the request that is under way; may be called again."""
+        """Stop listening. Waits for the request in progress; idempotent."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -108,14 +108,14 @@ class _Server(HTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """As it is, but for a look-up of the host's name, which may take long and is not needed."""
+        """Without the base class's look-up of the host's name, which may take long and is not needed."""
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         host, port = self.server_address[:2]
         self.server_name, self.server_port = str(host), int(port)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever asked has gone, which is nothing to a driver; or there is a defect."""
+        """Log the error: the client has disconnected, which is harmless, or there is a defect."""
         error = sys.exception()
         _log.log(logging.DEBUG if isinstance(error, OSError) else logging.WARNING, "metrics: %r", error, exc_info=error)
 
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def setup(self) -> None:
-        """Begin; `timeout` is of each step, so a timer bounds them all together."""
+        """Start; `timeout` applies to each step, so a timer bounds all of them together."""
         super().setup()
         self._timer = threading.Timer(self.timeout, self._give_up)
         self._timer.daemon = True
@@ -137,11 +137,11 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def _give_up(self) -> None:
-        with suppress(OSError):  # It has gone by itself.
+        with suppress(OSError):  # The client has disconnected.
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
-        """Answer with what is known now."""
+        """Answer with the current lags."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "there is /metrics")
             return
@@ -153,4 +153,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """A line for each request is of no use in a driver's log."""
+        """Log nothing: a line for each request is useless in a driver's log."""

@@ -1,4 +1,4 @@
-"""`Ledger`: which transactions a batch of a sink consists of, on record before the first of them commits.
+"""`Ledger`: records the transactions of a batch of a sink before the first of them is committed.
 
 A key-value table per scope, `spark-ledger`. Each sink of an application has one row there, which names the transactions
 of its latest batch, the parts of that row if it is too long for one value, and an announcement for each transaction
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from penstock.aio import Client, Table
 
 LEDGER_NAME = "spark-ledger"
-#: A row's key begins with the SHA-256 of what the row is about.
+#: A row's key begins with a SHA-256 of this length: that of the sink's identity.
 KEY_LENGTH = 32
 #: Batch and transaction of an announcement; zeros for the row itself.
 SECONDARY_KEY_LENGTH = 24
 PARTITION_COUNT = 4
 FORMAT_VERSION = 1
-#: Of a row whose body is stored in parts.
+#: Version of a row whose body is stored in parts.
 PARTS_VERSION = 2
-#: How often a row in parts is read again because another driver has replaced it meanwhile.
+#: Maximum number of reads of a row in parts when other drivers replace it meanwhile.
 READS_MAX = 8
 
 _SECONDARY = struct.Struct(">Q16s")
@@ -47,23 +47,23 @@ _ROW_KEY = bytes(SECONDARY_KEY_LENGTH)
 
 
 class BatchState(Enum):
-    """How far the batch of a row is."""
+    """The state of a row's batch."""
 
     #: No batch yet.
     NONE = "none"
-    #: Its transactions are to commit, whoever does it.
+    #: Its transactions have to be committed, by any driver.
     INTENT = "intent"
-    #: All of them have.
+    #: All of them are committed.
     DONE = "done"
 
 
 @dataclass(frozen=True, slots=True)
 class SinkIdentity:
-    """Which sink of which application: batches are counted for each by itself.
+    """A sink of an application: batches are counted separately for each.
 
     Attributes:
         app: option `appId`, or `jobId`, or the id of the streaming query.
-        target: what it writes to, ``scope/stream``.
+        target: the written stream, ``scope/stream``.
     """
 
     app: str
@@ -85,7 +85,7 @@ class LedgerRow:
     Attributes:
         batch: its number, from 0; -1: none yet.
         transactions: stream (``scope/stream``) -> ids of its transactions in that stream.
-        note: what its writer stores with it; empty for the Spark sink.
+        note: data of its writer; empty for the Spark sink.
         changed_ms: when the row was written, in milliseconds since 1970 by the driver's clock. Only for people.
         query: id of the streaming query that wrote the batch; empty: unknown, or no streaming query.
     """
@@ -99,11 +99,11 @@ class LedgerRow:
     query: str = ""
 
     def encode(self) -> bytes:
-        """Return the value that is stored under the row's key: the row, or a reference to its parts if it is long."""
+        """Return the value stored under the row's key: the row, or a reference to its parts if it is long."""
         return self.encode_with_parts()[0]
 
     def encode_with_parts(self) -> tuple[bytes, dict[bytes, bytes]]:
-        """Return the value of the row's key, and the parts by the second parts of their keys, none if it is short."""
+        """Return the value of the row's key, and the parts by the second parts of their keys; none if it is short."""
         head: dict[str, object] = {
             "v": FORMAT_VERSION,
             "app": self.sink.app,
@@ -128,7 +128,7 @@ class LedgerRow:
 
     @classmethod
     def decode(cls, data: bytes, source: str, parts: Sequence[bytes] = ()) -> LedgerRow:
-        """Return the row that was stored, of which `parts` are its body if `body_of` names one.
+        """Decode a stored row; `parts` are the parts of its body if `body_of` returns a reference.
 
         Raises `CorruptionError`, `LaterVersionError`, which name `source`.
         """
@@ -154,7 +154,7 @@ class LedgerRow:
 
 
 def body_of(data: bytes, source: str) -> BodyReference | None:
-    """Return which parts belong to a stored row; None: the row is stored whole. Raises `CorruptionError`."""
+    """Return the reference to a stored row's parts; None: the row is stored whole. Raises `CorruptionError`."""
     try:
         fields = json.loads(data)
         if fields["v"] != PARTS_VERSION:
@@ -171,7 +171,7 @@ def body_of(data: bytes, source: str) -> BodyReference | None:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A transaction that a task has begun for a batch."""
+    """A transaction begun by a task for a batch."""
 
     batch: int
     stream: str
@@ -193,11 +193,11 @@ class Ledger:
 
     @classmethod
     async def open(cls, client: Client, sink: SinkIdentity) -> Ledger:
-        """Open the ledger of a sink, in its target's scope. Raises `NoSuchTableError`: `create_ledger` makes it."""
+        """Open the ledger of a sink, in its target's scope. Raises `NoSuchTableError`: `create_ledger` creates it."""
         return cls(await client.table(ledger_table(sink.target)), sink)
 
     async def close(self) -> None:
-        """Let the table go."""
+        """Close the table."""
         await self._table.close()
 
     async def look(self) -> tuple[LedgerRow, int]:
@@ -253,7 +253,7 @@ class Ledger:
             raise
 
     async def _store_parts(self, parts: Mapping[bytes, bytes]) -> None:
-        """Store the parts of a row that is not written yet. Until it is, they belong to no row.
+        """Store the parts of a row that is not written yet. Until it is written, they belong to no row.
 
         Raises `OutcomeUnknownError`: a part may be missing.
         """
@@ -279,11 +279,11 @@ class Ledger:
         return row
 
     async def announce(self, announcement: Announcement) -> None:
-        """Note a transaction before anything is written into it."""
+        """Record a transaction before anything is written into it."""
         await self._table.put(self._primary + announcement.secondary_key, announcement.stream.encode())
 
     async def announced(self, batch_max: int) -> list[Announcement]:
-        """Return what was announced for batches up to `batch_max` and not forgotten since."""
+        """Return the announcements of batches up to `batch_max` that were not removed."""
         found = []
         end = self._primary + _SECONDARY.pack(batch_max + 1, bytes(16))
         async for entry in self._table.scan(primary=self._primary, end=end):
@@ -317,7 +317,7 @@ class Ledger:
 
 
 def ledger_table(target: str) -> str:
-    """Return the table (``scope/table``) that the ledger of `target`'s scope is."""
+    """Return the table (``scope/table``) of the ledger for `target`'s scope."""
     return f"{target.split('/')[0]}/{LEDGER_NAME}"
 
 
@@ -349,7 +349,7 @@ def ledger_rows(client: SyncClient, scope: str) -> list[LedgerRow]:
 
 
 async def create_ledger(client: Client, target: str) -> None:
-    """Create the ledger of `target`'s scope, if it has none. Raises `TableExistsError`: that name is taken."""
+    """Create the ledger of `target`'s scope, if it has none. Raises `TableExistsError`: the name is in use."""
     await client.create_table(
         ledger_table(target), key_length=KEY_LENGTH, secondary_key_length=SECONDARY_KEY_LENGTH,
         partition_count=PARTITION_COUNT, exist_ok=True,

@@ -1,4 +1,4 @@
-"""Parts of a ledger's row: what a table's value cannot hold in one piece.
+"""Parts of a ledger's row that is too long for one value of a table.
 
 A row that names tens of thousands of transactions is longer than a value may be. Its body is then stored in parts under
 keys of their own, before the row is written, and the row holds the body's length and SHA-256. The keys of parts contain
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from penstock.model.errors import CorruptionError
 
-#: A row longer than this is stored in parts. Half of what a table's value may hold.
+#: A row longer than this is stored in parts. Half of the maximum length of a table's value.
 ROW_LENGTH_MAX = 512 * 1024
 #: Length of every part but the last.
 PART_LENGTH = 512 * 1024
@@ -22,13 +22,13 @@ PART_LENGTH = 512 * 1024
 #: Set in the first number of a part's key, so that parts come after all announcements in a scan.
 _IS_PART = 1 << 63
 _KEY = struct.Struct(">Q12sI")
-#: Bytes of the body's SHA-256 that a part's key has.
+#: Number of bytes of the body's SHA-256 in a part's key.
 _DIGEST_LENGTH = 12
 
 
 @dataclass(frozen=True, slots=True)
 class BodyReference:
-    """Which parts the body of a row consists of.
+    """Reference to the parts of a row's body.
 
     Attributes:
         batch: the row's batch, from 0.
@@ -60,7 +60,7 @@ class BodyReference:
         return [body[start : start + step] for start in range(0, len(body), step)]
 
     def joined(self, parts: Sequence[bytes], source: str) -> bytes:
-        """Return the body that parts make up. Raises `CorruptionError`, which names `source`."""
+        """Join the parts of a body. Raises `CorruptionError`, which names `source`."""
         body = b"".join(parts)
         if len(body) != self.length_bytes or hashlib.sha256(body).hexdigest() != self.sha256:
             raise CorruptionError(source, 0, f"its {len(parts)} parts do not have the SHA-256 that the row names")
@@ -73,6 +73,6 @@ def first_part_key() -> bytes:
 
 
 def batch_of_part(secondary: bytes) -> int | None:
-    """Return the batch that the key of a part names; None: it is the key of something else."""
+    """Return the batch in the key of a part; None: it is not the key of a part."""
     number: int = _KEY.unpack(secondary)[0]
     return number ^ _IS_PART if number & _IS_PART else None

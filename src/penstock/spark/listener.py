@@ -1,6 +1,6 @@
-"""A listener that tells how far queries are behind: their lag, from each progress report.
+"""A listener that reports the lag of queries, from each progress report.
 
-``spark.streams.addListener(LagListener())`` and nothing else: it runs in the program that started the session.
+Use: ``spark.streams.addListener(LagListener())``. It runs in the program that started the session.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: The longest outage of the store that holds a report up. Spark tells its listeners one thing after the other.
+#: The longest outage of the store that may delay a report. Spark notifies its listeners sequentially.
 OUTAGE_S_MAX = 10.0
 
-#: Questions about one stream, for one report. A query that is further behind has a lag that is not whole.
+#: Maximum number of requests about one stream for one report. Beyond it the lag is incomplete.
 QUESTION_COUNT_MAX = 256
 
 
 class LagListener(StreamingQueryListener):
     """Logs the lag of each micro-batch of a penstock source, at INFO, and keeps the latest of each query.
 
-    A query that waits for something to come reports nothing: what is kept is of its latest micro-batch.
+    A query without new data reports nothing: the kept lag is that of its latest micro-batch.
     """
 
     def __init__(self, on_lag: Callable[[QueryLag], object] | None = None, *, uri: str | None = None) -> None:
-        """`on_lag` is called with each lag, in a thread of Spark's that it must not hold.
+        """`on_lag` is called with each lag, in a thread of Spark's that it must not block.
 
-        With `uri`, a controller's address, the store is asked where a stream was scaled behind the query's place.
+        With `uri`, a controller's address, the store is queried where a stream was scaled after the query's position.
         """
         self._on_lag = on_lag
         self._settings = None if uri is None else StoreSettings(uri, outage_s_max=OUTAGE_S_MAX)
         self._tracker = LagTracker(None if uri is None else self._stream)
         self._latest: dict[str, QueryLag] = {}
-        # Reports come in a thread of Spark's, one for each session. Who asks for the latest waits for no store.
+        # Reports come in a thread of Spark's, one for each session. `latest` never waits for the store.
         self._tracking = threading.Lock()
         self._lock = threading.Lock()
 
     def latest(self) -> Sequence[QueryLag]:
-        """Return the latest lag of each query that runs."""
+        """Return the latest lag of each running query."""
         with self._lock:
             return list(self._latest.values())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known yet."""
+        """No lag is known yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Work the lag out, keep it, and tell of it."""
+        """Compute the lag, keep it, and report it."""
         progress: Mapping[str, object] = event.progress
         try:
             with self._tracking:
@@ -81,10 +81,10 @@ class LagListener(StreamingQueryListener):
             self._on_lag(lag)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing has come: the query is where it was."""
+        """There was no new data: the position is unchanged."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Forget the query."""
+        """Drop the query."""
         with self._tracking:
             self._tracker.forget(str(event.id))
         with self._lock:
@@ -96,7 +96,7 @@ class LagListener(StreamingQueryListener):
 
 
 class _AskedStream(StoredStream):
-    """A stream that answers so many questions, for one report."""
+    """A stream with a limited number of requests, for one report."""
 
     _question_count = 0
 

@@ -1,6 +1,6 @@
 """Tables about streams in place of their events: option `metadata` of the batch source.
 
-Each is read whole where the query is planned, so that all of its rows are of one moment, as far as the store has one.
+A table is read whole when the query is planned, so that all of its rows are of one moment, as far as the store has one.
 Names and columns of `Streams` and `StreamInfo` are those of Pravega's own Spark connector, which has these two.
 """
 
@@ -44,7 +44,7 @@ def _segments(client: Client, options: MetadataOptions) -> Iterator[Row]:
 
 
 def _chunks(client: Client, options: MetadataOptions) -> Iterator[Row]:
-    """Those of each segment, as long-term storage has them when it is asked for."""
+    """The chunks of each segment, as in long-term storage at the time of the request."""
     from penstock.spark.store import chunks_of, kept_segments
 
     for segment, info in kept_segments(client, options.target):
@@ -63,7 +63,7 @@ def _ledger(client: Client, options: MetadataOptions) -> Iterator[Row]:
     try:
         rows = ledger_rows(client, options.scope)
     except NoSuchTableError:
-        return  # Nobody has written there with Spark yet.
+        return  # The scope has no ledger, because Spark has never written there.
     for row in rows:
         changed = datetime.fromtimestamp(row.changed_ms / 1000, UTC)
         transaction_count = sum(map(len, row.transactions.values()))
@@ -146,7 +146,7 @@ TABLES: Mapping[str, MetadataTable] = {
 
 
 def metadata_table(name: str) -> MetadataTable:
-    """Return the table that option `metadata` names. Raises `InvalidArgumentError`: there is none."""
+    """Return the table named by option `metadata`. Raises `InvalidArgumentError`: there is none."""
     found = TABLES.get(name.strip().lower())
     if found is None:
         near = difflib.get_close_matches(name.strip().lower(), TABLES, n=1)
@@ -157,7 +157,7 @@ def metadata_table(name: str) -> MetadataTable:
 
 
 class RowsPartition(InputPartition):
-    """The rows of a table, which were read already."""
+    """The rows of a table, already read."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         super().__init__(rows)
@@ -165,7 +165,7 @@ class RowsPartition(InputPartition):
 
 
 class MetadataReader(DataSourceReader):
-    """Reads one table, as `columns` of it."""
+    """Reads `columns` of one table."""
 
     def __init__(self, table: MetadataTable, options: MetadataOptions, columns: Sequence[Column]) -> None:
         """Raises `InvalidArgumentError`: the table does not have the columns of a schema given to the reader."""
@@ -176,7 +176,7 @@ class MetadataReader(DataSourceReader):
         self._indexes = [known.index(name) for name in matched(columns, table.columns)]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Read the table. Raises `InvalidArgumentError`: a column that is to be not null has a null."""
+        """Read the table. Raises `InvalidArgumentError`: a column declared as not null has a null."""
         from penstock.spark.store import client_of
 
         rows = [

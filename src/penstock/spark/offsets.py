@@ -1,14 +1,14 @@
 """Offsets of a streaming query: stream cuts as the JSON values that Spark keeps in its checkpoint.
 
-Spark compares offsets as JSON text and stores them verbatim, so the keys come in one fixed order: that of
+Spark compares offsets as JSON text and stores them verbatim, so the keys have one fixed order: that of
 `StreamCut.to_text`, whose form this is::
 
     {"positions": {"0": 1048, "4294967297": 0}, "scope": "retail", "stream": "orders", "v": 1}
 
 `positions` maps the 64-bit id of each live segment, as a decimal text, to a byte offset. The size of an offset is
-bounded by the number of segments that are open at once. Checkpoints of before, with `cut` for `positions`, are read
-too. A query that goes on in spite of data loss counts, under ``lostBytes``, what it had to pass since its checkpoint
-began; it is absent where that is nothing.
+bounded by the number of segments that are open at once. Older checkpoints, with `cut` for `positions`, are read, too.
+A query that continues in spite of data loss counts, under ``lostBytes``, the bytes that it had to skip since its
+checkpoint began; the key is absent if there are none.
 
 A query of several streams has all of them in one offset, perhaps none yet::
 
@@ -19,8 +19,8 @@ A query of several streams has all of them in one offset, perhaps none yet::
 first micro-batch that reads the stream. Spark does not store the start of the first micro-batch: it resolves it again
 for each attempt, when tail and head have moved; `since` replaces that start.
 
-`until` is where a query ends for which option `until` is a time: stores come to know times better, and a query has one
-end. `subscriber` is the number of the query's subscriber, see `penstock.spark.subscription`.
+`until` is where a query ends for which option `until` is a time: the store may resolve a time more exactly later, but a
+query has one end. `subscriber` is the number of the query's subscriber, see `penstock.spark.subscription`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut, is_cut_text
 
 OFFSET_VERSION = 1
 
-#: Of offsets of several streams.
+#: Version of offsets of several streams.
 SEVERAL_VERSION = 2
 
-#: The key of what was lost.
+#: The key of the lost byte count.
 LOST_BYTES = "lostBytes"
 
 #: A stream cut without its stream's name: segment id -> byte offset, which is an event boundary.
@@ -57,7 +57,7 @@ Offset: TypeAlias = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a query is in each of its streams. `since` and `until` are of some of these; see the module."""
+    """The position of a query in each of its streams. `since` and `until` are of some of these; see the module."""
 
     cuts: Cuts
     since: Cuts = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Place:
     subscriber: str = ""
 
     def to_offset(self, only: str | None) -> Offset:
-        """Return the offset of a query that reads the one stream `only`, or else of one that reads several."""
+        """Return the offset of a query that reads the single stream `only`, or of one that reads several."""
         if only is not None:
             offset = to_offset(*split_scoped_name(only), self.cuts[only], self.lost_byte_count)
             version = offset.pop("v")
@@ -77,9 +77,9 @@ class Place:
 
     @classmethod
     def of(cls, offset: Offset, only: str | None) -> Place:
-        """Return what an offset says, one of a query that reads the one stream `only`, or of one that reads several.
+        """Decode an offset of a query that reads the single stream `only`, or of one that reads several.
 
-        A query of several streams goes on where one of a single stream stopped, and finds the others as new.
+        A query of several streams continues where one of a single stream stopped, and treats the other streams as new.
 
         Raises:
             InvalidArgumentError: not an offset, or one of another stream.
@@ -103,7 +103,7 @@ class Place:
         return cls(cuts, since, until, lost_bytes(offset), str(offset.get("subscriber", "")))
 
     def unread(self) -> dict[str, Cut]:
-        """Return where each stream begins of which no micro-batch has read anything so far."""
+        """Return the start of each stream of which no micro-batch has read anything so far."""
         return {name: cut for name, cut in self.since.items() if self.cuts.get(name) == cut}
 
     def _subscriber(self) -> Offset:
@@ -151,7 +151,7 @@ def to_offset(scope: str, stream: str, cut: Cut, lost_byte_count: int = 0) -> Of
 
 
 def lost_bytes(offset: Offset) -> int:
-    """Return how many bytes a query had passed at an offset without there being anything to read, at least."""
+    """Return how many missing bytes a query had skipped at an offset, at least."""
     count = offset.get(LOST_BYTES, 0)
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise InvalidArgumentError(f"offset has {count!r} for {LOST_BYTES!r}: give a number of bytes from 0")
@@ -204,7 +204,7 @@ def _cut_in(cut: object) -> dict[int, int]:
 def from_text(text: str, scope: str, stream: str) -> dict[int, int]:
     """Return the cut in the JSON text of an offset, or in that of a stream cut in any form of `StreamCut.from_text`.
 
-    Segments that such a cut marks as not reached yet are left out: the walk comes to them by itself.
+    Segments that such a cut marks as not reached yet are left out: the walk adds them when it gets there.
 
     Raises:
         InvalidArgumentError: as `from_offset`, or the text is not JSON.
@@ -225,7 +225,7 @@ def from_text(text: str, scope: str, stream: str) -> dict[int, int]:
 
 
 def cuts_from_text(text: str, streams: Iterable[str]) -> dict[str, dict[int, int]]:
-    """Return the cuts in the JSON text of an offset of several streams, or in that of a stream cut, of one of them.
+    """Return the cuts in the JSON text of an offset of several streams, or in that of a stream cut of one of them.
 
     Raises:
         InvalidArgumentError: as `from_text`, or it is about a stream that is not among `streams`.
@@ -234,7 +234,7 @@ def cuts_from_text(text: str, streams: Iterable[str]) -> dict[str, dict[int, int
     try:
         offset = json.loads(text)
     except json.JSONDecodeError:
-        offset = None  # Pravega's text of a cut, or none: `StreamCut` says which.
+        offset = None  # Pravega's text of a cut, or invalid: `StreamCut` checks that.
     if isinstance(offset, dict) and "streams" in offset:
         cuts = {name: _cut_in(part.get("positions")) for name, part in _streams_in(offset).items()}
     else:

@@ -1,4 +1,4 @@
-"""What single options hold: numbers, sizes and times as text, checked by the names that users know."""
+"""Values of options: numbers, sizes and times as text; errors use the names of the options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def count(found: Mapping[str, str], name: str, default: int, minimum: int) -> int:
-    """Return a whole number of at least `minimum`. Raises `InvalidArgumentError`, as all here do."""
+    """Parse a whole number of at least `minimum`. Raises `InvalidArgumentError`, as all functions here do."""
     text = found.get(name)
     if text is None:
         return default
@@ -28,7 +28,7 @@ def count(found: Mapping[str, str], name: str, default: int, minimum: int) -> in
 
 
 def flag(found: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return true or false."""
+    """Parse true or false."""
     text = found.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise InvalidArgumentError(f"option {name!r} is {found[name]!r}: give true or false")
@@ -36,7 +36,7 @@ def flag(found: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def byte_count(found: Mapping[str, str], name: str) -> int | None:
-    """Return a number of bytes from 1, written as 1048576 or 8m; None if it is not given."""
+    """Parse a number of bytes from 1, written as 1048576 or 8m; None if it is not given."""
     text = found.get(name)
     if text is None:
         return None
@@ -48,7 +48,7 @@ def byte_count(found: Mapping[str, str], name: str) -> int | None:
 
 
 def duration_s(found: Mapping[str, str], name: str, default_s: float) -> float:
-    """Return a time, written as 30s, 500ms or 2m, in seconds."""
+    """Parse a time, written as 30s, 500ms or 2m, to seconds."""
     text = found.get(name)
     if text is None:
         return default_s

@@ -1,7 +1,7 @@
 """Options of the Spark source and sink: from Spark's string map to checked, frozen settings.
 
-Spark hands options over with lower-cased keys and adds keys that the user never typed (`checkpointlocation`, `path`,
-`owner`, `provider`, `option.<key>` and the like). So: keys are compared without case, the known additions are ignored,
+Spark passes options with lower-cased keys and adds keys that the user never typed (`checkpointlocation`, `path`,
+`owner`, `provider`, `option.<key>` and the like). So keys are compared without case, the known additions are ignored,
 and any other unknown key is an error that names the nearest known one. Options travel to every task and show in
 plans, so none of them may hold a secret.
 """
@@ -32,19 +32,19 @@ COLUMN_TYPES: Mapping[str, str] = {
     "offset": "bigint",
 }
 
-#: How long `minBytesPerTrigger` holds a micro-batch back, unless option `maxTriggerDelay` says.
+#: Default of option `maxTriggerDelay`: how long `minBytesPerTrigger` delays a micro-batch.
 TRIGGER_DELAY_S_MAX = 900.0
 
-#: How often patterns look for streams, unless option `streamRefreshInterval` says.
+#: Default of option `streamRefreshInterval`: how often patterns list streams.
 STREAM_REFRESH_S = 10.0
 
-#: How long what a task has written waits for the driver, unless option `transactionLimit` says.
+#: Default of option `transactionLimit`: how long a task's transactions wait for the driver.
 TRANSACTION_LIMIT_S = 86_400.0
 
-#: Who reads chunks of long-term storage directly: where it pays, nobody, or all, and then nobody else may.
+#: Which partitions read chunks of long-term storage directly: where it pays, none, or all (and it must be possible).
 DIRECT_AUTO, DIRECT_NEVER, DIRECT_ALWAYS = "auto", "never", "always"
 
-#: How long chunks are kept for the tasks of a query, unless option `layoutLease` says.
+#: Default of option `layoutLease`: how long chunks are kept for the tasks of a query.
 LAYOUT_LEASE_S = 900.0
 
 # Canonical option name -> every spelling of it.
@@ -80,7 +80,7 @@ _READ = _SHARED | {
     "wholeTransactions": ("wholeTransactions",),
 }
 _WRITE = _SHARED | {
-    # A SQL view is read and written with the same options: this one makes its rows fit the sink, which ignores it.
+    # A SQL view is read and written with the same options: this one fits its rows to the sink, which ignores it.
     "columns": ("columns",),
     "exactlyOnce": ("exactlyOnce", "exactly_once"),
     "writeTimeout": ("writeTimeout",),
@@ -95,7 +95,7 @@ _SPELLINGS = frozenset(
     spelling.lower() for known in (_READ, _WRITE) for spellings in known.values() for spelling in spellings
 )
 
-#: Keys that Spark adds by itself.
+#: Keys that Spark adds itself.
 _NOISE = frozenset(
     {
         "path",
@@ -115,13 +115,13 @@ _NOISE = frozenset(
 )
 _NOISE_PREFIXES = ("option.", "__", "spark.")
 
-#: What `load` and `save` were given, where that is a stream; a table's path is that of a directory.
+#: The argument of `load` and `save`, where it is a stream; a table's path is a directory.
 _STREAM_PATH = re.compile(r"[^/:\s,]+/[^/:\s,]+(\s*,\s*[^/:\s,]+/[^/:\s,]+)*\Z")
 
 _PATTERN_CHARACTERS = frozenset("*?[")
 
 def _default_uri() -> str:
-    # Not above: Spark imports this in processes that only plan, and the settings load more than that needs.
+    # Not at the top: Spark imports this in processes that only plan, and the settings import more than that needs.
     from penstock.runtime.settings import default_uri
 
     return default_uri()
@@ -129,15 +129,15 @@ def _default_uri() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How to reach the store and how patient to be. Hashable: it keys the cache of clients.
+    """Address and time limits of the store. Hashable: it is the key of the cache of clients.
 
     Attributes:
         uri: the controller's address, by default that of `PENSTOCK_URI` where the query is planned, then this machine.
-        retry_count_max: how often in a row a read is resumed after a passing fault, before the task fails; None: as
+        retry_count_max: how often in a row a read is resumed after a transient error, before the task fails; None: as
             often as `outage_s_max` allows.
         retry_interval_s: pause before each resumption.
-        outage_s_max: the longest outage of the store that is outlasted: one call, one write, or a read that gets no
-            further, takes so long at most, all that is tried again included.
+        outage_s_max: the longest outage of the store that is tolerated: time limit of one call, one write, or a read
+            without progress, retries included.
     """
 
     uri: str = field(default_factory=_default_uri)
@@ -159,26 +159,26 @@ class SourceOptions:
     """Settings of one read.
 
     Attributes:
-        streams: what is read, ``scope/stream`` each, or patterns of their names (``scope/orders-*``).
+        streams: the streams to read, ``scope/stream`` each, or patterns of their names (``scope/orders-*``).
         start, end: `earliest`, `latest`, a time in ISO 8601, the text of a stream cut, or None for the default of the
             kind of query.
-        trigger_bytes_max: most bytes in one micro-batch; None means all there is.
-        trigger_events_max: most events in one micro-batch; None means all there are.
-        trigger_bytes_min: fewer bytes than this wait for more to come.
-        trigger_delay_s_max: no longer than this since the micro-batch before.
+        trigger_bytes_max: most bytes in one micro-batch; None means no limit.
+        trigger_events_max: most events in one micro-batch; None means no limit.
+        trigger_bytes_min: with fewer bytes than this a micro-batch waits for more.
+        trigger_delay_s_max: the longest such wait since the previous micro-batch.
         partition_bytes_max: a segment's range above this is split among tasks; None means never.
-        partition_count_min: split until there are about so many tasks; 0 means one task per segment.
-        columns: names out of `COLUMN_TYPES` and those of `decoding`, in the order wanted.
-        declared: `columns` as the schema given to the reader has them; empty: under their own names, nullable.
-        fails_on_loss: what was truncated before it was read is an error; else it is passed, and said.
+        partition_count_min: ranges are split until there are about this many tasks; 0 means one task per segment.
+        columns: names out of `COLUMN_TYPES` and those of `decoding`, in the requested order.
+        declared: `columns` as in the schema given to the reader; empty: under their own names, nullable.
+        fails_on_loss: truncated unread data are an error; otherwise they are skipped, and that is logged.
         direct_reads: `DIRECT_AUTO`, `DIRECT_NEVER` or `DIRECT_ALWAYS`.
-        storage_place: where long-term storage is as tasks see it, if not where the store says.
+        storage_place: the place of long-term storage for tasks, if not the one reported by the store.
         layout_lease_s: how long its chunks are kept for the tasks of a query.
-        refresh_s: how often patterns look for streams.
-        decoding: what events are decoded from; None: they are bytes.
-        value_type: of column `value`, in Arrow, once Spark has said it.
-        subscriber: ``scope/group``: what a streaming query's subscribers are called, up to a number of their own.
-        has_whole_transactions: where streams end now is in the midst of no transaction's commit.
+        refresh_s: how often patterns list streams.
+        decoding: the format of events; None: they are bytes.
+        value_type: of column `value`, in Arrow, once Spark has given it.
+        subscriber: ``scope/group``: the name of a streaming query's subscribers, without their number.
+        has_whole_transactions: tails are not inside the commit of a transaction.
     """
 
     store: StoreSettings
@@ -205,7 +205,7 @@ class SourceOptions:
 
     @property
     def only(self) -> str | None:
-        """The one stream that is read; None: several may be."""
+        """The single stream to read; None: there may be several."""
         return self.streams[0] if len(self.streams) == 1 and not is_pattern(self.streams[0]) else None
 
 
@@ -233,11 +233,11 @@ class SinkOptions:
 
     Attributes:
         stream: None: column `stream` names it, row by row.
-        is_exactly_once: by transactions; else events are appended, and again when a task or a batch is repeated.
-        app: who writes, over all of its runs; None: the streaming query's own id, or of a batch write nobody who would
-            come again.
+        is_exactly_once: by transactions; otherwise events are appended, and repeated with a task or a batch.
+        app: id of the writer over all of its runs; None: the streaming query's own id, or for a batch write no id,
+            because it is not repeated.
         batch: number of the batch, of a batch write.
-        transaction_limit_s: how long what tasks have prepared waits for the driver.
+        transaction_limit_s: how long transactions prepared by tasks wait for the driver.
     """
 
     store: StoreSettings
@@ -255,10 +255,10 @@ class SinkOptions:
 
 
 def _canonical(options: Mapping[str, str], known: Mapping[str, tuple[str, ...]], role: str) -> dict[str, str]:
-    """Return the options under their canonical names; complain about unknown, doubled and contradicting ones.
+    """Return the options under their canonical names; raise for unknown, duplicate and contradicting ones.
 
-    Those of the other role are left out: a view is read and written with the same ones. Without `stream`, what `load`
-    or `save` was given is the stream.
+    Options of the other role are left out: a view is read and written with the same ones. Without `stream`, the
+    argument of `load` or `save` is the stream.
     """
     by_spelling = {spelling.lower(): (name, spelling) for name, spellings in known.items() for spelling in spellings}
     found: dict[str, str] = {}
@@ -294,7 +294,7 @@ def _canonical(options: Mapping[str, str], known: Mapping[str, tuple[str, ...]],
 
 
 def _listed_streams(text: str) -> str:
-    """Return the list that `load` was given, which Spark hands on as JSON, as option `stream` has it."""
+    """Convert the list given to `load`, which Spark passes as JSON, to the form of option `stream`."""
     try:
         paths = json.loads(text)
     except json.JSONDecodeError as error:
@@ -333,12 +333,12 @@ def _scoped_stream(found: Mapping[str, str]) -> tuple[str, str]:
 
 
 def is_pattern(name: str) -> bool:
-    """Say whether ``scope/stream`` is a pattern of streams' names."""
+    """Return whether ``scope/stream`` is a pattern of streams' names."""
     return not _PATTERN_CHARACTERS.isdisjoint(name)
 
 
 def _streams(found: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the streams and patterns that option `stream` lists, each once."""
+    """Return the streams and patterns in option `stream`, without duplicates."""
     names: list[str] = []
     for name in filter(None, map(str.strip, found.get("stream", "").split(","))):
         if is_pattern(name):
@@ -371,7 +371,7 @@ def _timeout_s(found: Mapping[str, str], name: str, default_s: float | None = No
 def _columns(text: str | None, decoding: Decoding | None) -> tuple[str, ...]:
     known = _column_types(decoding)
     if text is None:
-        # What is decoded takes the place of what it is decoded from.
+        # Decoded columns replace the column that they are decoded from.
         return tuple(name for name in known if name != "event" or decoding is None)
     names = tuple(name.strip().lower() for name in text.split(",") if name.strip())
     for name in names:
@@ -389,9 +389,9 @@ def _column_types(decoding: Decoding | None) -> dict[str, str]:
 
 
 def source_columns(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns that `options` ask for with their Spark types, without looking at anything else.
+    """Return the columns requested by `options` with their Spark types, ignoring all other options.
 
-    Raises `InvalidArgumentError`, also where what events are decoded into is not said.
+    Raises `InvalidArgumentError`, also where the type of decoded events is missing.
     """
     found = {name: value for key, value in options.items() for name in _READ if name.lower() == key.lower()}
     decoding = parse_decoding(found)
@@ -409,7 +409,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     """Check the options of a read.
 
     Raises:
-        InvalidArgumentError: an unknown key, a missing stream or a value that cannot be used.
+        InvalidArgumentError: an unknown key, a missing stream or an unusable value.
     """
     found = _canonical(options, _READ, "source")
     streams = _streams(found)
@@ -451,12 +451,12 @@ def _subscriber(found: Mapping[str, str], streams: Sequence[str]) -> str | None:
 
 
 def matched(columns: Sequence[Column], types: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names in `types` of the columns of a schema. Names have no case, as in Spark.
+    """Return the names in `types` of the columns of a schema. Names are compared without case, as in Spark.
 
-    Of type ``struct<...>`` in `types`, or of none yet, is what events are decoded into: any struct fits.
+    Decoded events have type ``struct<...>`` in `types`, or no type yet: any struct fits.
 
     Raises:
-        InvalidArgumentError: there is no such column, or of another type, or one is named twice, or none at all.
+        InvalidArgumentError: an unknown column, another type, a duplicate, or no column at all.
     """
     names = tuple(column.name.lower() for column in columns)
     for name, column in zip(names, columns, strict=True):
@@ -476,7 +476,7 @@ def narrowed(options: SourceOptions, columns: Sequence[Column]) -> SourceOptions
     """Return `options` with the columns of a schema: `spark.read.schema(...)` narrows, orders and renames them.
 
     Raises:
-        InvalidArgumentError: as `matched`, or a column is to be not null of which some rows are null.
+        InvalidArgumentError: as `matched`, or a column that may be null is declared as not null.
     """
     names = matched(columns, _column_types(options.decoding))
     for name, column in zip(names, columns, strict=True):
@@ -494,7 +494,7 @@ def narrowed(options: SourceOptions, columns: Sequence[Column]) -> SourceOptions
 
 
 def metadata_name(options: Mapping[str, str]) -> str | None:
-    """Return the table that `options` ask for, without looking at anything else; None: they ask for events."""
+    """Return the table requested by `options`, ignoring all other options; None: they request events."""
     lowered = {key.lower(): value for key, value in options.items()}
     return lowered.get("metadata", "").strip() or None
 
@@ -503,7 +503,7 @@ def parse_metadata_options(options: Mapping[str, str], *, needs_stream: bool) ->
     """Check the options of a read of a metadata table.
 
     Raises:
-        InvalidArgumentError: an unknown key, a missing stream or scope, or a value that cannot be used.
+        InvalidArgumentError: an unknown key, a missing stream or scope, or an unusable value.
     """
     found = _canonical(options, _READ, "source")
     if needs_stream:
@@ -524,7 +524,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Check the options of a write.
 
     Raises:
-        InvalidArgumentError: an unknown key, a missing stream, or a value that cannot be used.
+        InvalidArgumentError: an unknown key, a missing stream, or an unusable value.
     """
     found = _canonical(options, _WRITE, "sink")
     scope, stream = _target(found)

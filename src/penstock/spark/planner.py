@@ -1,11 +1,11 @@
-"""Planning: how far a micro-batch goes, and which byte ranges a stream cut is from another.
+"""Planning: the end of a micro-batch, and the byte ranges between two stream cuts.
 
-Pure over a `StreamView`, which answers three questions about a stream. A cut is walked forward over scale events: a
-segment that is sealed and read to its end gives way to its successors, but only together with every other segment
+Pure, over a `StreamView`, which answers requests about a stream. A cut is walked forward over scale events: a
+segment that is sealed and read to its end is replaced by its successors, but only together with all other segments
 that those successors replace, so that each cut on the way covers the whole key space once and no event of a routing
 key is read before an older one.
 
-What the stream does not hold any more stops a walk, or with `Losses` is passed and noted there.
+Missing data end a walk with an error, or with `Losses` are skipped and recorded there.
 
 Source: Spark integration specification, section 3.4.
 """
@@ -26,7 +26,7 @@ from penstock.spark.sharing import Claims, Lookup, share_bytes, share_events
 A = TypeVar("A")
 B = TypeVar("B")
 
-#: Why bytes are gone, and what to do about it.
+#: Why bytes are missing, and how to fix that.
 TRUNCATED = (
     "the stream was truncated (retention, or by hand) before they were read. Keep data longer; to go on, start from "
     "'earliest' (streaming: with a new checkpoint location), or set failOnDataLoss to false, which passes what is "
@@ -36,7 +36,7 @@ TRUNCATED = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The bytes ``[start_offset, length)`` that a segment holds; a sealed one gets no more."""
+    """The bytes ``[start_offset, length)`` of a segment; a sealed one never grows."""
 
     start_offset: int
     length: int
@@ -59,13 +59,13 @@ class ByteRange:
 
 @dataclass(slots=True)
 class Losses:
-    """What a walk has passed without it being there: truncated by retention or by hand, and for ever gone.
+    """Missing data that a walk has skipped: truncated by retention or by hand, and permanently lost.
 
     Attributes:
-        ranges: the bytes that are gone, as far as their number is known.
-        deleted: segments that are gone whole, each with the byte from which it was to be read. How much it had there,
-            if anything, is not known any more.
-        streams: streams that are gone whole, or were made anew under their name.
+        ranges: the missing bytes, as far as their number is known.
+        deleted: segments that no longer exist, each with the byte from which it had to be read. The number of
+            bytes after that is unknown.
+        streams: streams that no longer exist, or were recreated under their name.
     """
 
     ranges: list[ByteRange] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Losses:
 
     @property
     def byte_count(self) -> int:
-        """Number of bytes that are gone, at least."""
+        """Number of missing bytes, at least."""
         return sum(each.length for each in self.ranges)
 
     def __str__(self) -> str:
@@ -88,33 +88,33 @@ class Losses:
 
 
 class Each(Protocol):
-    """Applies a function to each of some values, as `map` does, perhaps to several at once."""
+    """Applies a function to each of some values, as `map` does, possibly concurrently."""
 
     def __call__(self, function: Callable[[A], B], values: Iterable[A], /) -> Iterator[B]:
         """Yield the results in the order of the values. Raises what the function raises."""
 
 
 class StreamView(Protocol):
-    """What planning asks about one stream."""
+    """The requests of planning about one stream."""
 
     @property
     def name(self) -> str:
         """The stream, as ``scope/stream``, for messages."""
 
     def extent(self, segment: int) -> Extent:
-        """Return the bytes that a segment holds now. Raises `NoSuchSegmentError`: it was truncated whole."""
+        """Return the current extent of a segment. Raises `NoSuchSegmentError`: it was deleted by truncation."""
 
     def extents(self, segments: Sequence[int]) -> Sequence[Extent | NoSuchSegmentError]:
-        """Return the extent of each of many segments, or that it was truncated whole, in one request."""
+        """Return the extent of each of many segments, or that it was deleted by truncation, in one request."""
 
     def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
         """Return each segment that follows the sealed `segment`, with all the segments it replaces."""
 
     def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
-        """Return for each ascending target the last event boundary not past it, walking from boundary `start`."""
+        """Return for each ascending target the last event boundary at or before it, walking from boundary `start`."""
 
     def boundary_behind(self, segment: int, start: int, end: int, event_count: int) -> tuple[int, int]:
-        """Return the boundary behind `event_count` events from `start`, at most `end`, and how many they are."""
+        """Return the boundary after `event_count` events from `start`, at most `end`, and the number of events."""
 
     def event_end(self, segment: int, start: int) -> int:
         """Return the end of the event that starts at `start`."""
@@ -125,7 +125,7 @@ def _full_name(view: StreamView, segment: int) -> str:
 
 
 class _Walk:
-    """A cut on its way from a start towards an end, and the ranges it has passed."""
+    """A cut on its way from a start towards an end, and the ranges that it has passed."""
 
     def __init__(self, view: StreamView, start: Cut, end: Cut, losses: Losses | None) -> None:
         self.view = view
@@ -134,9 +134,9 @@ class _Walk:
         self.ranges: list[ByteRange] = []
         self._extents: dict[int, Extent] = {}
         self._losses = losses
-        #: Segments of which it is known what is gone.
+        #: Segments whose missing bytes are known.
         self._looked_at: set[int] = set()
-        #: What `extents` has returned and `_found` has not used.
+        #: Results of `extents` that `_found` has not used yet.
         self._prefetched: dict[int, Extent | NoSuchSegmentError] = {}
 
     def extent(self, segment: int) -> Extent:
@@ -169,11 +169,11 @@ class _Walk:
         return Extent(at, at, is_sealed=True)
 
     def limit(self, segment: int) -> int:
-        """Return how far a segment of the present cut may be read."""
+        """Return how far a segment of the current cut may be read."""
         return self.end[segment] if segment in self.end else self.extent(segment).length
 
     def pending(self) -> dict[int, int]:
-        """Return the unread bytes of each segment of the present cut that has any."""
+        """Return the unread bytes of each segment of the current cut that has any."""
         result: dict[int, int] = {}
         for segment in sorted(self.cut):
             left = self.limit(segment) - self.cut[segment]
@@ -200,14 +200,14 @@ class _Walk:
     def settle(self) -> None:
         """Replace finished segments by their successors, whole groups at a time, until none is finished.
 
-        A successor may itself be sealed and empty, hence the repetition.
+        Repeated, because a successor may itself be sealed and empty.
         """
         self._pass_what_is_gone()
         while self._settle_once():
             self._pass_what_is_gone()
 
     def _pass_what_is_gone(self) -> None:
-        """Move segments to the first byte that is kept, where losses are to be noted."""
+        """With losses, move segments to their first byte that is kept, and record the missing bytes."""
         if self._losses is None:
             return
         new = sorted(self.cut.keys() - self._looked_at)
@@ -245,7 +245,7 @@ class _Walk:
         )
 
     def _replacement_group(self, segment: int) -> tuple[set[int], set[int]] | None:
-        """Return the segments that go together with `segment` and those that come, or None while one is unread."""
+        """Return the segments that are replaced along with `segment` and their successors, or None if one is unread."""
         finished, following, open_ends = {segment}, set[int](), [segment]
         while open_ends:
             for new, replaces in sorted(self.view.successors(open_ends.pop()).items()):
@@ -255,7 +255,7 @@ class _Walk:
                 for old in replaces:
                     if old in finished:
                         continue
-                    # Not in the cut means that the walk has not come so far: what replaces it must wait.
+                    # Not in the cut means that the walk has not reached it yet: its successors must wait.
                     if not self._is_finished(old):
                         return None
                     finished.add(old)
@@ -276,16 +276,16 @@ def advance(
 ) -> dict[int, int]:
     """Return the cut that is at most `bytes_max` and `events_max` past `start` and not past `end`.
 
-    What is allowed is shared among the open segments as `penstock.spark.sharing` says, over the micro-batches that have
-    the same `claims`, and each share ends on an event boundary. An event that alone is larger than `bytes_max` is
-    taken all the same: at least one event is passed while there is any. With both limits None the walk goes to `end`.
+    The limit is shared among the open segments as in `penstock.spark.sharing`, over the micro-batches that have
+    the same `claims`, and each share ends on an event boundary. A single event larger than `bytes_max` is
+    taken nevertheless: at least one event is passed while there is any. With both limits None the walk goes to `end`.
 
-    With `losses` what is gone is passed, noted there, and takes nothing of what is allowed. `each` is as `map`, and
-    may run the lookups of event boundaries at once.
+    With `losses` missing data are skipped, recorded there, and do not count for the limits. `each` is as `map`, and
+    may run the lookups of event boundaries concurrently.
 
     Raises:
         InvalidArgumentError: `end` does not follow `start`.
-        NoSuchSegmentError, SegmentTruncatedError: bytes are gone, and there is no `losses`.
+        NoSuchSegmentError, SegmentTruncatedError: bytes are missing, and there is no `losses`.
     """
     walk, claims = _Walk(view, start, end, losses), claims or Claims()
     bytes_left, events_left = bytes_max, events_max
@@ -339,11 +339,11 @@ def _boundaries_behind(view: StreamView, each: Each, lookups: Sequence[Lookup]) 
 def ranges_between(view: StreamView, start: Cut, end: Cut, losses: Losses | None = None) -> list[ByteRange]:
     """Return the byte ranges from `start` to `end`, a segment's predecessors before it; empty ranges are left out.
 
-    With `losses` what is gone is left out, and noted there.
+    With `losses` missing data are left out, and recorded there.
 
     Raises:
         InvalidArgumentError: `end` does not follow `start`.
-        NoSuchSegmentError: a segment in between is gone, and there is no `losses`.
+        NoSuchSegmentError: a segment in between no longer exists, and there is no `losses`.
     """
     walk = _Walk(view, start, end, losses)
     while True:
@@ -363,7 +363,7 @@ def ranges_between(view: StreamView, start: Cut, end: Cut, losses: Losses | None
 
 
 def kept(view: StreamView, ranges: Sequence[ByteRange], losses: Losses) -> list[ByteRange]:
-    """Return what the stream still holds of each range, perhaps an empty range at its end; note what it does not."""
+    """Return the part of each range that still exists, perhaps an empty range at its end; record the missing part."""
     result: list[ByteRange] = []
     for wanted, found in zip(ranges, view.extents([each.segment for each in ranges]), strict=True):
         start_offset = wanted.end if isinstance(found, NoSuchSegmentError) else found.start_offset
@@ -375,12 +375,12 @@ def kept(view: StreamView, ranges: Sequence[ByteRange], losses: Losses) -> list[
 
 
 def check_ranges(view: StreamView, ranges: Sequence[ByteRange]) -> None:
-    """Check that the stream holds every byte of `ranges`, before a task waits for bytes that may never come.
+    """Check that all bytes of `ranges` exist, before a task waits for bytes that may never be written.
 
     Raises:
         PositionBeyondEndError: a range goes past the end of its segment.
-        InvalidArgumentError: a range starts before what is kept.
-        NoSuchSegmentError: a segment was truncated whole.
+        InvalidArgumentError: a range starts before the first byte that is kept.
+        NoSuchSegmentError: a segment was deleted by truncation.
     """
     for each, extent in zip(ranges, view.extents([each.segment for each in ranges]), strict=True):
         if isinstance(extent, NoSuchSegmentError):
@@ -409,8 +409,8 @@ def split_ranges(
 ) -> list[ByteRange]:
     """Split ranges at event boundaries until none is longer than `bytes_max` and there are about `count_min`.
 
-    Costs a walk over the bytes of every range that is split. A range whose single event is longer than `bytes_max`
-    stays longer. Returns the ranges as they are when neither limit asks for a split.
+    Costs a walk over the bytes of every range that is split. A range with a single event longer than `bytes_max`
+    stays longer. Returns the ranges unchanged when neither limit requires a split.
     """
     piece = bytes_max
     total = sum(each.length for each in ranges)

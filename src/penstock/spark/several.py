@@ -1,7 +1,7 @@
-"""The streams of a query, as one to the planner: one stream, several that are named, or those that patterns find.
+"""The streams of a query, as one stream for the planner: a single stream, several named ones, or matches of patterns.
 
-A segment's id is unique in its stream alone. Among several streams it gets a key, which is; limits, shares and
-batches then are of all streams together, as if their segments were one stream's.
+A segment's id is unique only in its stream. With several streams it gets a unique key; limits, shares and
+batches are then those of all streams together, as if their segments belonged to one stream.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from penstock import aio
     from penstock.client.chunk_layouts import SegmentLayout
 
-#: Streams of one query. Each is asked for its tail with every micro-batch, and is in every offset.
+#: Maximum number of streams of one query. Each micro-batch requests the tail of each, and each is in every offset.
 STREAM_COUNT_MAX = 1000
 
-#: Streams of a scope that are looked at for those that match.
+#: Maximum number of streams of a scope that are matched with patterns.
 LISTED_COUNT_MAX = 100_000
 
-#: Streams asked at once.
+#: Maximum number of streams queried concurrently.
 _ASKED_COUNT_MAX = 16
 
 
 class StreamKey(int):
-    """A segment of one of several streams, unique among them. In messages it says which one it is."""
+    """A segment of one of several streams, with a unique key. Messages show the stream and the segment."""
 
     stream: str
     segment: int
@@ -58,7 +58,7 @@ class StreamKey(int):
 
 
 class StreamSet:
-    """Some streams of the store. Implements `planner.StreamView`, with keys for segment ids where there are several."""
+    """Several streams of the store. Implements `planner.StreamView`, with keys for segment ids if there are several."""
 
     def __init__(self, settings: StoreSettings, names: Iterable[str]) -> None:
         self._settings = settings
@@ -84,7 +84,7 @@ class StreamSet:
         return cuts
 
     def stream_of(self, key: int) -> tuple[StoredStream, int]:
-        """Return whose segment a key is, and its id there."""
+        """Return the stream of a key, and the segment's id in it."""
         if isinstance(key, StreamKey):
             return self._streams[key.stream], key.segment
         (only,) = self._streams.values()
@@ -135,7 +135,7 @@ class StreamSet:
         give_back(self._settings, layout)
 
     def is_of_now(self, name: str, cut: Cut) -> bool:
-        """Say whether a cut is one of the stream that has the name now, and not of one that was deleted before."""
+        """Return whether a cut belongs to the stream with this name now, and not to a deleted one."""
         stream = self._streams[name]
         return any(_is_known(stream, segment) for segment in cut)
 
@@ -147,13 +147,13 @@ def _is_known(stream: StoredStream, segment: int) -> bool:
     try:
         stream.extent(segment)
     except NoSuchSegmentError:
-        # Truncated, it has left successors on record. Numbers of segments do not come again in a stream made anew.
+        # A truncated segment still has recorded successors. A recreated stream does not reuse the numbers of segments.
         return bool(stream.successors(segment))
     return True
 
 
 class QueriedStreams:
-    """Which streams a query reads: those it names, and those that its patterns find from time to time."""
+    """The streams that a query reads: the named ones, and those found periodically by its patterns."""
 
     def __init__(self, options: SourceOptions, clock: Callable[[], float]) -> None:
         self._settings = options.store
@@ -165,19 +165,19 @@ class QueriedStreams:
         self._listed: list[str] = []
 
     def is_named(self, name: str) -> bool:
-        """Say whether a stream is named, and not only found."""
+        """Return whether a stream is named, and not only found by a pattern."""
         return name in self._named
 
     def is_wanted(self, name: str) -> bool:
-        """Say whether a stream is one that the query reads, if there is one of this name."""
+        """Return whether the query reads a stream of this name, if it exists."""
         return name in self._named or any(fnmatchcase(name, pattern) for pattern in self._patterns)
 
     def names(self) -> list[str]:
-        """Return the streams named, which may be missing, and those found, at most `refresh_s` ago.
+        """Return the named streams, which may be missing, and those found at most `refresh_s` ago.
 
         Raises:
-            InvalidArgumentError: they are too many.
-            NoSuchScopeError: a pattern is about a scope that does not exist.
+            InvalidArgumentError: there are too many.
+            NoSuchScopeError: the scope of a pattern does not exist.
         """
         if self._patterns and self._clock() - self._listed_s >= self._refresh_s:
             self._listed = self._listing()
@@ -202,7 +202,7 @@ class QueriedStreams:
         return found
 
     def tails(self, names: Sequence[str], *, whole_transactions: bool) -> dict[str, Cut]:
-        """Return where streams end now, without those that do not exist. See `StoredStream.tail`."""
+        """Return the current tails of the streams that exist. See `StoredStream.tail`."""
         return run_in_client(self._settings, partial(_tails, names, whole_transactions))
 
 

@@ -1,9 +1,9 @@
-"""Sharing the limit of a micro-batch among segments: how much each gets, over many micro-batches, at a bounded cost.
+"""Shares the limit of a micro-batch among segments, fairly over many micro-batches, at a bounded cost.
 
-Each segment has a claim to a part of every micro-batch, in proportion to the bytes that it has left, so that all
-segments arrive at the end together. A claim that a micro-batch does not meet, because it is less than an event or
-because the micro-batch is already full, is kept for the next one (`Claims`). So a micro-batch of few bytes takes some
-segments out of very many, others the next time, and each time about as much as the limit.
+Each segment has a claim to a part of every micro-batch, in proportion to its unread bytes, so that all
+segments reach the end together. A claim that a micro-batch does not meet, because it is less than an event or
+because the micro-batch is already full, is kept for the next one (`Claims`). So a small micro-batch takes some
+of very many segments, and other segments the next time, and each time about as much as the limit.
 
 A segment that is read up to a limit costs a lookup of an event boundary; one that is read to its end costs none. The
 number of lookups of a micro-batch is bounded, whatever the number of segments.
@@ -15,28 +15,28 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-#: Bytes that a lookup gets at least, where there are more segments than lookups.
+#: Minimum number of bytes of a lookup, where there are more segments than lookups.
 SLICE_BYTES_MIN = 64 * 1024
 
-#: Events that a lookup gets at least, likewise.
+#: Minimum number of events of a lookup, likewise.
 SLICE_EVENT_COUNT_MIN = 100
 
 #: Bounds of the number of lookups of one pass over the segments.
 LOOKUP_COUNT_MIN = 16
 LOOKUP_COUNT_MAX = 256
 
-#: Passes over the segments for one micro-batch. The second and the later ones are for events larger than a share.
+#: Maximum number of passes over the segments for one micro-batch. Later ones are for events larger than a share.
 PASS_COUNT_MAX = 8
 
-#: The second pass shares what is left among so many segments; later passes give it to one.
+#: Number of segments among which the second pass shares the rest; later passes give it to one segment.
 _SECOND_COUNT = 8
 
-#: Claims are floats: a product that should be a whole number may be a little less.
+#: Claims are floats: a product that should be a whole number may be slightly less.
 _ROUNDING = 1e-6
 
 
 class Claims:
-    """What each segment was owed by earlier micro-batches, in parts of a micro-batch. The sum of all is about 0.
+    """The share that earlier micro-batches owe each segment, in parts of a micro-batch. The sum of all is about 0.
 
     They are kept in memory only. After a restart all are 0, which costs at most one share of fairness.
     """
@@ -45,25 +45,25 @@ class Claims:
         self._owed: dict[int, float] = {}
 
     def of(self, pending: Mapping[int, int]) -> dict[int, float]:
-        """Return the claim of each segment to a micro-batch; `pending` are the bytes that each has left, above 0."""
+        """Return the claim of each segment to a micro-batch; `pending` are the unread bytes of each, above 0."""
         total = sum(pending.values())
         return {segment: self._owed.get(segment, 0.0) + length / total for segment, length in pending.items()}
 
     def settle(self, pending: Mapping[int, int], taken: Mapping[int, int]) -> None:
-        """Note what a micro-batch has taken of each segment, in bytes or in events."""
+        """Record what a micro-batch has taken of each segment, in bytes or in events."""
         total = sum(taken.values())
         if not total:
             return
         self._owed = {segment: claim - taken.get(segment, 0) / total for segment, claim in self.of(pending).items()}
 
     def clear(self) -> None:
-        """Forget all claims: everything was read."""
+        """Drop all claims: everything was read."""
         self._owed = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A question for an event boundary: after `at`, at most `goal`, both bytes; at most `share` bytes or events."""
+    """A lookup of an event boundary: after `at`, at most `goal`, both bytes; at most `share` bytes or events."""
 
     segment: int
     at: int
@@ -71,21 +71,21 @@ class Lookup:
     share: int
 
 
-#: Answers lookups: for each the boundary found, and how many bytes or events lie before it.
+#: Performs lookups: returns for each the boundary, and the number of bytes or events before it.
 Find = Callable[[Sequence[Lookup]], Iterable[tuple[int, int]]]
 
 
 def lookup_count(limit: int, slice_min: int) -> int:
-    """Return how many lookups a pass may take for a limit, of which each is to have `slice_min` at least."""
+    """Return the maximum number of lookups of a pass for a limit, if each gets `slice_min` at least."""
     return min(max(limit // slice_min, LOOKUP_COUNT_MIN), LOOKUP_COUNT_MAX)
 
 
 def share_bytes(
     positions: Mapping[int, int], goals: Mapping[int, int], claims: Mapping[int, float], limit: int, find: Find
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return how far each segment goes where `limit` bytes are shared, at most to its goal, and the bytes of each.
+    """Share `limit` bytes; return the new position of each segment, at most its goal, and the bytes taken of each.
 
-    At least half of `limit` is taken where there is as much and no event is larger than that.
+    At least half of `limit` is taken if there are as many bytes and no event is larger than that.
     """
     found, taken, left = dict(positions), dict.fromkeys(positions, 0), limit
     for least in _slices(len(positions), lookup_count(limit, SLICE_BYTES_MIN), limit, SLICE_BYTES_MIN):
@@ -113,10 +113,10 @@ def share_bytes(
 def share_events(
     positions: Mapping[int, int], goals: Mapping[int, int], claims: Mapping[int, float], limit: int, find: Find
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return how far each segment goes where `limit` events are shared, at most to its goal, and the events of each.
+    """Share `limit` events; return the new position of each segment, at most its goal, and the events taken of each.
 
-    How many events a segment has before its goal is known only once they are walked, so each segment costs a lookup,
-    and what a segment cannot use of its share may be left over.
+    The number of events of a segment before its goal is known only after a walk, so each segment costs a lookup,
+    and the unused part of a segment's share may be left over.
     """
     found, taken, left = dict(positions), dict.fromkeys(positions, 0), limit
     for least in _slices(len(positions), lookup_count(limit, SLICE_EVENT_COUNT_MIN), limit, SLICE_EVENT_COUNT_MIN):
@@ -137,7 +137,7 @@ def share_events(
 
 
 def _slices(segment_count: int, count_max: int, limit: int, slice_min: int) -> Iterable[int]:
-    """Yield the least share of each pass: none in the first pass where each segment may have its own lookup."""
+    """Yield the minimum share of each pass: 0 in the first pass if each segment may have its own lookup."""
     yield 0 if segment_count <= count_max else max(limit // count_max, min(slice_min, limit))
     yield max(limit // _SECOND_COUNT, 1)
     for _ in range(PASS_COUNT_MAX - 2):

@@ -1,9 +1,8 @@
 """The Spark sink: Arrow batches to events. Exactly once, or with `exactlyOnce` false at least once.
 
-Exactly once: each task writes into a transaction and prepares it, and the driver commits those of the tasks that
-counted, after it has put on record which they are (`exactly_once.py`). At least once: each task appends through a
-writer and waits until its events are durable; nothing is undone, and a retried task or a replayed micro-batch repeats
-them.
+Exactly once: each task writes into a transaction and prepares it, and the driver commits those of the successful
+tasks, after it has recorded them (`exactly_once.py`). At least once: each task appends through a writer and waits until
+its events are durable; nothing is undone, and a retried task or a replayed micro-batch repeats them.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: What Spark sets in each task of a streaming query. Names of its own, which no version promises: a test pins them.
+#: Properties that Spark sets in each task of a streaming query. Internal names of Spark, pinned by a test.
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What one task has made durable: events, and the bytes of their payloads.
+    """What one task has written durably: number of events, and of bytes of their payloads.
 
     Attributes:
-        transactions: stream -> id of what it has prepared there.
-        identity: the batch that it was written for; None: at least once, or a batch write without an id.
+        transactions: stream -> id of the prepared transaction.
+        identity: the batch of the task; None: at least once, or a batch write without an id.
     """
 
     event_count: int
@@ -56,10 +55,10 @@ class TaskWritten(WriterCommitMessage):
 def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
     """Append the rows of `batches` in order and return once all of them are durable. At least once.
 
-    Rows with a routing key keep their order per key; the others are spread over the segments.
+    Rows with a routing key keep their order per key; the others are distributed over the segments.
 
     Raises:
-        InvalidArgumentError: a row's event is null, or the stream that it names is none.
+        InvalidArgumentError: a row's event is null, or its stream is not a valid name.
     """
     from penstock.spark.store import StoredStream
 
@@ -73,7 +72,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Ta
                 writers[stream] = opened.enter_context(StoredStream(options.store, scope, name).writer())
             writers[stream].write_many(events, routing_keys=keys)
 
-        # An empty partition has no batch: a writer is opened at its first row.
+        # An empty partition has no batch, so a writer is opened at its first row.
         rows.write_all(batches, write)
         for writer in writers.values():
             writer.flush()
@@ -86,7 +85,7 @@ def prepare_batches(
 ) -> TaskWritten:
     """Write the rows of `batches` into a transaction for each stream, and prepare these for the driver's decision.
 
-    Order and errors as in `write_batches`; and `BatchOvertakenError`. After an error nothing of it is ever read.
+    Order and errors as in `write_batches`; and `BatchOvertakenError`. After an error none of the rows is ever readable.
     """
     from penstock.spark.store import run_in_client
 
@@ -110,7 +109,7 @@ def prepare_batches(
     try:
         rows.write_all(batches, write)
         transactions = end(SinkTask.prepare) or {}
-    except BaseException as error:  # Spark interrupts a task that it kills: what it wrote is undone, too.
+    except BaseException as error:  # Spark interrupts a task that it kills: its transactions are aborted, too.
         try:
             end(SinkTask.abort)
         except PenstockError as second:
@@ -135,24 +134,24 @@ class PenstockBatchWriter(DataSourceArrowWriter):
             return write_batches(self._options, iterator)
         identity = self._identity
         if identity is not None:
-            # Set where the write is part of `foreachBatch`.
+            # Set if the write is part of `foreachBatch`.
             identity = replace(identity, query=_task_property(QUERY_ID_PROPERTY) or "")
         return prepare_batches(self._options, iterator, identity)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what the tasks have prepared. With an id, a job that is run again finishes what this one began."""
+        """Commit the tasks' transactions. With an id, a repeated job finishes what this one began."""
         if self._options.is_exactly_once:
             written = _written(messages)
             _commit(self._options, written, self._named_by(written))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort what the tasks have prepared, unless the ledger names it."""
+        """Abort the tasks' transactions, unless the ledger names them."""
         if self._options.is_exactly_once:
             written = _written(messages)
             _abort(self._options, written, self._named_by(written))
 
     def _named_by(self, written: Sequence[TaskWritten]) -> BatchIdentity | None:
-        """Return the batch as its tasks know it: only they know the query that it is part of."""
+        """Return the batch as in its tasks: only they know the id of the query."""
         return next((each.identity for each in written if each.identity is not None), self._identity)
 
 
@@ -169,13 +168,13 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         return prepare_batches(self._options, iterator, _identity_of_task(self._options))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """See to it that the batch is in its stream once, whatever has become of earlier runs of it."""
+        """Make the batch's events readable exactly once, whatever the outcome of earlier runs of it."""
         written = _written(messages)
         if self._options.is_exactly_once and written:
             _commit(self._options, written, _identity_of_batch(self._options, written, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Abort what the tasks have prepared, unless it is to commit: the batch comes again, and finishes that."""
+        """Abort the tasks' transactions, unless they have to be committed: the repeated batch finishes that."""
         written = _written(messages)
         if self._options.is_exactly_once and written:
             _abort(self._options, written, _identity_of_batch(self._options, written, batchId))
@@ -203,7 +202,7 @@ def _identity_of_task(options: SinkOptions) -> BatchIdentity:
 
 
 def _task_property(name: str) -> str | None:
-    """Return a local property of the task that this code runs in; None: it is not set, or this is no task."""
+    """Return a local property of the current task; None: it is not set, or this code does not run in a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -212,7 +211,7 @@ def _task_property(name: str) -> str | None:
 
 def _identity_of_batch(options: SinkOptions, written: Sequence[TaskWritten], batch: int) -> BatchIdentity:
     for each in written:
-        # Tasks say whose query it is: the driver's side is not told.
+        # The query's id comes from the tasks: Spark does not give it to the driver's side.
         if each.identity is not None and each.identity.batch == batch:
             return each.identity
     raise UnsupportedOperationError(f"no task of batch {batch} writing to {options.target} says which query it is of")
@@ -230,7 +229,7 @@ def _commit(options: SinkOptions, written: Sequence[TaskWritten], identity: Batc
 
 
 def _abort(options: SinkOptions, written: Sequence[TaskWritten], identity: BatchIdentity | None) -> None:
-    """As said in `SinkBatch.abort`. What fails is said and no more: limits end it, and Spark has an error to report."""
+    """See `SinkBatch.abort`. Errors are only logged: limits end the transactions, and Spark has an error to report."""
     from penstock.spark.store import run_in_client
 
     prepared, limits = by_stream(each.transactions for each in written), _limits(options)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 EVENT_COLUMN = "event"
 ROUTING_KEY_COLUMN = "routing_key"
 STREAM_COLUMN = "stream"
-#: Streams that one task writes to at once, where a column names them.
+#: Maximum number of streams that one task writes concurrently, where a column names them.
 STREAMS_PER_TASK_MAX = 256
 
-#: Writes events into a stream (``scope/stream``), with a routing key each, or without any.
+#: Writes events into a stream (``scope/stream``), each with a routing key, or all without.
 WriteEvents = Callable[[str, "pa.Array", "pa.Array | None"], None]
 
 
@@ -64,7 +64,7 @@ class SinkRows:
     """The rows of one task.
 
     Attributes:
-        event_count, payload_bytes: of those that were written.
+        event_count, payload_bytes: of the written ones.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -76,7 +76,7 @@ class SinkRows:
     def write_all(self, batches: Iterator[pa.RecordBatch], write: WriteEvents) -> None:
         """Write the rows of `batches` in order, each to its stream.
 
-        Of one batch, those that have no routing key come after those that have one.
+        Within one batch, rows without a routing key come after those with one.
 
         Raises:
             InvalidArgumentError: a row has no event, or no stream, or there are too many streams.
@@ -116,7 +116,7 @@ class SinkRows:
             _write_keyed(write, self._stream(name.as_py()), events.filter(chosen), kept)
 
     def _stream(self, name: str) -> str:
-        """Return the stream that a row names, as ``scope/stream``."""
+        """Return the stream in a row, as ``scope/stream``."""
         found = self._streams.get(name)
         if found is None:
             scope, stream = split_scoped_name(name) if "/" in name else (self._options.scope, check_stream_name(name))
@@ -134,7 +134,7 @@ class SinkRows:
 
 
 def _write_keyed(write: WriteEvents, stream: str, events: pa.Array, keys: pa.Array | None) -> None:
-    """Write `events`; rows whose key is null go without one, after those of the same batch that have one."""
+    """Write `events`; rows whose key is null have no key, and come after those of the same batch with one."""
     if keys is None or not keys.null_count:
         write(stream, events, keys)
         return

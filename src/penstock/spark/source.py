@@ -1,7 +1,7 @@
 """The Spark source: a batch reader and a stream reader, both in Arrow.
 
 Partitions are byte ranges of segments. The stream reader lives in one driver-side process as long as its query; the
-readers that tasks use are copies, which hold options and nothing else.
+readers in tasks are copies, which hold only options.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How often in a row a plan may find that more was truncated while it was made.
+#: Maximum number of attempts of a plan when more data are truncated meanwhile.
 PLAN_ATTEMPTS_MAX = 5
 
-#: Event boundaries that a plan looks up at once.
+#: Maximum number of concurrent lookups of event boundaries in a plan.
 LOOKUPS_AT_ONCE = 16
 
-#: Micro-batches whose leases of chunks are remembered; those of others end by themselves.
+#: Maximum number of micro-batches whose leases of chunks are remembered; other leases expire.
 LEASED_BATCHES_MAX = 64
 
-#: What Pravega's connector calls the open end of a stream: the head as a start, the tail as an end.
+#: Pravega's connector's name of the open end of a stream: the head as a start, the tail as an end.
 UNBOUNDED = "unbounded"
 
 
 class SegmentRangePartition(InputPartition):
-    """One task's work: a byte range of one segment of `stream` (``scope/stream``), and how it is read."""
+    """One task's work: a byte range of one segment of `stream` (``scope/stream``), and how to read it."""
 
     def __init__(self, stream: str, byte_range: ByteRange, direct: DirectPlan) -> None:
         super().__init__((stream, byte_range))
@@ -84,7 +84,7 @@ class SegmentRangePartition(InputPartition):
 def _resolve(
     stream: StoredStream, text: str | None, default: str, unbounded: str, *, is_end: bool = False
 ) -> dict[int, int]:
-    """Return the cut that an option's text means. `is_end`: of the end, before which a time leaves nothing out."""
+    """Resolve an option's text to a cut. `is_end`: an end, which must not exclude events before a given time."""
     choice = (text or default).strip()
     lowered = choice.lower()
     if lowered == UNBOUNDED:
@@ -101,8 +101,9 @@ def _resolve(
 def _cuts(
     options: SourceOptions, streams: QueriedStreams, text: str, unbounded: str, names: Sequence[str], *, is_end: bool
 ) -> dict[str, Cut]:
-    """Return what an option's text means in those of some streams that exist. A cut's text need not name all of them:
-    the others are read whole.
+    """Resolve an option's text to cuts of those streams that exist.
+
+    A cut's text need not name all streams: those that it does not name are read whole.
     """
     from penstock.spark.store import StoredStream
 
@@ -125,16 +126,16 @@ def _cuts(
 
 
 def _check_named(streams: QueriedStreams, found: Container[str], names: Sequence[str]) -> None:
-    """Raise `NoSuchStreamError` for a stream that is named, and not only found by a pattern, and does not exist."""
+    """Raise `NoSuchStreamError` for a named stream that does not exist; those found by a pattern may be missing."""
     for name in names:
         if name not in found and streams.is_named(name):
             raise NoSuchStreamError(f"stream {name} does not exist")
 
 
 def _planned(options: SourceOptions, plan: Callable[[Losses | None], T]) -> tuple[T, Losses]:
-    """Return a plan and what it passes because it is gone: always nothing where that is an error.
+    """Return a plan and the missing data that it skips, which are always none where missing data are an error.
 
-    Raises `SegmentTruncatedError`, `NoSuchSegmentError`: there is something, and that is an error.
+    Raises `SegmentTruncatedError`, `NoSuchSegmentError`: data are missing, and that is an error.
     """
     if options.fails_on_loss:
         return plan(None), Losses()
@@ -143,7 +144,7 @@ def _planned(options: SourceOptions, plan: Callable[[Losses | None], T]) -> tupl
         try:
             return plan(losses), losses
         except (SegmentTruncatedError, NoSuchSegmentError, NoSuchStreamError):
-            # More was truncated, or deleted, between two looks of the plan.
+            # More data were truncated or deleted during the plan.
             if attempt == PLAN_ATTEMPTS_MAX - 1:
                 raise
     raise AssertionError("unreachable")
@@ -157,7 +158,7 @@ def _report(streams: str, losses: Losses) -> None:
 def _partitions(
     options: SourceOptions, start: Cuts, end: Cuts, *, is_checked: bool
 ) -> list[SegmentRangePartition]:
-    """Plan what lies between two places in the streams of `end`, each of which has a start."""
+    """Plan the ranges between two places in the streams of `end`, each of which has a start."""
     from penstock.spark.several import StreamSet
 
     streams = StreamSet(options.store, end)
@@ -167,7 +168,7 @@ def _partitions(
         begins = streams.joined({name: start[name] for name in ends})
         ranges = ranges_between(streams, begins, streams.joined(ends), losses)
         if losses is not None:
-            # Of a segment that the walk had looked at more may be gone by now.
+            # More of an already planned segment may be truncated by now.
             ranges = [left for left in kept(streams, ranges, losses) if left.length]
         if is_checked:
             check_ranges(streams, ranges)
@@ -185,7 +186,7 @@ def _partitions(
 
 
 def _still_there(streams: StreamSet, cuts: Cuts, losses: Losses) -> Cuts:
-    """Return the cuts of streams that still exist; note the others, also those made anew under their name."""
+    """Return the cuts of streams that still exist; record the others, including recreated ones."""
     found: dict[str, Cut] = {}
     for name, cut in cuts.items():
         try:
@@ -249,7 +250,7 @@ class PenstockBatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the ranges between the cuts of the options; by default all that the streams hold now."""
+        """Plan the ranges between the cuts of the options; by default all data that the streams hold now."""
         from penstock.spark.several import QueriedStreams
 
         options = self._options
@@ -258,7 +259,7 @@ class PenstockBatchReader(DataSourceReader):
         start = _cuts(options, streams, options.start or EARLIEST[0], EARLIEST[0], names, is_end=False)
         end = _cuts(options, streams, options.end or LATEST[0], LATEST[0], names, is_end=True)
         _check_named(streams, start.keys() & end.keys(), names)
-        # Those that a pattern finds may be deleted in between.
+        # Streams found by a pattern may be deleted in between.
         return _partitions(options, start, {name: end[name] for name in end if name in start}, is_checked=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -267,34 +268,34 @@ class PenstockBatchReader(DataSourceReader):
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows streams by cuts. Offsets are as in `penstock.spark.offsets`."""
+    """Follows streams by cuts. For offsets see `penstock.spark.offsets`."""
 
     def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._clock = clock
-        # Made where it is used: the reader is copied to every task.
+        # Created on first use: the reader is copied to every task.
         self._streams: QueriedStreams | None = None
-        # The end of an AvailableNow run: what comes later, scale events and streams too, is not there for it.
+        # The end of an AvailableNow run: later events, scale events and streams are ignored.
         self._frozen_ends: Cuts | None = None
-        #: The offset of a new query, resolved once: Spark asks for it before each plan and each run of the first batch.
+        #: The offset of a new query, resolved once: Spark requests it before each plan and each run of the first batch.
         self._initial: Offset | None = None
-        #: Where the query ends, once known, for which option `until` is a time.
+        #: The end of the query, once known, if option `until` is a time.
         self._until: dict[str, Cut] = {}
         self._has_planned = False
-        #: What limits owe to segments, and the streams of these.
+        #: The claims of segments under limits, and the streams of these segments.
         self._claims = Claims()
         self._claiming: frozenset[str] = frozenset()
-        #: When the micro-batch before was planned: the first one waits for nothing.
+        #: When the previous micro-batch was planned; the first one does not wait.
         self._batch_s = float("-inf")
-        #: Micro-batches that may not be done yet, by their ends, with the leases of chunks that their tasks share.
+        #: Micro-batches that may still run, by their ends, with the leases of chunks shared by their tasks.
         self._leased: deque[tuple[Offset, list[SegmentLayout]]] = deque(maxlen=LEASED_BATCHES_MAX)
 
     def initialOffset(self) -> Offset:
         """Return where a new query starts: `startingStreamCut`, by default the tail.
 
-        Spark calls this several times until the first micro-batch is committed, also in the process of a restart,
-        where the answer may differ. So the offset carries its cuts as `since`, and the end of the first micro-batch
-        repeats them: see `penstock.spark.offsets`.
+        Spark calls this several times until the first micro-batch is committed, also after a restart, where the result
+        may differ. So the offset carries its cuts as `since`, and the end of the first micro-batch repeats them: see
+        `penstock.spark.offsets`.
         """
         if self._initial is None:
             options, streams = self._options, self._queried()
@@ -303,7 +304,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _check_named(streams, cuts, names)
             self._initial = Place(cuts, since=cuts, subscriber=self._number("")).to_offset(options.only)
             if self._frozen_ends is not None:
-                # Spark freezes the end of a run first. A start that is the tail of now would lie after that end.
+                # Spark freezes the end of a run first. A start at the current tail would lie after that end.
                 self._frozen_ends = self._ends(())
         return self._initial
 
@@ -315,17 +316,17 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if events_max is None else ReadMaxRows(events_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Freeze the end of this run at the present tails."""
+        """Freeze the end of this run at the current tails."""
         self._frozen_ends = self._ends(())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next micro-batch: at most `limit` past `start`, on event boundaries.
 
-        Streams that are new begin with this micro-batch. Returns `start` itself when there is nothing new, or less
-        than is worth a micro-batch yet.
+        New streams begin with this micro-batch. Returns `start` itself when there are no new data, or too few for
+        a micro-batch yet.
         """
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        # Spark hands one limit on; it asks for all that is there where the options are not to count.
+        # Spark passes a single limit; it requests everything where the options must not apply.
         events_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.trigger_events_max
         if isinstance(limit, ReadAllAvailable):
             events_max = None
@@ -364,8 +365,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._batch_s = self._clock()
         until = {name: cut for name, cut in self._until.items() if name in found.cuts}
-        # What was lost is said when the batch is planned; here it is asked for again and again. But whole streams are
-        # no longer in the offset.
+        # Losses are logged when the batch is planned, because this method is called repeatedly. But missing streams
+        # are no longer in the offset then, so they are logged here.
         _report(", ".join(losses.streams), Losses(streams=losses.streams))
         lost_byte_count = place.lost_byte_count + losses.byte_count
         number = self._number(place.subscriber)
@@ -377,7 +378,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan the ranges of one micro-batch. A replay after a restart covers the same bytes."""
-        # The first batch may come from a checkpoint, or from cuts given by hand; later ones end at a tail seen here.
+        # The first batch may come from a checkpoint, or from cuts given by the user; later ones end at a tail read
+        # here.
         is_checked, self._has_planned = not self._has_planned, True
         begin, place = Place.of(start, self._options.only), Place.of(end, self._options.only)
         begins = {**begin.cuts, **place.since}
@@ -392,10 +394,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return partitions
 
     def commit(self, end: Offset) -> None:
-        """Say that nothing before `end` is needed any more: Spark tells a batch late.
+        """Release everything before `end`. Spark calls this one batch late.
 
-        Leases of chunks are given back that were shared in micro-batches up to there. Where the query is a subscriber,
-        retention may have what lies before; what fails of that is done with the next batch.
+        Returns leases of chunks shared in micro-batches up to `end`. If the query is a subscriber, retention may remove
+        the data before `end`; failures of that are repaired by the next batch.
         """
         self._give_back(end)
         place = Place.of(end, self._options.only)
@@ -431,7 +433,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     break
 
     def _number(self, known: str) -> str:
-        """Return the number of the query's subscriber, the one `known` if it has one; "" if it is to have none."""
+        """Return the number of the query's subscriber: `known` if it has one; "" if it has no subscriber."""
         from penstock.spark.subscription import new_number
 
         return "" if self._options.subscriber is None else known or new_number()
@@ -444,9 +446,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._streams
 
     def _ends(self, known: Iterable[str]) -> dict[str, Cut]:
-        """Return where the query ends for now in each stream that exists: those it is to read, also of those `known`.
+        """Return the current end of the query in each existing stream: those that it reads, including those `known`.
 
-        Raises `NoSuchStreamError`: a stream that is named, and that is not known, does not exist.
+        Raises `NoSuchStreamError`: a named stream that is not known does not exist.
         """
         options, streams = self._options, self._queried()
         names = streams.names()
@@ -464,9 +466,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begins(
         self, place: Place, ends: Cuts, losses: Losses | None
     ) -> tuple[StreamSet, dict[str, Cut], dict[str, Cut]]:
-        """Return the streams of a micro-batch, where it begins in each, and those of these that are new with it.
+        """Return the streams of a micro-batch, with its start in each, and those of these that are new with it.
 
-        Raises `NoSuchStreamError`: a stream that the query was to read is gone, and there is no `losses`.
+        Raises `NoSuchStreamError`: a stream of the query no longer exists, and there is no `losses`.
         """
         from penstock.spark.several import StreamSet
 
@@ -488,7 +490,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return streams, {**begins, **since}, since
 
     def _is_to_wait(self, place: Place, ends: Cuts) -> bool:
-        """Say whether there is less than `minBytesPerTrigger`, and time for more to come."""
+        """Return whether there are fewer bytes than `minBytesPerTrigger`, and time to wait for more."""
         left_s = self._batch_s + self._options.trigger_delay_s_max - self._clock()
         if not self._options.trigger_bytes_min or left_s <= 0:
             return False
@@ -503,7 +505,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def check_batch_start(options: SourceOptions) -> None:
-    """Refuse a batch read that starts at the tail: it would always be empty.
+    """Refuse a batch read that starts at the tail, because it would always be empty.
 
     Raises:
         InvalidArgumentError: `startingStreamCut` is `latest`.

@@ -1,6 +1,6 @@
-"""The store as the Spark source and sink see it: the one module here that talks to `penstock.client`.
+"""The store for the Spark source and sink: the only module here that uses `penstock.client`.
 
-Spark runs this code in many short-lived or reused Python processes, forked from a daemon. So a client is made after
+Spark runs this code in many short-lived or reused Python processes, forked from a daemon. So a client is created after
 the fork, on first use, and kept for the life of the process: one per process and `StoreSettings`.
 """
 
@@ -45,19 +45,19 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: Event boundaries are looked for by walking so many bytes at most: segment stores index a border about every MiB.
+#: The longest walk for an event boundary, in bytes: segment stores index a border about every MiB.
 WALK_BYTES_MAX = 4 * 1024 * 1024
 
-#: How far before a target a border is searched for first: a little more than borders usually lie apart.
+#: Distance before a target at which a border is searched for first: a little more than the usual distance of borders.
 BORDER_BYTES_FIRST = 3 * 512 * 1024
 
-#: Clients kept open in one process. More than one only when a session talks to several stores.
+#: Maximum number of open clients in one process. More than one only when a session uses several stores.
 CLIENT_COUNT_MAX = 8
 
 
 def open_client(settings: StoreSettings) -> Client:
-    """Return a new client of a store, with limits that follow from the options of a query."""
-    # Not at the top: Spark imports this package in processes that never talk to a store.
+    """Return a new client of a store, with limits derived from the options of a query."""
+    # Not at the top: Spark imports this package in processes that never use a store.
     from penstock import ClientSettings, connect
 
     outage_s = settings.outage_s_max
@@ -66,28 +66,28 @@ def open_client(settings: StoreSettings) -> Client:
         settings.uri,
         ClientSettings(
             retry_time_max_s=outage_s,
-            # A new task, and a query that is started again, may meet the outage with their first call.
+            # The outage may begin before the first call of a new task or of a restarted query.
             first_contact_timeout_s=outage_s,
-            # A connection to what hangs is given up soon enough to try another.
+            # A connection attempt that hangs is given up early enough to try another.
             connect_timeout_s=min(usual.connect_timeout_s, outage_s),
             request_timeout_s=min(usual.request_timeout_s, outage_s),
             controller_request_timeout_s=min(usual.controller_request_timeout_s, outage_s),
             keepalive_interval_s=min(usual.keepalive_interval_s, outage_s / 4),
-            # The store must have time left to be asked in place of long-term storage.
+            # Leaves time to read from the store instead of from long-term storage.
             layout_timeout_s=min(usual.layout_timeout_s, outage_s / 4),
             direct_read_timeout_s=min(usual.direct_read_timeout_s, outage_s / 4),
-            # Ranges are long and read whole: ask for the most that a server answers at once.
+            # Ranges are long and read whole: request the maximum that a server returns at once.
             read_bytes=READ_LENGTH_MAX,
         ),
     )
 
 
-# Keyed by process too: a forked child must never use its parent's sockets.
+# The key contains the process id: a forked child must never use its parent's sockets.
 _clients: OrderedDict[tuple[int, StoreSettings], Client] = OrderedDict()
 
 
 def client_of(settings: StoreSettings) -> Client:
-    """Return this process's client for `settings`, made at the first call. Do not close it."""
+    """Return this process's client for `settings`, created at the first call. Do not close it."""
     key = (os.getpid(), settings)
     client = _clients.get(key)
     if client is None:
@@ -101,7 +101,7 @@ def client_of(settings: StoreSettings) -> Client:
 
 
 def run_in_client(settings: StoreSettings, step: Callable[[aio.Client], Coroutine[object, object, T]]) -> T:
-    """Run `step` with the async client behind this process's client, in its loop; return its result."""
+    """Run `step` with the async client of this process's client, in its loop; return its result."""
     client = client_of(settings)
     return client._portal.call(step(client._part))
 
@@ -116,7 +116,7 @@ def extents_of(settings: StoreSettings, segments: Sequence[str]) -> Sequence[Ext
                 found.append(answer)
                 continue
             if isinstance(answer, PenstockError):
-                # Requests in bulk are not repeated.
+                # Bulk requests are not retried.
                 try:
                     answer = await client.segment_info(name)
                 except NoSuchSegmentError as error:
@@ -133,9 +133,9 @@ async def _locate(segment: str, offset: int, client: aio.Client) -> int:
 
 
 def kept_segments(client: Client, stream: str) -> Iterator[tuple[SegmentRange, SegmentInfo]]:
-    """Yield the segments of a stream that hold something or may, each once.
+    """Yield the segments of a stream that hold data or may do so, each once.
 
-    From the latest epoch back, until one page of epochs has nothing that is kept. Raises `NoSuchStreamError`.
+    From the latest epoch backwards, until one page of epochs has no kept data. Raises `NoSuchStreamError`.
     """
     seen: set[int] = set()
     before: int | None = None
@@ -150,7 +150,7 @@ def kept_segments(client: Client, stream: str) -> Iterator[tuple[SegmentRange, S
             try:
                 info = client.segment_info(segment.name)
             except NoSuchSegmentError:
-                continue  # Truncated, and deleted with that.
+                continue  # Deleted by truncation.
             seen.add(segment.segment_id)
             kept_count += 1
             yield segment, info
@@ -162,11 +162,11 @@ def kept_segments(client: Client, stream: str) -> Iterator[tuple[SegmentRange, S
 def chunks_of(
     settings: StoreSettings, segment: str, start: int, end: int
 ) -> Iterator[tuple[str, int, int, str]]:
-    """Yield the chunks that hold a range of a segment, as far as long-term storage has it.
+    """Yield the chunks of a range of a segment, as far as long-term storage has it.
 
-    Name, offset of the first byte in the segment, length, where it is.
+    Name, offset of the first byte in the segment, length, place.
 
-    What was truncated since is left out. Raises what `ChunkLayouts.ask` does.
+    Data truncated since are left out. Raises what `ChunkLayouts.ask` raises.
     """
     at, last = start, ""
     while at < end:
@@ -201,12 +201,12 @@ async def _ask_layouts(
 def layouts_of(
     settings: StoreSettings, ranges: Sequence[tuple[str, int, int]], lease_s: float, streams: str
 ) -> Sequence[SegmentLayout | PenstockError]:
-    """Return where the bytes of each range of a segment are in long-term storage, leased, or why that is not known."""
+    """Return the leased layout of each range of a segment in long-term storage, or why it is unknown."""
     return run_in_client(settings, partial(_ask_layouts, ranges, lease_s, f"a Spark query of {streams}"))
 
 
 def give_back(settings: StoreSettings, layout: SegmentLayout) -> None:
-    """End the lease of a layout, if that works; else it ends by itself."""
+    """End the lease of a layout; if that fails, the lease expires."""
     try:
         run_in_client(settings, lambda client: client._chunk_layouts.give_back(layout))
     except PenstockError as error:
@@ -214,14 +214,14 @@ def give_back(settings: StoreSettings, layout: SegmentLayout) -> None:
 
 
 class _BlockReader(Protocol):
-    """What is needed of a reader of a segment."""
+    """The used part of a segment reader's interface."""
 
     def read(self, timeout_s: float | None = None) -> bytes:
         """See `SegmentReader.read`."""
 
 
 class _InPortal:
-    """An async reader, for who blocks."""
+    """An async reader, for blocking callers."""
 
     def __init__(self, portal: Portal, reader: aio.SegmentReader) -> None:
         self._portal = portal
@@ -233,7 +233,7 @@ class _InPortal:
 
 
 def prepare_target(options: SinkOptions) -> None:
-    """See in the driver, before any task, that what is to be written to is there; make its ledger if it needs one.
+    """Check in the driver, before any task, that the target exists; create its ledger if it needs one.
 
     Raises `NoSuchStreamError`, `StreamSealedError`, `NoSuchScopeError`.
     """
@@ -282,7 +282,7 @@ class StoredStream:
         return dict(sorted(client_of(self.settings).head(self.name).positions.items()))
 
     def tail(self) -> dict[int, int]:
-        """Return a cut behind the last event acknowledged so far: amid no transaction, if the controller knows how."""
+        """Return a cut after the last acknowledged event; not inside a transaction, if the controller supports that."""
         client = client_of(self.settings)
         try:
             cut = client.tail(self.name, whole_transactions=True)
@@ -291,7 +291,7 @@ class StoredStream:
         return dict(sorted(cut.positions.items()))
 
     def at_time(self, time: str, *, is_end: bool) -> dict[int, int]:
-        """Return the cut at a time, a little early or with `is_end` a little late; see `Client.cut_at_time`."""
+        """Return the cut at a time, slightly early, or with `is_end` slightly late; see `Client.cut_at_time`."""
         cut = client_of(self.settings).cut_at_time(self.name, time, is_end=is_end)
         return dict(sorted(cut.positions.items()))
 
@@ -309,7 +309,7 @@ class StoredStream:
         return client_of(self.settings).successors(self.name, segment)
 
     def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
-        """See `StreamView.boundaries`. Of what lies between targets that are far apart, nothing is read."""
+        """See `StreamView.boundaries`. Data between distant targets are not read."""
         name, found, at = self.segment_name(segment), list[int](), start
         while len(found) < len(targets):
             at = self._border(name, at, targets[len(found)])
@@ -336,13 +336,13 @@ class StoredStream:
         return start + length
 
     def _border(self, name: str, known: int, target: int) -> int:
-        """Return a border between appends, or the boundary `known`: the one not far before `target`, if possible."""
+        """Return a border between appends, or the boundary `known`: the one closest before `target`, if possible."""
         distance = min(BORDER_BYTES_FIRST, WALK_BYTES_MAX)
         while (at := target - distance) > known:
             border = run_in_client(self.settings, partial(_locate, name, at))
             if border <= target:
                 return border
-            # None in between: a long append, or a store that keeps no index.
+            # There is no border in between: a long append, or a store without an index.
             distance *= 2
         return known
 
@@ -357,7 +357,7 @@ class StoredStream:
 
     @contextmanager
     def _reader(self, name: str, at: int, end: int, direct: DirectPart | None) -> Iterator[_BlockReader]:
-        """Read a segment through the store, or by what is left of `direct`, which is told what came of it."""
+        """Read a segment through the store, or by the rest of the layout of `direct`, which is updated."""
         client = client_of(self.settings)
         if direct is None or (layout := direct.layout) is None or not layout.start <= at < layout.end:
             with client.segment_reader(name, at, end) as reader:
@@ -379,14 +379,14 @@ class StoredStream:
     def read(self, segment: int, start: int, end: int, direct: DirectPart | None = None) -> Iterator[Buffer]:
         """Yield the bytes ``[start, end)`` of a segment in order, in blocks of the client's size.
 
-        By the layout of `direct`, if it has one, and then through the store; it counts what came which way.
+        First by the layout of `direct`, if it has one, and then through the store; `direct` counts the bytes of each.
 
-        A read is resumed where it stopped after a passing fault, for `StoreSettings.outage_s_max` without a further
-        byte and `retry_count_max` times in a row.
+        A read is resumed at its position after a transient error, for `StoreSettings.outage_s_max` without progress
+        and `retry_count_max` times in a row.
 
         Raises:
             SegmentTruncatedError, NoSuchSegmentError: the bytes were removed by retention; the note says what to do.
-            OutcomeUnknownError: no further byte came for `outage_s_max`.
+            OutcomeUnknownError: no progress for `outage_s_max`.
         """
         name, settings = self.segment_name(segment), self.settings
         at, failure_count = start, 0
@@ -400,7 +400,7 @@ class StoredStream:
                             direct.read_bytes += len(block)
                         failure_count = 0
                         yield block
-                        # What the consumer does meanwhile is not the store's time.
+                        # The consumer's time between blocks does not count as the store's.
                         progress_s = time.monotonic()
                 if at < end:
                     raise InvalidArgumentError(

@@ -1,8 +1,8 @@
-"""A streaming query as a subscriber of its streams, so that retention by consumption keeps what it has not committed.
+"""A streaming query as a subscriber of its streams, so that retention by consumption keeps its uncommitted data.
 
 The subscriber is a reader group without readers, one for each checkpoint: its name ends in a number that the query's
-offsets carry, so two queries never publish under one name. Its places are those of the micro-batch committed last,
-and that is what it acknowledges.
+offsets carry, so two queries never publish under one name. Its positions are those of the micro-batch committed last,
+which it acknowledges.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 def new_number() -> str:
-    """Return what tells a query's subscriber from those of other checkpoints."""
+    """Return a unique number for a query's subscriber."""
     return secrets.token_hex(4)
 
 
 def hold(settings: StoreSettings, group: str, cuts: Cuts) -> None:
-    """Let `group` (``scope/group``) keep what lies behind `cuts`, in the streams that it does not know yet.
+    """Have `group` (``scope/group``) keep the data after `cuts`, in the streams that it does not know yet.
 
-    The group is made if there is none. Safe to repeat. Raises as `Client.reader_group`.
+    The group is created if it does not exist. Idempotent. Raises as `Client.reader_group`.
     """
     run_in_client(settings, partial(_hold, group, _stream_cuts(cuts)))
 
 
 def release(settings: StoreSettings, group: str, cuts: Cuts) -> None:
-    """Let `group` need nothing before `cuts` any more, and nothing of streams that are not there. Safe to repeat.
+    """Have `group` release all data before `cuts`, and all data of streams that are not in `cuts`. Idempotent.
 
     Raises as `ReaderGroup.reset` and `ReaderGroup.acknowledge`.
     """
@@ -62,7 +62,7 @@ async def _hold(group: str, cuts: Mapping[str, StreamCut], client: aio.Client) -
         if known and new:
             await readers.add_streams(sorted(new), start=new)
         if new:
-            await readers.acknowledge(new)  # What lies before its beginning it never needs.
+            await readers.acknowledge(new)  # It never needs data before its beginning.
 
 
 async def _release(group: str, cuts: Mapping[str, StreamCut], client: aio.Client) -> None:
@@ -73,6 +73,6 @@ async def _release(group: str, cuts: Mapping[str, StreamCut], client: aio.Client
             return
         if len(kept) < len(known):
             await readers.remove_streams(sorted(known.keys() - kept.keys()))
-        # It acknowledges nothing beyond its places.
+        # It acknowledges nothing after its positions.
         await readers.reset(kept)
         await readers.acknowledge(kept)

@@ -1,8 +1,8 @@
-"""What a Python worker of Spark has loaded, kept from the collections that Spark runs after each task.
+"""Freezes the objects loaded by a Python worker of Spark, because Spark runs a full collection after each task.
 
-A worker that is used again runs a full garbage collection between two tasks. Over the 70 000 objects of the modules and
-the client that a task loads, that takes 30 to 70 ms: ten times what a task of a small micro-batch takes, on the same
-cores. Frozen objects are left out of it.
+A reused worker runs a full garbage collection between two tasks. Over the 70 000 objects of the modules and
+the client that a task loads, that takes 30 to 70 ms: ten times the duration of a task of a small micro-batch, on the
+same cores. Frozen objects are left out of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 
-#: Set by Spark in workers that it uses again.
+#: Set by Spark in workers that it reuses.
 _REUSED = "SPARK_REUSE_WORKER"
 
 _frozen: set[str] = set()
@@ -19,8 +19,8 @@ _frozen: set[str] = set()
 def freeze_loaded(role: str) -> None:
     """Freeze what this process has loaded, once for each role (source, sink), and only in a worker of Spark.
 
-    To be called at the end of a task, when all modules and the client are loaded. Garbage is collected first, so none
-    is frozen; what is freed later is freed by its reference count as before.
+    Call it at the end of a task, when all modules and the client are loaded. Garbage is collected first, so none
+    is frozen; objects freed later are freed by their reference counts as before.
     """
     if role in _frozen or _REUSED not in os.environ:
         return
