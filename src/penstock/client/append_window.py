@@ -1,10 +1,10 @@
-"""`AppendWindow`: which events of one segment go into which block, and what is sent again. No I/O.
+"""`AppendWindow`: assigns the events of one segment to blocks, and decides which blocks are sent again. No I/O.
 
-Events collect in an open block. It is sent when nothing is in flight, or when it has enough bytes to be worth
-a further block on the wire; a full one waits its turn. Event numbers count the events of this writer in this
-segment from 1; a block carries the number of its last event. Blocks are stored whole or not at all, keep their numbers
-for life and are acknowledged in order, so after a new connection the server's last stored number says
-exactly which blocks to send again.
+Events collect in an open block. It is sent when nothing is in flight, or when it has enough bytes for a further block
+on the wire; a full one waits its turn. Event numbers count the events of this writer in this segment from 1; a block
+carries the number of its last event. Blocks are stored whole or not at all, keep their numbers permanently and are
+acknowledged in order. After a reconnect, the server's last stored number therefore determines exactly which blocks to
+send again.
 
 Not thread-safe: the writer's lock guards it.
 
@@ -36,11 +36,11 @@ class WindowLimits:
 
 
 class Block:
-    """Events that travel together. `last_number` is 0 until the block has been sent once.
+    """Events that are sent together. `last_number` is 0 until the block has been sent once.
 
     `data` are the framed bytes once the block is closed; before that the events are in `events`. `key_parts` and then
-    `keys` hold the routing key of each event, for the day the segment is sealed and they must be spread over its
-    successors. A part may be something that finds them out only then.
+    `keys` hold the routing key of each event, needed if the segment is sealed and the events must be moved to its
+    successors. A part may be an object that computes its keys only then.
     """
 
     __slots__ = ("ack", "data", "event_count", "events", "is_large", "key_parts", "keys", "last_number", "size_bytes")
@@ -49,7 +49,7 @@ class Block:
         self.ack: AckState = ack
         self.events: list[Buffer] = []
         self.key_parts: list[Sequence[str | None] | Callable[[], Sequence[str]]] = []
-        #: Once the block is closed a tuple, which is as good to look at.
+        #: A tuple once the block is closed, with the same read access.
         self.keys: list[str | None] = []
         self.data: Buffer | None = None
         self.event_count: int = 0
@@ -63,13 +63,13 @@ class Block:
         if self.data is None:
             self.data = frame_events(self.events)
             self.events = []
-            # Python's collector does not look into a tuple of text; a list of it is gone through time and again, and
-            # half a million keys may be on their way.
+            # Python's collector does not track a tuple of text; it traverses a list of it again and again, and half a
+            # million keys may be in flight.
             self.keys = cast("list[str | None]", tuple(self.keys))
         return self.data
 
     def cut(self, bytes_max: int, event_count_max: int) -> tuple[Sequence[Buffer], list[str | None]]:
-        """Take out the first events, with their keys: up to so many, and so many framed bytes, but at least one."""
+        """Remove the first events, with their keys: up to both limits (framed bytes and events), but at least one."""
         events: list[Buffer] = []
         size_bytes = 0
         data = None if self.data is None else memoryview(self.data)
@@ -114,9 +114,9 @@ class AppendWindow:
     def __init__(self, limits: WindowLimits, ack_factory: Callable[[], AckState]) -> None:
         self._limits = limits
         self._ack_factory = ack_factory
-        #: The block that takes events, or None. In order: `in_flight`, `ready`, `open`.
+        #: The block that takes events, or None. The blocks' order is: `in_flight`, `ready`, `open`.
         self.open: Block | None = None
-        #: Closed blocks to send, the oldest first. Those sent before over a lost connection have their numbers.
+        #: Closed blocks to send, the oldest first. Blocks sent earlier over a lost connection have their numbers.
         self.ready: deque[Block] = deque()
         #: Sent and not acknowledged.
         self.in_flight: deque[Block] = deque()
@@ -136,7 +136,7 @@ class AppendWindow:
         return self.open
 
     def drop_oldest(self) -> None:
-        """Take out the oldest block, whose events have been moved elsewhere."""
+        """Remove the oldest block, whose events have been moved to other segments."""
         if self.in_flight:
             self.in_flight.popleft()
         elif self.ready:
@@ -160,9 +160,9 @@ class AppendWindow:
         return block.ack
 
     def add_many(self, events: Sequence[Buffer], keys: Sequence[str | None], size_bytes: int) -> AckState:
-        """Take events that together, with headers, are `size_bytes` long; return the ack of their block.
+        """Take events of `size_bytes` in all, with headers; return the ack of their block.
 
-        They stay together, so the caller keeps them near `block_bytes_max`; ordinary events only.
+        They stay together, so the caller keeps their size near `block_bytes_max`; ordinary events only.
         """
         block = self.open
         if block is None or block.size_bytes + size_bytes > self._limits.block_bytes_max:
@@ -174,7 +174,7 @@ class AppendWindow:
         return block.ack
 
     def add_keyed(self, events: Sequence[Buffer], find_keys: Callable[[], Sequence[str]], size_bytes: int) -> AckState:
-        """As `add_many`, with what finds the keys of the events: few ever have to be known."""
+        """As `add_many`, with a function that computes the keys of the events: they are rarely needed."""
         ack = self.add_many(events, (), size_bytes)
         block = self.open
         assert block is not None, "events were put into it"
@@ -185,7 +185,7 @@ class AppendWindow:
         return ack
 
     def add_framed(self, data: Buffer, event_count: int, keys: Sequence[str | None]) -> AckState:
-        """Take events that are framed already, as a block of their own; `keys` has one entry per event."""
+        """Take events that are framed already, as a separate block; `keys` has one entry per event."""
         self.close_open()
         block = Block(self._ack_factory())
         block.data = data
@@ -196,7 +196,7 @@ class AppendWindow:
         return block.ack
 
     def close_open(self) -> None:
-        """Let the open block take no more events. It is framed: what waits is one buffer, not thousands of objects."""
+        """Close and frame the open block: waiting data is then one buffer, not thousands of objects."""
         if self.open is not None:
             self.open.framed()
             self.ready.append(self.open)
@@ -205,7 +205,7 @@ class AppendWindow:
     def next_to_send(self) -> Block | None:
         """Return the block to send now, numbered and counted as in flight, or None to wait for an acknowledgement.
 
-        A large event travels alone: nothing else is in flight with it.
+        A large event is sent alone: nothing else is in flight with it.
         """
         block = self.ready[0] if self.ready else self.open
         if block is None:
@@ -232,7 +232,7 @@ class AppendWindow:
         return block
 
     def acknowledge(self, event_number: int) -> list[Block]:
-        """Take out and return the blocks in flight up to `event_number`. Raises `ProtocolError` if that cannot be."""
+        """Remove and return the blocks in flight up to `event_number`. Raises `ProtocolError` if it cannot be."""
         done: list[Block] = []
         while self.in_flight and self.in_flight[0].last_number <= event_number:
             block = self.in_flight.popleft()
@@ -246,16 +246,16 @@ class AppendWindow:
         return done
 
     def reconnect(self, last_event_number: int) -> list[Block]:
-        """Take the server's last stored number on a new connection; return the blocks that turn out to be stored.
+        """Apply the server's last stored number on a new connection; return the blocks that it shows to be stored.
 
-        Everything else that was in flight goes back to the front of `ready`, in order and with its numbers.
-        Raises `ProtocolError` when the number is not the end of a block: somebody else uses this writer id.
+        All other blocks in flight go back to the front of `ready`, in order and with their numbers. Raises
+        `ProtocolError` if the number is not the end of a block: another writer uses this writer id.
         """
         stored: list[Block] = []
         known_ends = {block.last_number for block in self.in_flight}
         first_unsure = self.in_flight[0].last_number - self.in_flight[0].event_count if self.in_flight else None
         floor = self.last_number if first_unsure is None else first_unsure
-        # Blocks numbered earlier and put back into `ready` are part of the story too.
+        # Blocks that were numbered earlier and put back into `ready` may be stored too.
         for block in self.ready:
             if block.last_number:
                 known_ends.add(block.last_number)
@@ -278,14 +278,14 @@ class AppendWindow:
         return stored
 
     def settle_unnumbered(self, block: Block) -> None:
-        """Take out a large event that was stored without its number: the number is free again."""
+        """Remove a large event that was stored without its number: the number can be used again."""
         assert list(self.in_flight) == [block], "a large event travels alone"
         self.in_flight.clear()
         self.in_flight_bytes = 0
         self.last_number = block.last_number - block.event_count
 
     def take_all(self) -> list[Block]:
-        """Take out and return everything that is not acknowledged, oldest first."""
+        """Remove and return all unacknowledged blocks, oldest first."""
         blocks = self.pending()
         self.open = None
         self.ready.clear()
@@ -297,7 +297,7 @@ class AppendWindow:
         self.close_open()
         block = Block(self._ack_factory())
         if size_bytes > EVENT_LENGTH_MAX + EVENT_HEADER_LENGTH:
-            # The caller puts the event in before anything else can happen.
+            # The caller adds the event before any other step.
             block.is_large = True
             self.ready.append(block)
         else:

@@ -1,7 +1,8 @@
 """`SegmentAppender`: sends the blocks of one `AppendWindow` to one segment, through reconnects, exactly once.
 
-It has a writer id of its own. On every new connection SetupAppend asks what is stored, and the rest is sent
-again with its original numbers. Acknowledgements are handled right where they are received, without a task switch.
+It has its own writer id. On every new connection, the reply to SetupAppend contains the last stored number, and later
+blocks are sent again with their original numbers. Acknowledgements are handled where they are received, without a task
+switch.
 
 Source: wire protocol specification 3.2, 3.7, 3.10.
 """
@@ -60,7 +61,7 @@ from penstock.wire.connection import WireConnection
 
 _REPLACE_IF_EQUALS = 4
 
-#: After these the same blocks are tried again on a new connection.
+#: After these, the same blocks are retried on a new connection.
 _PASSING_ERRORS = (
     OutcomeUnknownError,
     ContainerNotFoundError,
@@ -76,9 +77,8 @@ class SegmentAppender:
 
     Args:
         segment: full segment name.
-        on_settled: called with blocks that are durable, in order, and with blocks that failed (their error given).
-        on_sealed: called when the segment takes no more events; the appender has stopped, its blocks are in
-            the window.
+        on_settled: called with blocks that are durable, in order, and with blocks that failed (with their error).
+        on_sealed: called when the segment takes no more events; the appender has stopped, its blocks are in the window.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class SegmentAppender:
     ) -> None:
         self.segment = segment
         self.window = window
-        #: True while the writer has this appender on its list of those with new events. Guarded by the lock.
+        #: True while the writer's list of appenders with new events contains this one. Guarded by the lock.
         self.is_dirty = False
-        #: Where the last acknowledged event ends; 0 before the first one, None where the server has not said.
+        #: End of the last acknowledged event; 0 before the first one, None if the server has not reported it.
         self.end_offset: int | None = 0
         self._pool = pool
         self._settings = settings
@@ -123,7 +123,7 @@ class SegmentAppender:
     # -- called by the writer -----------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send what the window lets go. Called in the loop after events were added."""
+        """Send the blocks that the window permits. Called in the loop after events were added."""
         connection = self._connection
         if connection is None:
             self._has_work.set()
@@ -152,7 +152,7 @@ class SegmentAppender:
                 return
 
     async def close(self) -> None:
-        """Stop. What is not acknowledged stays in the window."""
+        """Stop. Unacknowledged blocks remain in the window."""
         for task in (self._large_task, self._task):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
@@ -195,7 +195,7 @@ class SegmentAppender:
     # -- the life of an appender --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Hold a session whenever there is something to send, until the segment is sealed or trying has no use."""
+        """Hold a session whenever there is something to send, until the segment is sealed or retrying is useless."""
         while True:
             await self._has_work.wait()
             try:
@@ -266,14 +266,14 @@ class SegmentAppender:
             if not end.done():
                 end.cancel()
             elif not end.cancelled():
-                end.exception()  # Seen, even if the set-up failed first with the same error.
+                end.exception()  # Retrieved, even if the set-up failed first with the same error.
             connection.unsubscribe(request_id)
             if self._large_task is not None:
                 self._large_task.cancel()
                 self._large_task = None
 
     async def _set_up(self, setup: asyncio.Future[WireCommand], deadline: Deadline) -> WireCommand:
-        """Wait for the answer to SetupAppend. Raises `StorageFullError`, or `OutcomeUnknownError` without a reason."""
+        """Wait for the reply to SetupAppend. Raises `StorageFullError`, or `OutcomeUnknownError` without a reason."""
         timeout_s = deadline.bounded_s(self._settings.request_timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
@@ -309,7 +309,7 @@ class SegmentAppender:
             self._pool.waits.end(wait, is_failed=is_failed)
 
     def _progress(self, *, is_empty: bool) -> None:
-        """Note that something was acknowledged: the wait begins anew, or is over if everything is."""
+        """Note an acknowledgement: the wait restarts, or ends if everything is acknowledged."""
         if is_empty:
             self._end_wait()
         elif self._wait is not None:
@@ -317,22 +317,22 @@ class SegmentAppender:
             self._wait.why, self._wait.detail, self._wait.until_s = NO_ACKNOWLEDGEMENT, "", None
 
     def _store_state(self) -> StoreState | None:
-        """Return what the store of this segment reported lately; None also for segments that no full disk stops."""
+        """Return the recent report of this segment's store; None also for segments that a full disk does not stop."""
         endpoint = self._pool.known_endpoint(self.segment)
         if endpoint is None or is_written_for_readers(self.segment):
             return None
         return self._pool.store_states.state(endpoint, self.segment)
 
     def _look_into(self, wait: Wait) -> None:
-        """Find the reason of a long wait; give up when a full disk has lasted for `retry_time_max_s`."""
+        """Determine the reason of a long wait; give up when a full disk has lasted for `retry_time_max_s`."""
         if self._session_end is None:
-            # Between two sessions: the reason is that of the last attempt.
+            # Between two sessions, the reason is that of the last attempt.
             wait.until_s = self._backoff.end_s or wait.until_s
             return
         state = self._store_state()
         if state is None or state.full is None:
             wait.why = NO_ACKNOWLEDGEMENT
-            # An append that the server holds under pressure has no bound; a set-up has.
+            # An append that the server holds under pressure has no time limit; a set-up has one.
             wait.until_s = self._backoff.end_s if self._connection is None else None
             if state is not None and state.problem is not None:
                 wait.detail = state.problem
@@ -365,11 +365,11 @@ class SegmentAppender:
     async def _append_large(self, connection: WireConnection, block: Block) -> None:
         """Write an event above 8 MiB into a transient segment and merge that into the target, atomically.
 
-        The merge moves this writer's event number along with the data, on the condition that it is still the one
-        before. So when the reply is lost, the next SetupAppend tells whether the event is stored.
+        The merge advances this writer's event number along with the data, on condition that the number is still the
+        previous one. So if the reply is lost, the next SetupAppend shows whether the event is stored.
 
-        A transient segment that is gone (its container has restarted, or deleted it as idle) says nothing about the
-        target: the event is written anew.
+        A missing transient segment (its container has restarted, or deleted it as idle) implies nothing about the
+        target: the event is written again.
         """
         try:
             name, request_id = await self._fill_transient(connection, block.framed())
@@ -392,8 +392,8 @@ class SegmentAppender:
         except PenstockError as error:
             self._end_session(error)
             return
-        # The server's idea of this writer on this connection is out of date now: set up again, which also settles
-        # the block.
+        # The server's state of this writer on this connection is now outdated: set up again, which also settles the
+        # block.
         self._end_session(ConnectionLostError(f"{self.segment}: set up again after a large event"))
 
     async def _merge_plainly(self, connection: WireConnection, request_id: int, name: str, block: Block) -> None:
@@ -445,7 +445,7 @@ class SegmentAppender:
 
 
 def _as_unknown(error: PenstockError, segment: str) -> PenstockError:
-    """Return the error for blocks that may or may not have been stored when trying ended."""
+    """Return the error for blocks that may or may not have been stored when the retries ended."""
     if isinstance(error, OutcomeUnknownError):
         return error
     unknown = OutcomeUnknownError(

@@ -1,7 +1,7 @@
-"""`ChunkLayouts`: asks segment stores which chunks hold a range of a segment, for who reads chunks itself.
+"""`ChunkLayouts`: requests the chunks of segments from segment stores, for clients that read chunks directly.
 
-Whatever goes wrong here costs nothing but the short cut: the store has the same bytes. So nothing is tried for long.
-See docs/direct-reads.md.
+A failure here only loses the optimization: the store has the same bytes. So retries are short. See
+docs/direct-reads.md.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from penstock.wire.commands import (
     WrongHost,
 )
 
-#: Segments that are asked about at the same time.
+#: Segments requested at the same time.
 _ASKED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """Where the bytes ``[start, end)`` of a segment are in long-term storage. A value: it may be pickled.
+    """The place of the bytes ``[start, end)`` of a segment in long-term storage. A value: it may be pickled.
 
     Attributes:
         segment: full name.
-        start: first byte; the one that was asked for.
-        end: behind the last one: what was asked for, or what storage had, or as much as there is room for.
+        start: first byte, as requested.
+        end: after the last one: the requested end, or the end of the data in storage, or of the rows that fit.
         storage: where the chunks are.
-        chunks: in order and without a gap. They may begin before `start` and end behind `end`.
-        lease: under which none of them is deleted; None: none was asked for, or there are no chunks.
+        chunks: in order and without a gap. They may begin before `start` and end after `end`.
+        lease: protects all of them from deletion; None: no lease was requested, or there are no chunks.
     """
 
     segment: str
@@ -64,7 +64,7 @@ class SegmentLayout:
     lease: LayoutLease | None = None
 
     def clipped(self, start: int, end: int) -> SegmentLayout:
-        """Return the part of it for ``[start, end)``; empty where it has nothing of that."""
+        """Return the part of it for ``[start, end)``; empty if they do not overlap."""
         start = min(max(start, self.start), self.end)
         end = min(max(end, start), self.end)
         chunks = [_clipped(chunk, start, end) for chunk in self.chunks]
@@ -72,7 +72,7 @@ class SegmentLayout:
 
 
 def _clipped(chunk: ChunkRow, start: int, end: int) -> ChunkRow | None:
-    """Return what is told of the blocks that hold something of [`start`, `end`); None: there are none."""
+    """Return the part of the row for blocks that overlap [`start`, `end`); None: there are none."""
     block_length, count = chunk.block_length, len(chunk.checksums) // 4
     first = max((start - chunk.start_offset) // block_length, chunk.first_block)
     behind = min(-(-(end - chunk.start_offset) // block_length), chunk.first_block + count)
@@ -83,7 +83,7 @@ def _clipped(chunk: ChunkRow, start: int, end: int) -> ChunkRow | None:
 
 
 class ChunkLayouts:
-    """Asks for one client, over connections that carry nothing else. `token`: the access token sent with requests."""
+    """Requests of one client, over separate connections. `token`: the access token sent with requests."""
 
     def __init__(self, pool: ConnectionPool, settings: ClientSettings, rng: Random, *, token: str = "") -> None:
         self._pool = pool
@@ -94,19 +94,19 @@ class ChunkLayouts:
     async def ask(
         self, segment: str, start: int, end: int, *, lease_s: float = 0.0, holder: str = ""
     ) -> SegmentLayout:
-        """Return which chunks hold ``[start, end)``, leased for up to `lease_s` (0: not leased) on behalf of `holder`.
+        """Return the chunks of ``[start, end)``, leased for up to `lease_s` (0: not leased) on behalf of `holder`.
 
-        Give the lease back with `give_back`; else it ends by itself. What was truncated, merged or deleted later is
-        still there while it lasts.
+        Return the lease with `give_back`; otherwise it expires. While it lasts, data that is truncated, merged or
+        deleted later still exists.
 
         Raises:
             NoSuchSegmentError, SegmentTruncatedError: about the segment.
-            TooManyLeasesError, ContainerNotFoundError: not now.
-            ConnectionLostError: the store cannot be reached, or knows no such question, as stores of before and
-                Pravega's, which end the connection over it.
-            UnsupportedOperationError, InvalidArgumentError: it is refused.
-            OutcomeUnknownError: no answer in `layout_timeout_s`; there may be a lease, which ends by itself.
-            ProtocolError: the answer is none.
+            TooManyLeasesError, ContainerNotFoundError: not possible at present.
+            ConnectionLostError: the store cannot be reached, or does not support the request, as earlier releases and
+                Pravega's, which close the connection.
+            UnsupportedOperationError, InvalidArgumentError: the request is rejected.
+            OutcomeUnknownError: no reply in `layout_timeout_s`; there may be a lease, which expires.
+            ProtocolError: the reply is invalid.
         """
         chunks: list[ChunkRow] = []
         lease: LayoutLease | None = None
@@ -130,7 +130,7 @@ class ChunkLayouts:
     async def ask_all(
         self, ranges: Sequence[tuple[str, int, int]], *, lease_s: float = 0.0, holder: str = ""
     ) -> Sequence[SegmentLayout | PenstockError]:
-        """Return for each segment, start and end what `ask` returns or raises, in the time of one."""
+        """Return for each segment, start and end the result or error of `ask`, in the time of one."""
 
         async def ask(wanted: tuple[str, int, int]) -> SegmentLayout:
             return await self.ask(*wanted, lease_s=lease_s, holder=holder[:HOLDER_LENGTH_MAX])
@@ -139,7 +139,7 @@ class ChunkLayouts:
             return await for_each(ranges, ask, _ASKED_AT_ONCE)
 
     async def give_back(self, layout: SegmentLayout) -> None:
-        """End the lease of a layout, if it has one. Raises what `ask` does; then it ends by itself."""
+        """End the lease of a layout, if it has one. Raises as `ask` does; then the lease expires."""
         lease, segment = layout.lease, layout.segment
         if lease is None:
             return
@@ -156,7 +156,7 @@ class ChunkLayouts:
         return page
 
     async def _exchange(self, segment: str, request: GetChunkLayout | ReturnChunkLease) -> WireCommand:
-        """Send a request until it comes to the right store; once more where the connection turned out to be dead."""
+        """Send a request to the right store; retry once if the connection turns out to be dead."""
         backoff = Backoff(self._settings, self._rng)
         is_again = False
         while True:
@@ -165,7 +165,7 @@ class ChunkLayouts:
                 numbered = _numbered(request, connection.next_request_id())
                 reply = await in_time(segment, connection.request(numbered.request_id, numbered))
             except (ConnectionLostError, OutcomeUnknownError) as error:
-                # Nobody has used the connection since the last question: that it is dead shows only now.
+                # The connection was idle since the last request, so its loss is detected only now.
                 self._pool.forget(segment)
                 if is_again:
                     error.add_note("segment stores that know no layouts of chunks end the connection like this")
@@ -185,7 +185,7 @@ def _numbered(request: GetChunkLayout | ReturnChunkLease, request_id: int) -> Re
 
 
 def _check(segment: str, question: LayoutQuestion, page: LayoutPage) -> None:
-    """Raise `ProtocolError` unless a page says where the bytes from `question.start` to its `next_offset` are."""
+    """Raise `ProtocolError` unless a page covers the bytes from `question.start` to its `next_offset`."""
     at = question.start
     for chunk in page.chunks:
         first, count = chunk.first_block, len(chunk.checksums) // 4

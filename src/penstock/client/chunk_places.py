@@ -1,7 +1,7 @@
-"""`ChunkPlaces`: long-term storage as somebody sees it who is no segment store: only to be read.
+"""`ChunkPlaces`: read-only access to long-term storage for clients.
 
-A directory must be visible on this machine under the path that the store says, or another one that is given. A bucket
-is reached as the environment says (``AWS_*``), HDFS likewise. See docs/direct-reads.md.
+A directory must be visible on this machine under the store's path, or under a given path. Buckets are accessed with the
+settings of the environment (``AWS_*``), HDFS likewise. See docs/direct-reads.md.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from penstock.runtime.runtime import Runtime
 from penstock.runtime.work import PoolSettings, WorkPool
 from penstock.wire.chunk_layouts import StorageTold
 
-#: Nothing that tells one place from another is longer.
+#: Maximum length of the identity of a place.
 _IDENTITY_LENGTH_MAX = 64 * 1024
 
 
 class ChunkPlace(Protocol):
-    """Whole objects by name. Raises `NoSuchChunkError`, `StorageError`, and for a hung place in time."""
+    """Whole objects by name. Raises `NoSuchChunkError` and `StorageError`; a hung place raises within its time-out."""
 
     async def read(self, name: str, offset: int, length: int) -> bytes:
         """Return `length` bytes (above 0) from `offset` on, fewer only at the end."""
 
     async def close(self) -> None:
-        """Give up what is under way. Waits for nothing that hangs."""
+        """Cancel the reads in progress. Does not wait for hung ones."""
 
 
 def check_chunk_name(name: str) -> None:
@@ -47,22 +47,22 @@ def check_chunk_name(name: str) -> None:
 
 
 class ChunkPlaces:
-    """The places that one client reads chunks from, each opened once and looked at before it is used."""
+    """The places that one client reads chunks from, each opened once and verified before use."""
 
     def __init__(self, runtime: Runtime, settings: ClientSettings) -> None:
         self._runtime = runtime
         self._settings = settings
         self._open: dict[str, ChunkPlace] = {}
-        #: Places that are what they should be, by what they said of themselves.
+        #: Verified places, by the identity that they store.
         self._known: set[tuple[str, bytes]] = set()
 
     async def find(self, storage: StorageTold, place: str = "", *, is_anew: bool = False) -> ChunkPlace:
-        """Return the place that a layout speaks of; `place`: where it is for this machine, if elsewhere.
+        """Return the place of a layout; `place`: its location on this machine, if different.
 
-        With `is_anew` it is looked at once more: what was mounted there may be gone since.
+        With `is_anew` it is verified again: it may have been unmounted since.
 
-        Raises `StorageIdentityError` when another one is there, or none, `InvalidArgumentError` for a place that
-        cannot be, or whose library is not installed, `StorageError`.
+        Raises `StorageIdentityError` if another storage is there, or none, `InvalidArgumentError` for an invalid place,
+        or one whose library is not installed, `StorageError`.
         """
         url = place or storage.place
         found = self._open.get(url)
@@ -100,7 +100,7 @@ class ChunkPlaces:
 
 
 class _DirectoryPlace:
-    """A directory. Files are opened for each read: nothing is held that a hung file system would keep."""
+    """A directory. Files are opened for each read: no handle is held that a hung file system would block."""
 
     def __init__(self, root: str, disk: Disk, pool: WorkPool) -> None:
         self._root = root

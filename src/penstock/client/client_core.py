@@ -1,4 +1,4 @@
-"""`ClientCore`: a client's connections, from opening to closing; others build on it what is done over them."""
+"""`ClientCore`: a client's connections, from opening to closing; base of the classes that use them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from penstock.runtime.runtime import Runtime, real_runtime
 
 
 class ClientCore(LifeCycle):
-    """What every part of a `Client` stands on: the controller, the segment stores, the settings."""
+    """The common base of a `Client`: the controller, the segment stores, the settings."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ClientCore(LifeCycle):
         self._foreign_groups: ForeignGroups
         self._transaction_times: TransactionTimes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Those that somebody still holds. They are many and short-lived, and have nothing to finish: no children.
+        #: Those that are still referenced. They are many and short-lived, and have nothing to finish: no children.
         self._segment_readers: WeakSet[SegmentReader] = WeakSet()
         self._ack_factory: Callable[[], AckState] = Ack
         self._is_threaded = False
@@ -78,8 +78,8 @@ class ClientCore(LifeCycle):
     ) -> None:
         """Make the client usable in the running event loop. Nothing is connected before the first request.
 
-        For front ends: with `watch_program` they look after the program's fork and exit themselves; with `ack_factory`
-        writers give out acks of theirs, and take events from other threads.
+        For front ends: with `watch_program` they handle the program's fork and exit themselves; with `ack_factory`
+        writers return acks of that kind, and take events from other threads.
         """
         if self.is_open:
             return
@@ -126,12 +126,12 @@ class ClientCore(LifeCycle):
 
     @property
     def settings(self) -> ClientSettings:
-        """The settings in force."""
+        """The client's settings."""
         return self._settings
 
     @property
     def _controller_client(self) -> ControllerClient:
-        """The controller's calls, for what this class does not offer."""
+        """The controller's calls, for operations that this class does not offer."""
         return self._open_cluster().controller
 
     @property
@@ -143,11 +143,11 @@ class ClientCore(LifeCycle):
 
     @property
     def _chunk_layouts(self) -> ChunkLayouts:
-        """Asks for layouts of chunks; see docs/direct-reads.md."""
+        """Requests layouts of chunks; see docs/direct-reads.md."""
         return ChunkLayouts(self._open_pool(), self._settings, self._runtime.rng)
 
     def _direct_reads(self, layout: SegmentLayout, *, place: str = "", is_required: bool = False) -> DirectReads:
-        """Return reads by a layout, and from the store where that does not go; see `DirectReads`."""
+        """Return reads by a layout, with a fallback to the store; see `DirectReads`."""
         return DirectReads(self._segment_client, layout, self._chunk_places, place=place, is_required=is_required)
 
     def _direct_reader(self, reads: DirectReads, layout: SegmentLayout, start: int, end: int) -> SegmentReader:
@@ -157,7 +157,7 @@ class ClientCore(LifeCycle):
         return reader
 
     def _deadline(self, what: str) -> AbstractContextManager[Deadline]:
-        """Bound a call that is made of several; those that are one request are bounded where it is sent."""
+        """Bound a call that consists of several requests; single requests are bounded where they are sent."""
         return within(what, self._settings.retry_time_max_s, "retry_time_max_s")
 
     def _open_cluster(self) -> Cluster:
@@ -166,7 +166,7 @@ class ClientCore(LifeCycle):
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return self._cluster  # A front end that makes something here, and uses it in the loop.
+            return self._cluster  # For a front end that creates objects outside the loop, and uses them in it.
         if loop is not self._loop:
             raise InvalidArgumentError(
                 f"the {self._what} belongs to the event loop it was opened in, and this is another one: connect in each"

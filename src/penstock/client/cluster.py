@@ -1,6 +1,6 @@
-"""`Cluster`: a connected cluster, as everything sees it that a client makes: its controller and its segment stores.
+"""`Cluster`: a connected cluster, as used by all objects of a client: its controller and its segment stores.
 
-Writers and readers are given this and not the `Client` that made them: what is below does not know what is above.
+Writers and readers get this and not the `Client` that made them: lower layers do not depend on higher ones.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from penstock.model.stream_cuts import StreamCut
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """See the module. Whoever made it closes what is in it.
+    """See the module. Its creator closes the members.
 
     Attributes:
         controller: the controller's calls.
         segments: the segment stores.
         settings: the client's.
-        rng: for pauses and for names of its own.
-        wall_clock_ms: milliseconds since the epoch, to compare with what people say; never for intervals.
+        rng: for pauses and for generated names.
+        wall_clock_ms: milliseconds since the epoch, to compare with users' times; never for intervals.
     """
 
     controller: ControllerClient
@@ -57,21 +57,21 @@ class Cluster:
         return StreamCut(scope, name, {segment: info.length for segment, info in zip(ids, infos, strict=True)})
 
     async def whole_tail(self, stream: str) -> StreamCut:
-        """Return a cut after everything acknowledged so far, and in the middle of no transaction.
+        """Return a cut after everything acknowledged so far that splits no transaction.
 
-        Raises `NoSuchStreamError`; `UnsupportedOperationError` where the controller is not Penstock's.
+        Raises `NoSuchStreamError`; `UnsupportedOperationError` if the controller is not Penstock's.
         """
         return await self.controller.whole_tail(*split_scoped_name(stream))
 
     async def latest(self, stream: str) -> StreamCut:
-        """Return the whole tail, or the tail where the controller knows none. Raises `NoSuchStreamError`."""
+        """Return the whole tail, or the tail if the controller does not support that. Raises `NoSuchStreamError`."""
         try:
             return await self.whole_tail(stream)
         except UnsupportedOperationError:
             return await self.tail(stream)
 
     async def last_segments(self, stream: str) -> list[SegmentId]:
-        """Return the segments that have no successors: the open ones, or of a sealed stream those it ended with.
+        """Return the segments without successors: the open ones, or the final ones of a sealed stream.
 
         Raises `NoSuchStreamError`.
         """

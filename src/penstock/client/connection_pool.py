@@ -1,7 +1,7 @@
-"""`ConnectionPool`: few connections to many segment stores, shared by everything in one client.
+"""`ConnectionPool`: few connections to many segment stores, shared within one client.
 
-Each segment store gets one connection per `Purpose`, so that acknowledgements don't queue behind bulk reads. Where a
-segment lives is asked of a resolver once and remembered until somebody finds it wrong.
+Each segment store gets one connection per `Purpose`, so that acknowledgements don't queue behind bulk reads. The home
+of a segment is resolved once and cached until a request finds it wrong.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Resolver = Callable[[str], Awaitable[tuple[str, int]]]
 
 
 class Purpose(Enum):
-    """What a connection carries."""
+    """The traffic of a connection."""
 
     APPEND = "append"
     READ = "read"
     REQUEST = "request"
-    #: Of its own: what is no store of Penstock's closes it, and nobody else should lose theirs.
+    #: Separate: servers other than Penstock's close it, which must not affect other traffic.
     STATISTICS = "statistics"
-    #: The same: stores of before close it, too.
+    #: Likewise: earlier releases of the store close it, too.
     LAYOUTS = "layouts"
 
 
@@ -45,7 +45,7 @@ class ConnectionPool:
         ssl_context: ssl.SSLContext | None = None,
         waits: Waits | None = None,
     ) -> None:
-        #: Where what uses this pool registers its waits; None: they are not reported, as in a server.
+        #: Where users of this pool register their waits; None: they are not reported, as in a server.
         self.waits: Waits | None = waits
         #: Why segment stores hold writes.
         self.store_states: StoreStates = StoreStates(self._statistics_connection, settings)
@@ -55,14 +55,14 @@ class ConnectionPool:
         self._endpoints: dict[str, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int, Purpose], WireConnection] = {}
         self._opening: dict[tuple[str, int, Purpose], asyncio.Task[WireConnection]] = {}
-        #: Endpoints that were reached: a later failure to resolve their names is an outage, no mistake in a setting.
+        #: Endpoints that were reached: a later failure to resolve their names is an outage, not a wrong setting.
         self._reached: set[tuple[str, int]] = set()
         self._is_closed = False
 
     async def connection(self, segment: str, purpose: Purpose) -> WireConnection:
         """Return an open connection to the segment store that serves `segment`.
 
-        Raises `ConnectionLostError` when it cannot be reached: nothing was asked of it, a retry is safe.
+        Raises `ConnectionLostError` if it cannot be reached: no request was sent, a retry is safe.
         """
         endpoint = await self.endpoint(segment)
         key = (*endpoint, purpose)
@@ -71,17 +71,17 @@ class ConnectionPool:
             return connection
         opening = self._opening.get(key)
         if opening is None:
-            # Others may come to wait for it too: whoever asks first does not bound it by a deadline of its own.
+            # Other callers may wait for it too: the first caller's deadline must not bound it.
             opening = asyncio.get_running_loop().create_task(
                 self._open(key),
                 name=f"connect to {endpoint[0]}:{endpoint[1]}",
                 context=context_without_deadline(),
             )
-            # Everyone who waits for it may have been cancelled by the time it fails.
+            # All waiting callers may have been cancelled before it fails.
             opening.add_done_callback(lambda task: None if task.cancelled() else task.exception())
             self._opening[key] = opening
         try:
-            # Shielded: others may wait for the same connection.
+            # Shielded: other callers may wait for the same connection.
             deadline = current_deadline()
             async with asyncio.timeout_at(None if deadline is None else deadline.at_s):
                 return await asyncio.shield(opening)
@@ -94,7 +94,7 @@ class ConnectionPool:
             raise
 
     async def endpoint(self, segment: str) -> tuple[str, int]:
-        """Return host and port of the segment store that serves `segment`, as far as is known."""
+        """Return host and port of the segment store that serves `segment`, from the cache if possible."""
         if self._is_closed:
             raise ConnectionLostError(f"{segment}: the client is closed")
         endpoint = self._endpoints.get(segment)
@@ -106,11 +106,11 @@ class ConnectionPool:
         return endpoint
 
     def known_endpoint(self, segment: str) -> tuple[str, int] | None:
-        """Return what `endpoint` would, if that is known without a request."""
+        """Return the cached result of `endpoint`, None if a request would be needed."""
         return self._endpoints.get(segment)
 
     def forget(self, segment: str) -> None:
-        """Ask the resolver again next time: the segment was not where it was said to be."""
+        """Query the resolver again next time: the segment was not at its cached home."""
         self._endpoints.pop(segment, None)
 
     async def close(self) -> None:
@@ -134,7 +134,7 @@ class ConnectionPool:
             if len(self._reached) >= self._settings.endpoint_count_max:
                 self._reached.clear()
             self._reached.add(key[:2])
-            # Lost ones go now, so stores that are gone leave nothing behind.
+            # Lost connections are dropped now, so stores that no longer exist leave none.
             self._connections = {other: value for other, value in self._connections.items() if value.is_open}
             self._connections[key] = connection
             return connection

@@ -409,13 +409,13 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
     async def segments_between(self, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
         """Return the ids of the segments that hold events from `start` to `end`, the cuts' own included.
 
-        Raises `InvalidArgumentError` when a part of `end` lies before `start`, or one of them is none of the stream.
+        Raises `InvalidArgumentError` if a part of `end` lies before `start`, or one of them is not a cut of the stream.
         """
         first, last = cut_to_message(start), cut_to_message(end)
         request = pb.StreamCutRange(streamInfo=first.streamInfo, to=last.cut)
         getattr(request, "from").update(first.cut)
         what = f"read the segments between two cuts of stream {_name(first.streamInfo)}"
-        # Of cuts that make no range a controller says no more than UNKNOWN, in words of its own.
+        # For cuts that form no range, a controller returns only UNKNOWN, with its own text.
         reply, _ = await self._attempt(
             self._stub.getSegmentsBetween, request, what, is_change=False, unknown_means=InvalidArgumentError
         )
@@ -468,7 +468,8 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                 except grpc.RpcError as error:
                     code = error.code()
                     details = f"{what}: controller {self._address} answered {code.name}: {error.details()}"
-                    # Not chained: all that gRPC knows is in the text, and its own error is a page of channel state.
+                    # Not chained: the text contains all of gRPC's information, and its own error is a page of channel
+                    # state.
                     if code in _FINAL_CODES:
                         raise _final_error(code, details) from None
                     cause = cause_of(error)
@@ -477,7 +478,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                     if code == grpc.StatusCode.UNKNOWN and _BAD_LEASE in (error.details() or ""):
                         raise InvalidArgumentError(f"{details} (in ms)") from None
                     if code == grpc.StatusCode.UNKNOWN and unknown_means is not None:
-                        # Once it may be a fault that passes: gRPC has this code for some of its own.
+                        # A single one may be a transient error: gRPC uses this code for some of its own.
                         unknown_count += 1
                         if unknown_count == _UNKNOWN_COUNT_MAX:
                             raise unknown_means(details) from None
@@ -487,7 +488,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                     if cause is not Exhaustion.TOO_MANY_CALLS:
                         is_unsure = True
                     if code != grpc.StatusCode.DEADLINE_EXCEEDED:
-                        # An attempt that is cut off by the deadline does not hide what the one before it was told.
+                        # An attempt that the deadline cancels must not hide the reason of the previous one.
                         exhausted = cause
                     if exhausted is Exhaustion.DISK_FULL and on_refused is not None:
                         on_refused(details)
@@ -510,7 +511,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                 delay_s = min(delay_s * _RETRY_DELAY_FACTOR, self._settings.retry_delay_max_s)
 
     async def _connected(self, what: str, deadline: Deadline, wait: Wait | None, *, is_unsure: bool) -> None:
-        """Wait until there is a connection: what was never sent was certainly not done.
+        """Wait for a connection: a request that was never sent was certainly not carried out.
 
         Raises `ControllerUnavailableError`, or `OutcomeUnknownError` if `is_unsure`: an earlier attempt was sent.
         """

@@ -1,7 +1,7 @@
-"""`Deadline`: how long one call of a user may take, through all layers below it. See ``docs/deadlines.md``.
+"""`Deadline`: the time limit of one user call, through all layers below it. See ``docs/deadlines.md``.
 
-It holds for what is awaited inside `within`, as a cancel scope of trio does; nobody hands it on by hand, so nobody can
-forget to. It cancels nothing: the layers that wait for others bound themselves by it.
+It applies to all code inside `within`, like a cancel scope of trio; it is not passed explicitly, so it cannot be
+forgotten. It cancels nothing: the layers that wait bound themselves by it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Deadline:
     """The end of one call.
 
     Attributes:
-        what: what the user asked for, for messages.
+        what: the user's call, for messages.
         started_s: when the call began, on the loop's clock.
         limit_s: how long it may take, in seconds.
-        limit_name: the setting or argument that says so.
+        limit_name: the setting or argument that sets the limit.
     """
 
     what: str
@@ -45,7 +45,7 @@ class Deadline:
         return asyncio.get_running_loop().time() - self.started_s
 
     def bounded_s(self, timeout_s: float) -> float:
-        """Return `timeout_s`, or what is left if that is less."""
+        """Return `timeout_s`, or the time left if that is less."""
         return min(timeout_s, self.left_s())
 
 
@@ -59,7 +59,7 @@ def current_deadline() -> Deadline | None:
 
 @contextmanager
 def within(what: str, limit_s: float, limit_name: str) -> Iterator[Deadline]:
-    """Let everything inside end in `limit_s`, or at an outer deadline if that is earlier. Gives the one in force."""
+    """Bound everything inside by `limit_s`, or by an outer deadline if that is earlier. Yields the effective one."""
     outer = _CURRENT.get()
     mine = Deadline(what, asyncio.get_running_loop().time(), limit_s, limit_name)
     if outer is not None and outer.at_s <= mine.at_s:
@@ -69,16 +69,16 @@ def within(what: str, limit_s: float, limit_name: str) -> Iterator[Deadline]:
     try:
         yield mine
     finally:
-        # A call that is collected, not ended, is closed in another context, and its own is gone with it.
+        # A generator that is collected, not ended, is closed in another context, and its own no longer exists.
         with suppress(ValueError):
             _CURRENT.reset(token)
 
 
 @asynccontextmanager
 async def in_turn(lock: asyncio.Lock) -> AsyncIterator[None]:
-    """Hold a lock; wait for it until the deadline of the call that this is part of, if there is one.
+    """Hold a lock; wait for it until the deadline of the enclosing call, if there is one.
 
-    Raises `StreamError` then: nothing was done.
+    Raises `StreamError` after that: nothing was done.
     """
     deadline = _CURRENT.get()
     if deadline is None:
@@ -99,7 +99,7 @@ async def in_turn(lock: asyncio.Lock) -> AsyncIterator[None]:
 
 
 def context_without_deadline() -> contextvars.Context:
-    """Return a copy of the current context for work that outlives the call, and so has no part in its deadline."""
+    """Return a copy of the current context without the deadline, for work that outlives the call."""
     context = contextvars.copy_context()
     context.run(_CURRENT.set, None)
     return context

@@ -1,7 +1,7 @@
-"""`DirectReads`: reads a segment by a layout of its chunks as far as that goes, and through the store what is left.
+"""`DirectReads`: reads a segment by a layout of its chunks where possible, and the rest through the store.
 
-A `SegmentReader` takes it in place of the segment stores. Each answer is verified bytes of one chunk, or the store's;
-so what one way does not give the other does, from the very byte on, and nothing comes twice. See docs/direct-reads.md.
+A `SegmentReader` uses it in place of the segment stores. Each result is verified bytes of one chunk, or the store's. If
+a direct read fails, the store continues at the same byte, so no byte is returned twice. See docs/direct-reads.md.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from penstock.model.segments import SegmentData
 
 
 class DirectReads:
-    """See the module. Once a chunk cannot be read nothing more is read directly.
+    """See the module. After a chunk cannot be read, all further reads go through the store.
 
     Attributes:
-        direct_bytes: bytes that came from chunks.
-        store_bytes: bytes that came through the store.
-        problem: why the store was asked for what the layout has; None: it was not.
+        direct_bytes: bytes read from chunks.
+        store_bytes: bytes read through the store.
+        problem: why bytes of the layout were read through the store; None: they were not.
     """
 
     def __init__(
         self, segments: Reads, layout: SegmentLayout, places: ChunkPlaces, *, place: str = "", is_required: bool = False
     ) -> None:
-        """`place`: see `ChunkPlaces.find`. With `is_required` a problem is raised; the store gives only the rest."""
+        """`place`: see `ChunkPlaces.find`. With `is_required` a problem is raised; the store provides only the rest."""
         self._segments = segments
         self._layout = layout
         self._places = places
         self._at = place
         self._is_required = is_required
         self._place: ChunkPlace | None = None
-        #: Where in the segment what is told of each begins. Of a long chunk that may be in several pieces.
+        #: Offset in the segment of each row's first block. A long chunk may have several rows.
         self._starts = [chunk.start_offset + chunk.first_block * chunk.block_length for chunk in layout.chunks]
         self.direct_bytes: int = 0
         self.store_bytes: int = 0
         self.problem: PenstockError | None = None
 
     async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
-        """See `Segments.read`. There may be less than was asked for: up to the end of a block."""
+        """See `Segments.read`. The result may be shorter than requested: up to the end of a block."""
         if self._layout.start <= offset < self._layout.end and self.problem is None:
             try:
                 data = await self._read(offset, min(offset + length, self._layout.end))

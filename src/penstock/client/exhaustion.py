@@ -1,7 +1,7 @@
-"""`cause_of`: why a call of the controller ended with RESOURCE_EXHAUSTED, for which gRPC has four causes.
+"""`cause_of`: why a call of the controller ended with RESOURCE_EXHAUSTED, which can have several causes.
 
-A full disk is one only where Penstock's controller says so, in the metadata of the call. The others are gRPC's own, at
-either end, and known by their texts; or a proxy's, which are not known.
+Penstock's controller marks a full disk in the metadata of the call. Other causes come from gRPC itself, at either end,
+and are recognized by their texts; or from a proxy, which are not recognized.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from penstock.model.errors import (
 )
 from penstock.rpc import STORAGE_FULL_KEY
 
-#: What gRPC's core says of a message above the limit of one end, "SERVER: Received message larger than max (2 vs. 1)",
-#: sometimes behind words of its own.
+#: Text of gRPC's core for a message above the limit of one end, "SERVER: Received message larger than max (2 vs. 1)",
+#: sometimes after a prefix.
 _TOO_LONG = re.compile(r"(CLIENT|SERVER): (Received|Sent) message larger than max")
-#: What Java's servers say of a request.
+#: Text of Java's servers for a request that is too long.
 _TOO_LONG_FOR_JAVA = "exceeds maximum size"
-#: What a Python server says of a call beyond `maximum_concurrent_rpcs`, which it does not begin.
+#: Text of a Python server for a call beyond `maximum_concurrent_rpcs`, which it does not begin.
 _TOO_MANY_CALLS = "Concurrent RPC limit exceeded"
 
 
 class Exhaustion(Enum):
-    """What there is too much or too little of.
+    """The exhausted resource.
 
     Attributes:
         REQUEST_TOO_LONG: the request; it was not served.
         REPLY_TOO_LONG: the reply, for the controller to send.
-        REPLY_TOO_LONG_HERE: the reply, for this client to take.
-        DISK_FULL: room on the server's disk; what was begun is completed when there is some.
-        TOO_MANY_CALLS: calls at the controller; this one was not begun.
-        REFUSED: something else, perhaps at a proxy; whether the call was served is not known.
+        REPLY_TOO_LONG_HERE: the reply, for this client to receive.
+        DISK_FULL: space on the server's disk; an interrupted change is completed when there is space.
+        TOO_MANY_CALLS: concurrent calls at the controller; this one was not begun.
+        REFUSED: something else, perhaps at a proxy; whether the call was served is unknown.
     """
 
     REQUEST_TOO_LONG = "request too long"
@@ -75,7 +75,7 @@ def cause_of(error: grpc.RpcError) -> Exhaustion | None:
 
 
 def final_error(cause: Exhaustion | None, details: str) -> PenstockError | None:
-    """Return the error of a call that a repetition cannot help; None: it may be repeated."""
+    """Return the error of a call for which a retry is useless; None: it may be retried."""
     match cause:
         case Exhaustion.REQUEST_TOO_LONG:
             return InvalidArgumentError(
@@ -91,7 +91,7 @@ def final_error(cause: Exhaustion | None, details: str) -> PenstockError | None:
 
 
 def full_error(details: str, *, is_change: bool) -> StorageFullError:
-    """Return the error of a call that the controller could not carry out for want of space until its time was up."""
+    """Return the error of a call that a full disk prevented until its time limit."""
     if not is_change:
         return StorageFullError(f"disk full on the server: {details}")
     return UnacknowledgedStorageFullError(

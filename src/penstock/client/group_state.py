@@ -1,4 +1,4 @@
-"""`GroupState`: the shared record of a reader group, as it is stored. The steps on it are in `reader_group_state`."""
+"""`GroupState`: the stored form of a reader group's shared record. The steps on it are in `reader_group_state`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from penstock.model.errors import InvalidArgumentError, LaterVersionError
 from penstock.model.policies import GroupRetention
 
 FORMAT_VERSION = 4
-#: Without `revision`; readers showed that they are alive in the record alone.
+#: Without `revision`; readers' heartbeats were in the record alone.
 _VERSION_WITHOUT_HEARTBEATS = 3
 
 
 class HeldSegment(msgspec.Struct, frozen=True):
-    """A segment in the hands of a reader: where to go on, in bytes, and the number under which it was given away."""
+    """A segment held by a reader: the position to resume from, in bytes, and the number of its assignment."""
 
     offset: int
     turn: int
 
 
 class ReaderState(msgspec.Struct, frozen=True):
-    """One reader: the life it is in, a counter that shows it is alive, and where it is in its segments.
+    """One reader: its incarnation, a counter that is its heartbeat, and its positions in its segments.
 
-    `incarnation` is drawn anew each time a reader of this name starts, so an older one notices that it was replaced.
-    `handed_out`: how far events are with the application that do not count as read yet (segment -> offset).
+    `incarnation` is drawn anew each time a reader of this name starts, so an older one detects that it was replaced.
+    `handed_out`: end of the returned events that do not count as read yet (segment -> offset).
     """
 
     incarnation: str
@@ -34,29 +34,29 @@ class ReaderState(msgspec.Struct, frozen=True):
 
 
 class WaitingState(msgspec.Struct, frozen=True):
-    """A segment that cannot be read yet: predecessors still unread, and those read, with the offset of their end."""
+    """A segment that cannot be read yet: its unread predecessors, and the read ones with their end offsets."""
 
     unread: list[str]
     read: dict[str, int]
 
 
 class Redelivery(msgspec.Struct, frozen=True):
-    """Events before `until` (bytes) may have been handed out `count` times before, by readers that failed."""
+    """Events before `until` (bytes) may have been returned `count` times before, by readers that failed."""
 
     until: int
     count: int
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """The whole record. Segments are full names, offsets are bytes; `unassigned` maps segments to where to go on.
+    """The whole record. Segments are full names, offsets are bytes; `unassigned` maps segments to their positions.
 
     `group_id`, `generation`: the controller's, see `RegisteredGroup`; `holds_data` and `is_manual` are its `retention`
-    (of a group that waits for its first stream it is known here alone). `reset_id`: the last `reset`, so
-    that none is done twice. `next_turn`: the number that the next segment is given away under. `reader_timeout_s`,
+    (for a group that waits for its first stream, it is stored only here). `reset_id`: the last `reset`, so that none is
+    applied twice. `next_turn`: the number of the next assignment of a segment. `reader_timeout_s`,
     `processing_time_max_s`: the group's, see `ClientSettings`.
 
-    `patterns`: streams that come later and match one are read, too. `ends`: how far the group reads in the segments of
-    the cuts that it ends at; `ended`: those of them that were read so far, and where that was. `checkpoint`: see
+    `patterns`: new streams that match one are read, too. `ends`: the end offsets in the segments of the cuts that the
+    group ends at; `ended`: those of them that were read so far, with their end offsets. `checkpoint`: see
     `CheckpointState`. `revision`: one higher with each change of the record; 0: of an earlier release.
     """
 
@@ -86,7 +86,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> GroupState:
-        """Read a record. Raises `LaterVersionError`, `InvalidArgumentError` for an earlier version and all else."""
+        """Parse a record. Raises `LaterVersionError`; `InvalidArgumentError` for earlier versions and invalid data."""
         try:
             version = msgspec.json.decode(data, type=_Versioned).version
             if version > FORMAT_VERSION:
@@ -106,7 +106,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def retention(self) -> GroupRetention:
-        """Whether the group subscribes to its streams, and who says what it needs no more."""
+        """Whether the group subscribes to its streams, and how it releases data."""
         if not self.holds_data:
             return GroupRetention.NONE
         return GroupRetention.MANUAL if self.is_manual else GroupRetention.AUTOMATIC
@@ -118,13 +118,13 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def is_finished(self) -> bool:
-        """True when every stream is read to where the group ends in it, or is sealed and read to its end.
+        """True when every stream is read to the group's end in it, or is sealed and read to its end.
 
-        Never of a group with patterns: another stream may come.
+        Never true for a group with patterns: another stream may be created.
         """
         if self.segment_count or self.patterns:
             return False
-        # What waits for a segment that the group does not read to its end is not to be read.
+        # Segments that wait for one in which the group ends are never read.
         return all(any(other in self.ended for other in waiting.unread) for waiting in self.waiting.values())
 
 

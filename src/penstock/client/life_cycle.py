@@ -1,8 +1,8 @@
-"""`LifeCycle`: how everything lives that a client makes, and the client itself.
+"""`LifeCycle`: the life cycle of the client and of everything it opens.
 
-NEW -> OPEN -> CLOSING -> CLOSED, never back. Whoever opens something owns it, and closes it with itself. Closing runs
-in a task of its own: a caller that is cancelled stops waiting for it, and does not cut it in two. The whole of it is
-told in `docs/client-life.md`.
+NEW -> OPEN -> CLOSING -> CLOSED, never back. An owner closes everything that it opened when it closes. Closing runs in
+a separate task: a cancelled caller stops waiting for it, and does not interrupt it. For the whole life cycle see
+`docs/client-life.md`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from penstock.runtime.program import WatchProgram
 
 _log = logging.getLogger(__name__)
 
-#: Of the time for closing something, what its children get.
+#: The share of the closing time that the children get.
 _CHILDREN_TIME_PART = 0.9
 
 
 class Life(Enum):
-    """Where a `LifeCycle` stands."""
+    """The phase of a `LifeCycle`."""
 
     NEW = "not open yet"
     OPEN = "open"
@@ -38,29 +38,28 @@ class Life(Enum):
 class LifeCycle(NotPicklable):
     """Base of clients, writers, transactions, reader groups and readers. Belongs to one event loop.
 
-    A subclass calls `_open_life` once it is ready to be used, `_check_open` before it takes new work, and says by these
-    how it ends, in this order:
+    A subclass calls `_open_life` once it is ready, `_check_open` before it accepts new work, and implements its end by
+    these methods, called in this order:
 
-    - `_finish`: keep what was promised: flush, store positions. Its own children are closed by then.
-    - `_release`: stop tasks, give back connections. Waits for nobody else, and is called also after an error, when the
-      time is up, and when nothing is to be finished (`abandon`).
-    - `_settle`: a plain function, called last whatever happened, also in a loop that is being shut down: answer whoever
-      still waits, with an error.
+    - `_finish`: complete accepted work: flush, store positions. Its own children are closed by then.
+    - `_release`: stop tasks, return connections. Does not wait for remote peers. Called also after an error, when the
+      time limit has expired, and when nothing is to be finished (`abandon`).
+    - `_settle`: a plain function, always called last, also in a loop that is being shut down: fail all pending waiters.
 
     Args:
-        what: what this is, for messages, as "writer of retail/orders".
-        close_timeout_s: how long `close` may take if it is not told.
+        what: a description for messages, as "writer of retail/orders".
+        close_timeout_s: the default time limit of `close`.
     """
 
     def __init__(self, what: str, *, close_timeout_s: float) -> None:
         self._what = what
         self._close_timeout_s = close_timeout_s
         self._life = Life.NEW
-        #: Not OPEN. By itself, because writers look at it once per event.
+        #: Not OPEN. A separate field, because writers check it once per event.
         self._is_refusing = True
         self._is_forked = False
         self._owner: LifeCycle | None = None
-        #: A program stands behind this: what is lost with it is to be said. Not so in a simulation.
+        #: True in a real program, where losses must be logged; False in a simulation.
         self._is_in_program = False
         # A dict for its order: children are closed in the order they were opened.
         self._children: dict[LifeCycle, None] = {}
@@ -78,34 +77,34 @@ class LifeCycle(NotPicklable):
 
     @property
     def is_closed(self) -> bool:
-        """True once closing is over: nothing happens here any more."""
+        """True once closing is complete."""
         return self._life is Life.CLOSED
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Refuse new work, finish what was accepted, then stop; all within `timeout_s` (None: `close_timeout_s`).
+        """Refuse new work, finish accepted work, then stop; all within `timeout_s` (None: `close_timeout_s`).
 
-        What was opened from here is closed first. Calling again is fine: during the closing it waits for the same end,
-        afterwards it does nothing. A cancelled caller stops waiting; the closing goes on, within its limit.
+        Objects opened from here are closed first. Calling again is allowed: during the closing it waits for the same
+        end, afterwards it does nothing. A cancelled caller stops waiting; the closing continues, within its limit.
 
         Raises:
-            OutcomeUnknownError: the time was used up; the message says what is not known to be done.
-            PenstockError: what could not be finished. It is closed all the same.
+            OutcomeUnknownError: the time limit expired; the message lists what may not be done.
+            PenstockError: some work could not be finished. The object is closed nevertheless.
         """
         await self._end(self._close_timeout_s if timeout_s is None else timeout_s)
 
     async def abandon(self) -> None:
-        """Stop without finishing anything, as a crash would; what waits is answered with `OutcomeUnknownError`.
+        """Stop without finishing anything, as a crash would; pending calls fail with `OutcomeUnknownError`.
 
-        A `close` that is under way elsewhere ends at once.
+        A concurrent `close` ends at once.
         """
         await self._end(None)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close. After an exception its own errors are only noted on that.
+        """Close. After an exception, errors of closing are only added to it as notes.
 
-        A cancelled or interrupted block is left at once: the closing goes on without anybody waiting for it.
+        A cancelled or interrupted block is left at once: the closing continues in the background.
         """
         if error is None:
             await self.close()
@@ -121,7 +120,7 @@ class LifeCycle(NotPicklable):
         return f"<{type(self).__name__}: {'; '.join([f'{self._what}, {self._life.value}', *self._losses()])}>"
 
     def _note_exception(self) -> None:
-        """Take notice, before it is closed, that this ends because of an exception; all that is owned does, too.
+        """Record, before closing, that this ends because of an exception; applies to all owned objects, too.
 
         `close` does so by itself when an exception is being handled where it is called.
         """
@@ -169,11 +168,11 @@ class LifeCycle(NotPicklable):
         """See the class."""
 
     def _own_losses(self) -> Iterator[str]:
-        """Yield, in words and with counts, what would be lost or unknown if this ended now."""
+        """Yield descriptions, with counts, of what would be lost or unknown if this ended now."""
         return iter(())
 
     def _after_fork(self) -> None:
-        """Make refusing safe in a forked child, where other threads are gone and may have held locks."""
+        """Make refusing safe in a forked child, where other threads do not exist and may have held locks."""
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -198,7 +197,7 @@ class LifeCycle(NotPicklable):
                 self._note_exception()
             self._life = Life.CLOSING
             self._is_refusing = True
-            # In no call's deadline: it has a limit of its own, and may outlive the call.
+            # Outside the deadline of any call: it has its own limit, and may outlive the call.
             self._ending = asyncio.get_running_loop().create_task(
                 self._run_end(timeout_s), name=f"close {self._what}", context=context_without_deadline()
             )
@@ -242,7 +241,7 @@ class LifeCycle(NotPicklable):
             raise errors[0]
 
     async def _finish_all(self, timeout_s: float) -> list[BaseException]:
-        # A part of it, so that a child says itself what it could not finish, and some time is left for this.
+        # Only a share, so that a child reports its own unfinished work, and time is left for this object.
         part_s = timeout_s * _CHILDREN_TIME_PART
         closings = (child.close(part_s) for child in list(self._children))
         results = await asyncio.gather(*closings, return_exceptions=True)
@@ -254,7 +253,7 @@ class LifeCycle(NotPicklable):
         return errors
 
     def _end_now(self) -> None:
-        """Be CLOSED, with everything opened from here, without waiting for anything."""
+        """Become CLOSED, with everything opened from here, without waiting."""
         for child in list(self._children):
             child._end_now()
         if self._life is not Life.CLOSED:
@@ -266,7 +265,7 @@ class LifeCycle(NotPicklable):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        # The loop may cancel the task before its first step, so that no line of it ever runs.
+        # The loop may cancel the task before its first step, so that none of its code runs.
         self._end_now()
         if error is not None and not self._waiter_count:
             _log.error("the %s was closed with an error that nobody waited for: %s", self._what, error)
@@ -291,13 +290,13 @@ class LifeCycle(NotPicklable):
         self._after_fork()
 
     def _on_exit(self) -> None:
-        """Say what was not finished when the program ended. Its event loop is over: nothing can be done about it."""
+        """Log the work that was unfinished when the program ended. Its event loop has ended."""
         if losses := list(self._losses()):
             _log.error("the program ended with an open %s: %s", self._what, "; ".join(losses))
             self._is_in_program = False
 
     def __del__(self) -> None:
-        # Absent if a subclass failed before it called this class.
+        # Missing if a subclass failed before it called this class.
         if getattr(self, "_is_in_program", False) and self._life in (Life.OPEN, Life.CLOSING):
             losses = list(self._own_losses())
             if losses:

@@ -1,8 +1,8 @@
-"""`GroupKeeper`: what one reader of a group does for all of them. The first by name of those in the record does it.
+"""`GroupKeeper`: the group's periodic work, done by one of its readers: the first by name in the record.
 
-It tells the controller how far a group that subscribes to its streams is, and keeps what the group reads as the
-controller and its patterns say. When it dies the others declare it dead, and the next one by name goes on; two that
-both take themselves for the first do no harm: each publishes what is stored, and the controller never goes back.
+It publishes the positions of a group that subscribes to its streams, and updates the set of streams from the controller
+and the patterns. When it dies, other readers declare it dead and the next one by name takes over. Two readers that both
+act as the first do no harm: each publishes stored positions, and the controller's never move back.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from penstock.runtime.bulk import for_each
 
 _log = logging.getLogger(__name__)
 
-#: A reader stores positions that have moved at least so many times in the group's `reader_timeout_s`.
+#: A reader stores changed positions at least this many times in the group's `reader_timeout_s`.
 _BEATS_PER_TIMEOUT = 3
-#: How often what absent readers have left is deleted, in seconds.
+#: Interval at which remains of absent readers are deleted, in seconds.
 _SWEEP_INTERVAL_S = 600.0
 
 
 def beat_interval_s(settings: ClientSettings, state: GroupState) -> float:
-    """Return the seconds between two stores of a reader's positions, which also show that it is alive."""
+    """Return the seconds between two stores of a reader's positions, which are also its heartbeats."""
     return min(settings.position_interval_s, state.reader_timeout_s / _BEATS_PER_TIMEOUT)
 
 
 class GroupKeeper:
     """See the module. No call raises a `PenstockError`, or takes longer than `beat_interval_s` of the group.
 
-    If one did, its reader would look dead meanwhile.
+    Otherwise its reader would look dead meanwhile.
     """
 
     def __init__(self, record: GroupRecord, reader: str, cluster: Cluster) -> None:
@@ -50,22 +50,22 @@ class GroupKeeper:
         self._settings = cluster.settings
         self._streams = GroupStreams(cluster, record)
         self._published_s = float("-inf")
-        #: Stream -> the generation and the cut that the controller has taken.
+        #: Stream -> the generation and the cut that the controller has accepted.
         self._published: dict[str, tuple[int, StreamCut]] = {}
-        #: The checkpoint begun last, as seen here, and when that was seen. A reader that has just come begins one at
-        #: once: readers that never live for an interval would take none.
+        #: The last checkpoint started, as seen here, and when it was seen. A new reader starts one at once: otherwise
+        #: readers that never live for an interval would take none.
         self._checkpoint = -1
         self._checkpoint_s = float("-inf")
         self._swept_s = asyncio.get_running_loop().time()
-        # Whoever opened the group has looked.
+        # The streams were checked when the group was opened.
         self._looked_s = asyncio.get_running_loop().time()
 
     def look_soon(self) -> None:
-        """Look for streams that came or went with the next `keep`."""
+        """Check for added and removed streams at the next `keep`."""
         self._looked_s = float("-inf")
 
     def checkpoint_due(self, state: GroupState) -> int | None:
-        """Return the number of the checkpoint that this reader is to begin, if one is due."""
+        """Return the number of the checkpoint that this reader must start, if one is due."""
         checkpoint, now_s = state.checkpoint, asyncio.get_running_loop().time()
         if checkpoint.number != self._checkpoint:
             if self._checkpoint >= 0:
@@ -73,13 +73,13 @@ class GroupKeeper:
             self._checkpoint = checkpoint.number
         is_due = 0 < checkpoint.interval_s <= now_s - self._checkpoint_s
         is_mine = not checkpoint.awaited and self._reader == next(iter(state.readers), None)
-        # A group that stays where it is needs no other one.
+        # A group whose positions have not changed needs no new checkpoint.
         if not is_due or not is_mine or checkpoint.positions == rgs.positions_of(state):
             return None
         return checkpoint.number + 1
 
     async def keep(self, state: GroupState) -> bool:
-        """Do what is due, for a group whose record is `state`; say whether the record has changed with that."""
+        """Do the work that is due for a group with record `state`; return whether that changed the record."""
         if self._reader != next(iter(state.readers), None):
             return False
         now_s = asyncio.get_running_loop().time()
@@ -95,7 +95,7 @@ class GroupKeeper:
         return await self._look_for_streams(state)
 
     async def leave(self, state: GroupState) -> None:
-        """Say how far the group is if its last reader has left it: nobody else does until one comes."""
+        """Publish the positions of a group that its last reader has left: until one joins, nothing else does."""
         if not state.readers:
             await self._publish(state)
 
@@ -114,7 +114,7 @@ class GroupKeeper:
         with within("publish positions", beat_interval_s(self._settings, state), "position_interval_s"):
             try:
                 if state.is_finished and state.ends:
-                    # It reads nothing any more, and would hold what lies behind its end for ever.
+                    # It reads nothing any more, and would retain the data after its end indefinitely.
                     await self._streams.set_retention(GroupRetention.NONE)
                     return
                 cuts = self._cuts(state)
@@ -128,9 +128,9 @@ class GroupKeeper:
             del self._published[stream]
 
     def _cuts(self, state: GroupState) -> dict[str, StreamCut]:
-        """Return what may be published: the last checkpoint, and nothing else. A stream read to its end has none.
+        """Return the cuts to publish: the last checkpoint, and nothing else. A stream read to its end has none.
 
-        Of a group without automatic checkpoints it is what is stored.
+        For a group without automatic checkpoints, return the stored positions.
         """
         if state.checkpoint.interval_s:
             return rgs.checkpoint_cuts(state)
@@ -144,7 +144,7 @@ class GroupKeeper:
         if found is Publication.TAKEN:
             self._published[stream] = (state.generation, cut)
         elif found is Publication.OVERTAKEN:
-            # The record is to follow the controller's configuration first.
+            # The record must follow the controller's configuration first.
             self.look_soon()
 
     async def _look_for_streams(self, state: GroupState) -> bool:
@@ -152,7 +152,7 @@ class GroupKeeper:
             try:
                 return await self._streams.refresh() != state.generation
             except NoSuchReaderGroupError:
-                return True  # The record tells of it, or the controller does not know yet.
+                return True  # The record shows the outcome, or the controller does not have it yet.
             except PenstockError as error:
                 group = f"{self._record.scope}/{self._record.name}"
                 _log.warning("reader %s could not look for streams of group %s: %s", self._reader, group, error)

@@ -1,8 +1,8 @@
-"""`GroupRecord`: the shared state of a reader group, as it is stored. What it means is in `reader_group_state`.
+"""`GroupRecord`: the stored form of a reader group's shared state. For its meaning see `reader_group_state`.
 
-One record in a table segment of its own, changed by compare-and-set. Its revision is stored once more beside it, so
-that a poll of a record that has not changed reads a few bytes. The readers that one client has in a group share what
-was read last, and changes that they want at the same time are made as one.
+One record in a table segment of its own, changed by compare-and-set. Its revision is also stored in a separate key, so
+that a poll of an unchanged record reads a few bytes. A client's readers in a group share the last read of the record,
+and their concurrent changes are combined into one write.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from penstock.model.names import reader_group_table
 from penstock.model.segments import VERSION_ABSENT, VERSION_ANY, TableEntry, TableUpdate
 
 _KEY = b"state"
-#: Holds the revision of the record, as a decimal number.
+#: Key of the record's revision, as a decimal number.
 _REVISION_KEY = b"revision"
-#: The longest pause after the first lost race; it doubles with each further one.
+#: The longest pause after the first lost race; it doubles after each further one.
 _UPDATE_PAUSE_MAX_S = 0.02
 _UPDATE_PAUSE_S_LIMIT = 1.0
 
@@ -46,13 +46,13 @@ _Read = TypeVar("_Read")
 
 
 class _Change:
-    """A step that waits to be made, and the record after it once it is made."""
+    """A pending step, and the record after it once it is made."""
 
     __slots__ = ("oldest_s", "state", "step")
 
     def __init__(self, step: _Step, oldest_s: float) -> None:
         self.step = step
-        # If the step changes nothing: since when the record that it was made on must have been there.
+        # For a step that changes nothing: the earliest acceptable time of the record's last verification.
         self.oldest_s = oldest_s
         self.state: GroupState | None = None
 
@@ -61,8 +61,8 @@ class GroupRecord:
     """The record of the group `name` in `scope`, in the life of that name that has the id `group_id`.
 
     Attributes:
-        phase: 0 to 1: when in their intervals the readers of this client do what they do periodically.
-        known: the record as read or written last, None: not yet.
+        phase: 0 to 1: the point in their intervals at which this client's readers do their periodic work.
+        known: the record as last read or written, None: not yet.
     """
 
     def __init__(self, cluster: Cluster, scope: str, name: str, group_id: str) -> None:
@@ -71,9 +71,9 @@ class GroupRecord:
         self.group_id = group_id
         self.phase: float = cluster.rng.random()
         self.known: GroupState | None = None
-        # Of the table entry that `known` is.
+        # Of the table entry of `known`.
         self._version = VERSION_ABSENT
-        # When it was asked for what shows that `known` is the record, on the loop's clock.
+        # When the request was sent whose reply verified `known`, on the loop's clock.
         self._verified_s = float("-inf")
         self._table = reader_group_table(scope, group_id)
         self._cluster = cluster
@@ -83,7 +83,7 @@ class GroupRecord:
         self._poll_turn = asyncio.Lock()
 
     async def find_or_create(self, make: Callable[[], Awaitable[GroupState]]) -> GroupState:
-        """Return the record; one that `make` returns when there is none, which may be called more than once."""
+        """Return the record, created from the result of `make` if missing, which may be called more than once."""
         segments, settings = self._cluster.segments, self._cluster.settings
         backoff = Backoff(settings, self._cluster.rng)
         with within(f"join reader group {self.scope}/{self.name}", settings.retry_time_max_s, "retry_time_max_s"):
@@ -100,24 +100,24 @@ class GroupRecord:
                     await self._put(state, VERSION_ABSENT)
                     return state
                 except (OutcomeUnknownError, TableKeyVersionError) as error:
-                    # Each step may be taken again: look what is there, and go on from that.
+                    # Each step may be repeated: read the current state and continue from it.
                     await backoff.pause(error)
 
     async def delete(self) -> None:
-        """Delete it, if it is there."""
+        """Delete it, if it exists."""
         try:
             await self._cluster.segments.delete_table(self._table)
         except NoSuchSegmentError:
             return
 
     async def state(self) -> GroupState:
-        """Return the record as it is now. Raises `NoSuchReaderGroupError` when the group was deleted."""
+        """Return the current record. Raises `NoSuchReaderGroupError` if the group was deleted."""
         return await self._verify(())
 
     async def poll(self, readers: Collection[str], max_age_s: float) -> tuple[GroupState, Mapping[str, bytes]]:
         """Return the record, and the heartbeats of these readers: nothing older than `max_age_s`.
 
-        Polls of one client at the same time share their requests. Raises as `state`.
+        Concurrent polls of one client share their requests. Raises as `state`.
         """
         with self._bounded("poll") as deadline:
             try:
@@ -137,9 +137,9 @@ class GroupRecord:
         return state, self._heartbeats.signs(readers)
 
     async def update(self, step: _Step, *, max_age_s: float = 0.0) -> GroupState:
-        """Take `step`, which must be idempotent, on the record; return the record after it.
+        """Apply `step`, which must be idempotent, to the record; return the record after it.
 
-        `max_age_s`: how old what is known of the record may be, in seconds, for a step that changes nothing of it.
+        `max_age_s`: for a step that changes nothing, the maximum age of the cached record in seconds.
 
         Raises `MetadataConflictError` after `reader_group_update_count_max` lost races.
         """
@@ -166,18 +166,18 @@ class GroupRecord:
         return change.state
 
     async def show_alive(self, reader: str, incarnation: str, limit_s: float) -> None:
-        """Show that a reader is alive although the record does not change, in `limit_s`."""
+        """Write a reader's heartbeat without a change of the record, within `limit_s`."""
         try:
             await self._heartbeats.show(reader, incarnation, limit_s)
         except NoSuchSegmentError as error:
             raise self._gone() from error
 
     async def forget_heartbeat(self, reader: str) -> None:
-        """Delete what a reader that has left has shown that it is alive with."""
+        """Delete the heartbeat of a reader that has left."""
         await self._heartbeats.forget([reader])
 
     async def sweep_heartbeats(self, state: GroupState) -> None:
-        """Delete what readers that are not in the group any more have left."""
+        """Delete the heartbeats of readers that are no longer in the group."""
         try:
             await self._heartbeats.sweep(state.readers)
         except NoSuchSegmentError as error:
@@ -193,7 +193,7 @@ class GroupRecord:
         )
 
     async def _make_changes(self) -> None:
-        """Make all changes that wait, in one write of the record."""
+        """Make all pending changes in one write of the record."""
         attempt_count_max = self._cluster.settings.reader_group_update_count_max
         pause_s_max = _UPDATE_PAUSE_MAX_S
         for _ in range(attempt_count_max):
@@ -204,7 +204,7 @@ class GroupRecord:
                 changed = change.step(changed)
             if changed is before or changed == before:
                 oldest_s = max(change.oldest_s for change in changes)
-                # What is known is that of before; an equal record may have been read anew.
+                # The cached record is an earlier one; an equal record may have been read since.
                 if self._verified_s < oldest_s and await self._verify(()) != before:
                     continue
                 changed = before
@@ -213,7 +213,7 @@ class GroupRecord:
                 try:
                     await self._put(changed, version)
                 except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError):
-                    # A lost race or a lost reply. Repeating the steps does no harm. The more contention, the longer.
+                    # A lost race or a lost reply. Repeating the steps is harmless. The pause grows with contention.
                     await asyncio.sleep(pause_s_max * self._cluster.rng.random())
                     pause_s_max = min(pause_s_max * 2, _UPDATE_PAUSE_S_LIMIT)
                     continue
@@ -234,16 +234,16 @@ class GroupRecord:
             TableUpdate(_KEY, parts[0], version),
             TableUpdate(_REVISION_KEY, _revision_value(state), VERSION_ANY),
         ]
-        # On condition of the first part alone: all are written together, or none.
+        # Conditional on the first part only: all parts are written together, or none.
         updates += [TableUpdate(_part_key(number), part, VERSION_ANY) for number, part in enumerate(parts[1:], 1)]
         asked_s = asyncio.get_running_loop().time()
-        # Until there is an answer nothing is known.
+        # Nothing is known until there is a reply.
         self.known = None
         versions = await self._cluster.segments.table_put(self._table, updates)
         self.known, self._version, self._verified_s = state, versions[0], asked_s
 
     async def _verify(self, readers: Collection[str]) -> GroupState:
-        """Return the record as it is now, read only if it has changed; read the heartbeats of `readers` as well."""
+        """Return the current record, read only if it has changed; read the heartbeats of `readers` as well."""
         names = list(readers)
         asked_s = asyncio.get_running_loop().time()
         if names or self.known is not None:
@@ -259,7 +259,7 @@ class GroupRecord:
                 return known
         asked_s = asyncio.get_running_loop().time()
         state, version = await self._read()
-        # A change that was made meanwhile is newer than what was read.
+        # A change made meanwhile is newer than the record just read.
         if self.known is None or state.revision > self.known.revision or not state.revision:
             self.known, self._version = state, version
         self._verified_s = max(self._verified_s, asked_s)
@@ -294,7 +294,7 @@ class GroupRecord:
         return self._readable(GroupState.decode, self._readable(unpack_record, parts)), entry.version
 
     def _readable(self, read: Callable[[_Stored], _Read], stored: _Stored) -> _Read:
-        """Return what `read` makes of `stored`; if only a later version can, the error names the group."""
+        """Return the result of `read` for `stored`; if that needs a later version, the error names the group."""
         try:
             return read(stored)
         except LaterVersionError as error:

@@ -1,17 +1,17 @@
-"""The shared state of a reader group, and every step it can take. Pure: state in, state out.
+"""The shared state of a reader group, and every step on it. Pure: state in, state out.
 
-A group is one record in a table segment, changed by compare-and-set. Each step is idempotent: taking it again
-on a state in which it was taken already changes nothing. So when the reply to an update is lost, the record is
-read again and the step repeated.
+A group is one record in a table segment, changed by compare-and-set. Each step is idempotent: repeating it on a state
+to which it was already applied changes nothing. So when the reply to an update is lost, the record is read again and
+the step repeated.
 
-Invariants, held by property tests:
+Invariants, checked by property tests:
 
-- a segment is at one place: unassigned, at one reader, waiting for its predecessors, or ended;
-- a segment waits until all predecessors were read to their end, and then starts at 0, so events of one routing
-  key are read in order across splits and merges;
-- when nothing is left to balance, readers hold equal numbers of segments, give or take one;
-- each time a segment is given to a reader it gets a number of its own (`HeldSegment.turn`), which never comes again: a
-  reader that knows a segment under another number does not hold it, whatever it believes.
+- a segment is in one place: unassigned, at one reader, waiting for its predecessors, or ended;
+- a segment waits until all predecessors were read to their end, and then starts at 0, so events of one routing key are
+  read in order across splits and merges;
+- when balancing is complete, the readers' numbers of segments differ by at most one;
+- each assignment of a segment to a reader has a unique number (`HeldSegment.turn`), which is never reused: a reader
+  that has a segment under another number does not hold it, whatever its local state.
 
 Source: Pravega, reader groups (there kept in a revisioned stream or, by the Rust client, in a table).
 """
@@ -60,7 +60,7 @@ def create(
 ) -> GroupState:
     """Return the first state of a group that starts at `positions` (full segment name -> offset).
 
-    `ends`: where it ends, likewise; nothing of a stream without one is the end.
+    `ends`: the group's end, likewise; a stream without one has no end.
     """
     state = GroupState(
         streams=sorted(streams),
@@ -79,7 +79,7 @@ def create(
 
 
 def reset(state: GroupState, positions: Mapping[str, int], reset_id: str) -> GroupState:
-    """Let the group go on at `positions`, whatever its readers are at: all of them lose what they hold."""
+    """Move the group to `positions`, whatever its readers' positions are: all of them lose their segments."""
     if state.reset_id == reset_id:
         return state
     readers = {name: ReaderState(reader.incarnation, reader.heartbeat) for name, reader in state.readers.items()}
@@ -98,12 +98,12 @@ def read_streams(
     retention: GroupRetention | None = None,
     checkpoint_interval_s: float | None = None,
 ) -> GroupState:
-    """Let the group read the streams in `starts` (``scope/stream`` -> segment -> offset), and no others.
+    """Make the group read the streams in `starts` (``scope/stream`` -> segment -> offset), and no others.
 
-    Those that are new to it are begun there; in the others it goes on where it is; what it knows of the rest is
-    forgotten. `ends`: of all of them, see `create`. `generation`: of the controller's configuration that says so; a
-    record that has seen it, or a later one, stays as it is. `retention`, `checkpoint_interval_s`: of the same; None: as
-    it was.
+    New streams start there; positions in streams that it already reads do not change; the state of all others is
+    dropped. `ends`: of all streams, see `create`. `generation`: of the corresponding configuration in the controller; a
+    record with this generation or a later one is not changed. `retention`, `checkpoint_interval_s`: of the same
+    configuration; None: unchanged.
     """
     if state.generation >= generation:
         return state
@@ -144,32 +144,32 @@ def read_streams(
 
 
 def hold(state: GroupState, retention: GroupRetention) -> GroupState:
-    """Let the group hold this of its streams."""
+    """Set the group's retention."""
     return _changed(
         state, holds_data=retention is not GroupRetention.NONE, is_manual=retention is GroupRetention.MANUAL
     )
 
 
 def find_streams(state: GroupState, patterns: Collection[str]) -> GroupState:
-    """Let the group look for streams that match `patterns`, and for no others."""
+    """Set the patterns of streams that the group follows."""
     return _changed(state, patterns=sorted(patterns))
 
 
 def join(state: GroupState, name: str, incarnation: str) -> GroupState:
-    """Add a reader, or let a new incarnation of one go on from the positions that the last one stored."""
+    """Add a reader, or let a new incarnation of one resume from the positions that the last one stored."""
     reader = state.readers.get(name)
     if reader is None:
         return _changed(state, readers=_with_reader(state, name, ReaderState(incarnation)))
     if reader.incarnation == incarnation:
         return state
-    # The last one ended without a word: what it had been given may come again.
+    # The last one ended without leaving: events returned by it may be delivered again.
     redeliveries = _redelivered(state, reader, reader.handed_out)
     renewed = ReaderState(incarnation, reader.heartbeat + 1, reader.segments)
     return _changed(state, readers=_with_reader(state, name, renewed), redeliveries=redeliveries)
 
 
 def is_member(state: GroupState, name: str, incarnation: str) -> bool:
-    """Say whether this incarnation of the reader is in the group."""
+    """Return whether this incarnation of the reader is in the group."""
     reader = state.readers.get(name)
     return reader is not None and reader.incarnation == incarnation
 
@@ -181,10 +181,10 @@ def leave(
     *,
     handed_out: Mapping[str, int] | None = None,
 ) -> GroupState:
-    """Remove a reader; its segments become free at `positions`, or where it last stored.
+    """Remove a reader; its segments become free at `positions`, or at its stored positions.
 
-    `handed_out` None: it left in good order. Else it failed, and these events (segment -> offset) count as redelivered
-    when they come again.
+    `handed_out` None: it left cleanly. Otherwise it failed, and these events (segment -> offset) count as redelivered
+    when they are delivered again.
     """
     reader = state.readers.get(name)
     if reader is None:
@@ -198,7 +198,7 @@ def leave(
     left = _freed(_changed(state, readers=readers, redeliveries=_pruned(redeliveries, freed)), freed)
     if readers or handed_out is not None or not state.checkpoint.interval_s:
         return _without_awaited(left, name)
-    # The last one: all that was read is stored.
+    # The last reader: all that was read is stored.
     last = left.checkpoint.forgotten().begin(left.checkpoint.number + 1, ())
     return _changed(left, checkpoint=last.taken(positions_of(left)))
 
@@ -206,7 +206,7 @@ def leave(
 def beat(
     state: GroupState, name: str, positions: Mapping[str, HeldSegment], handed_out: Mapping[str, int] | None = None
 ) -> GroupState:
-    """Store a reader's positions and show that it is alive. What it does not hold in that turn is ignored."""
+    """Store a reader's positions and its heartbeat. Segments that it does not hold in that turn are ignored."""
     reader = state.readers.get(name)
     if reader is None:
         return state
@@ -221,14 +221,15 @@ def beat(
 
 
 def begin_checkpoint(state: GroupState, number: int) -> GroupState:
-    """Ask all readers to store their positions for checkpoint `number`, unless one is open or that was begun before."""
+    """Request checkpoint `number` from all readers, unless one is open or that one was started before."""
     return _changed(state, checkpoint=state.checkpoint.begin(number, state.readers))
 
 
 def acquire(state: GroupState, name: str, count_max: int, shunned: Collection[str] = ()) -> GroupState:
-    """Give a reader free segments up to its fair share, and no more than `count_max` in all; none of `shunned`.
+    """Give a reader free segments up to its fair share, at most `count_max` in all; none of `shunned`.
 
-    What readers below the even share are short of stays free for them, or the one that gave it up would take it back.
+    Segments that readers below the even share lack stay free for them; otherwise the reader that released one would
+    take it back.
     """
     reader = state.readers.get(name)
     if reader is None or not state.unassigned:
@@ -260,7 +261,7 @@ def acquire(state: GroupState, name: str, count_max: int, shunned: Collection[st
 
 
 def surplus(state: GroupState, name: str) -> list[str]:
-    """Return the segments a reader should give up because another one has too few; the newest first."""
+    """Return the segments a reader should release because another one has too few; the newest first."""
     reader = state.readers.get(name)
     if reader is None:
         return []
@@ -270,7 +271,7 @@ def surplus(state: GroupState, name: str) -> list[str]:
     held = len(reader.segments)
     short = sum(max(floor - other, 0) for other in others)
     coming = len(state.unassigned) + sum(max(other - ceiling, 0) for other in others)
-    # One more than the even share may stay, unless others cannot come to theirs in another way.
+    # One more than the even share may stay, unless other readers cannot reach theirs in another way.
     count = held - ceiling if held > ceiling else int(held > floor and short > coming)
     return sorted(reader.segments, key=_order, reverse=True)[:count]
 
@@ -296,9 +297,9 @@ def release(state: GroupState, name: str, positions: Mapping[str, HeldSegment]) 
 
 
 def give_up(state: GroupState, name: str, positions: Mapping[str, HeldSegment]) -> GroupState:
-    """As `release`, but of no more segments than the reader has too many of by now, the newest first.
+    """As `release`, but of no more segments than the reader's current surplus, the newest first.
 
-    What another reader was short of when this one looked may have come from a third one since.
+    Another reader may have received its missing segments from a third one since this reader's check.
     """
     count = len(surplus(state, name))
     chosen = sorted(positions, key=_order, reverse=True)[:count]
@@ -310,7 +311,7 @@ def exchange(
 ) -> GroupState:
     """Release segments in `positions`, as `release` does, and give the reader as many of `wanted` in their place.
 
-    Both in order, as far as there are both: the reader holds as many as before.
+    Both in order, as far as both have elements: the reader's number of segments does not change.
     """
     reader = state.readers.get(name)
     if reader is None:
@@ -340,10 +341,10 @@ def exchange(
 def finish(
     state: GroupState, name: str, segment: str, end: HeldSegment, successors: Mapping[str, Sequence[str]]
 ) -> GroupState:
-    """Take out a segment that was read to its end, and bring in its successors (segment -> all its predecessors).
+    """Remove a segment that was read to its end, and add its successors (segment -> all its predecessors).
 
-    A successor becomes free once all its predecessors were finished. One in which the group ends has none. Nothing
-    happens unless the reader holds `segment` in that turn.
+    A successor becomes free once all its predecessors were finished. A segment in which the group ends has none.
+    Nothing happens unless the reader holds `segment` in that turn.
     """
     reader = state.readers.get(name)
     if reader is None or segment not in reader.segments or reader.segments[segment].turn != end.turn:
@@ -373,7 +374,7 @@ def finish(
 
 
 def positions_of(state: GroupState) -> dict[str, int]:
-    """Return where the group is: all readable segments, those it ends in, and finished ones with waiting successors."""
+    """Return the group's positions: readable segments, those it ends in, and finished ones with waiting successors."""
     positions = {**state.ended, **state.unassigned}
     for reader in state.readers.values():
         positions.update({segment: held.offset for segment, held in reader.segments.items()})
@@ -388,7 +389,7 @@ def stream_cuts(state: GroupState) -> dict[str, StreamCut]:
 
 
 def checkpoint_cuts(state: GroupState) -> dict[str, StreamCut]:
-    """Return the last automatic checkpoint of the group in each stream that it has one of."""
+    """Return the last automatic checkpoint of the group in each stream that has one."""
     cuts = _cuts_at(state, state.checkpoint.positions)
     return {stream: cut for stream, cut in cuts.items() if cut.positions}
 
@@ -406,7 +407,7 @@ def _cuts_at(state: GroupState, positions: Mapping[str, int]) -> dict[str, Strea
 
 
 def _without_awaited(state: GroupState, name: str) -> GroupState:
-    """Await nothing more of a reader; take the checkpoint if that was the last one awaited."""
+    """Stop waiting for a reader; complete the checkpoint if that was the last one awaited."""
     if name not in state.checkpoint.awaited:
         return state
     checkpoint = state.checkpoint.without(name)
@@ -416,7 +417,7 @@ def _without_awaited(state: GroupState, name: str) -> GroupState:
 
 
 def _freed(state: GroupState, positions: Mapping[str, int]) -> GroupState:
-    """Let any reader have these segments, but those that the group has read as far as it is to."""
+    """Free these segments for any reader, except those that the group has read up to its end."""
     ended = {
         segment: offset
         for segment, offset in positions.items()
@@ -436,10 +437,10 @@ def _moved(reader: ReaderState, positions: Mapping[str, HeldSegment]) -> ReaderS
 
 
 def _redelivered(state: GroupState, reader: ReaderState, handed_out: Mapping[str, int]) -> dict[str, Redelivery]:
-    """Note that this reader failed: the next event of each of its segments was perhaps with the application."""
+    """Note that this reader failed: the application may have had the next event of each of its segments."""
     redeliveries = dict(state.redeliveries)
     for segment, held in reader.segments.items():
-        # One byte further is inside the next event, which is thus counted, and no other.
+        # One byte further is inside the next event, so exactly this one is counted.
         until = max(handed_out.get(segment, 0), held.offset + 1)
         known = redeliveries.get(segment)
         if known is not None and known.until > held.offset:

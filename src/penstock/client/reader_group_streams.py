@@ -1,8 +1,9 @@
-"""`GroupStreams`: which streams a group reads, and changes of that.
+"""`GroupStreams`: the set of streams that a group reads, and changes to it.
 
-The controller's configuration of the group says it, with a generation that each change moves on; the shared record
-follows, before the next change is made. So a client that dies in between leaves a change that any other one completes,
-and no generation is left out. Streams found by patterns come and go in the same way. See ``docs/reader-groups.md``.
+It is stored in the group's configuration in the controller, with a generation that increases with each change. The
+shared record follows before the next change is made. So if a client dies in between, any other one completes the
+change, and no generation is skipped. Streams found by patterns are added and removed in the same way. See
+``docs/reader-groups.md``.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ _PATTERN_CHARACTERS = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a caller wants a group to read: streams (``scope/stream``), and patterns of their names (``scope/*``)."""
+    """The requested sources of a group: streams (``scope/stream``), and patterns of their names (``scope/*``)."""
 
     streams: Sequence[str]
     patterns: Sequence[str]
 
     @classmethod
     def parse(cls, names: Sequence[str]) -> Sources:
-        """Tell streams from patterns. Raises `InvalidNameError`, `InvalidArgumentError` for anything but a list."""
+        """Separate streams from patterns. Raises `InvalidNameError`, and `InvalidArgumentError` if not given a list."""
         if isinstance(names, str) or not names:
             raise InvalidArgumentError(f"{names!r}: give at least one stream, in a list")
         streams, patterns = [], []
@@ -62,22 +63,22 @@ class Sources:
         return cls(list(dict.fromkeys(streams)), list(dict.fromkeys(patterns)))
 
     def matches(self, stream: str) -> bool:
-        """Say whether a stream is one that a pattern finds."""
+        """Return whether a stream matches one of the patterns."""
         return is_match(stream, self.patterns)
 
     async def all_streams(self, cluster: Cluster) -> list[str]:
-        """Return the streams named, and those that the patterns find now. Raises `NoSuchScopeError`."""
+        """Return the named streams, and those that match the patterns now. Raises `NoSuchScopeError`."""
         found = await heads_of(cluster, await streams_that_match(cluster, self.patterns))
         return list(dict.fromkeys([*self.streams, *found]))
 
 
 def is_match(stream: str, patterns: Sequence[str]) -> bool:
-    """Say whether one of the patterns finds a stream (``scope/stream``)."""
+    """Return whether one of the patterns matches a stream (``scope/stream``)."""
     return any(fnmatchcase(stream, pattern) for pattern in patterns)
 
 
 async def streams_that_match(cluster: Cluster, patterns: Sequence[str]) -> list[str]:
-    """Return the streams that there are now, Pravega's own left out, that match. Raises `NoSuchScopeError`."""
+    """Return the matching streams that exist now, Pravega's own excluded. Raises `NoSuchScopeError`."""
     found = []
     for scope in dict.fromkeys(pattern.partition("/")[0] for pattern in patterns):
         async for name in cluster.controller.streams(scope):
@@ -87,7 +88,7 @@ async def streams_that_match(cluster: Cluster, patterns: Sequence[str]) -> list[
 
 
 async def heads_of(cluster: Cluster, streams: Sequence[str]) -> dict[str, StreamCut]:
-    """Return where streams begin, without those that are not there yet, or not any more: listings know too many."""
+    """Return the heads of streams. Streams that do not exist yet or any more are omitted: listings may contain them."""
     heads = {}
     for stream in streams:
         try:
@@ -97,7 +98,7 @@ async def heads_of(cluster: Cluster, streams: Sequence[str]) -> dict[str, Stream
     return heads
 
 
-#: Gives what is to be registered in place of what is, or None: nothing is to be changed.
+#: Returns the configuration to register in place of the current one, or None: no change.
 Change = Callable[[RegisteredGroup, GroupState], Awaitable[RegisteredGroup | None]]
 
 
@@ -110,7 +111,7 @@ class GroupStreams:
         self._name = f"{record.scope}/{record.name}"
 
     async def complete(self) -> tuple[RegisteredGroup, GroupState]:
-        """Let the record follow what is registered, if somebody was stopped before it did; return both."""
+        """Make the record follow the registered configuration, if a client stopped before that; return both."""
         registered = await self._cluster.controller.reader_group(self._record.scope, self._record.name)
         if registered is None or registered.id != self._record.group_id:
             raise NoSuchReaderGroupError(f"reader group {self._name} does not exist any more")
@@ -120,7 +121,7 @@ class GroupStreams:
             cuts = await self.starts_of(known, state.streams)
             starts = {stream: positions_in({stream: cut}) for stream, cut in cuts.items()}
             ends = positions_in(ends_of(known))
-            # A group that waits for a stream cannot be registered as one that subscribes.
+            # A group that waits for a stream cannot be registered as a subscriber.
             retention = known.retention if known.starts else None
             interval_s = interval_s_of(known.checkpoint_interval_ms)
             state = await self._record.update(
@@ -129,7 +130,7 @@ class GroupStreams:
         return registered, state
 
     async def starts_of(self, registered: RegisteredGroup, known: Sequence[str] = ()) -> dict[str, StreamCut]:
-        """Return where a group begins in each of its streams; of those `known` it does not matter."""
+        """Return the start of a group in each of its streams; for `known` streams any value will do."""
         cuts = {}
         for stream, positions in registered.starts.items():
             cuts[stream] = StreamCut(*split_scoped_name(stream), positions)
@@ -138,14 +139,14 @@ class GroupStreams:
         return cuts
 
     async def refresh(self) -> int:
-        """Complete what was begun, take in streams that a pattern finds and leave those that are gone.
+        """Complete interrupted changes, add streams that match a pattern, and remove deleted ones.
 
-        Returns the generation that the record has by then.
+        Returns the generation of the record after that.
         """
         left: set[str] = set()
         generation = await self._change(partial(self._found, left))
         if left:
-            # Made again under the same name: found once more, as new.
+            # Created again under the same name: found again, as new.
             generation = await self._change(partial(self._found, set()))
         return generation
 
@@ -170,7 +171,7 @@ class GroupStreams:
 
         await self._change(with_more)
         if wanted.patterns:
-            # Only now: streams found before would not begin at `start`.
+            # Only now: streams found earlier would not start at `start`.
             await self._record.update(
                 lambda state: rgs.find_streams(state, {*state.patterns, *wanted.patterns})
             )
@@ -200,13 +201,13 @@ class GroupStreams:
                     f"reader group {self._name} reads nothing but {', '.join(sorted({*gone, *unwanted.patterns}))}: "
                     "add another stream first, or delete the group"
                 )
-            # A pattern that is gone is registered even if nothing goes with it: who still looks by it is overtaken.
+            # Removing a pattern is registered even if no stream is removed: clients that still use it are then refused.
             return _without(registered, gone)
 
-        # What is refused changes nothing.
+        # A refused change has no effect.
         without(registered, kept)
         if unwanted.patterns:
-            # First: what is removed must not be found once more.
+            # First, so that removed streams are not found again.
             await self._record.update(
                 lambda state: rgs.find_streams(state, set(state.patterns).difference(unwanted.patterns))
             )
@@ -214,7 +215,7 @@ class GroupStreams:
         async def with_fewer(registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
             return without(registered, state.patterns)
 
-        # A repetition finds nothing to do, but for patterns, where it does no harm.
+        # A repetition changes nothing, except for patterns, where it is harmless.
         await self._change(with_fewer)
 
     async def set_retention(self, retention: GroupRetention) -> None:
@@ -223,19 +224,20 @@ class GroupStreams:
         async def with_retention(registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
             if registered.starts:
                 return None if registered.retention is retention else replace(registered, retention=retention)
-            # It waits for its first stream, and the record alone knows. A new generation is registered in any case:
-            # who is about to register a stream by what the record said before is refused.
+            # The group waits for its first stream, and only the record has its retention. A new generation is
+            # registered in any case: it refuses clients that are about to register a stream with the previous
+            # retention.
             await self._record.update(lambda state: rgs.hold(state, retention))
             return registered
 
         await self._change(with_retention)
 
     async def set_checkpoint_interval(self, interval_ms: int) -> None:
-        """Take a checkpoint so often; see `ReaderGroup.set_checkpoint_interval`."""
+        """Set the interval of checkpoints; see `ReaderGroup.set_checkpoint_interval`."""
 
         async def with_interval(registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
             is_so = registered.checkpoint_interval_ms == interval_ms
-            # A group of before there were any has a record without.
+            # The record of a group from before checkpoints existed has none.
             is_followed = state.checkpoint.interval_s == interval_s_of(interval_ms)
             return None if is_so and is_followed else replace(registered, checkpoint_interval_ms=interval_ms)
 
@@ -244,9 +246,9 @@ class GroupStreams:
     async def _found(
         self, left: set[str], registered: RegisteredGroup, state: GroupState
     ) -> RegisteredGroup | None:
-        """Return what is to be read by the patterns as streams are now.
+        """Return the configuration with the streams that match the patterns now.
 
-        A stream that was made again since it was found is to be left first; that it is so is added to `left`.
+        A stream that was created again since it was found must be removed first; it is added to `left`.
         """
         if not state.patterns:
             return None
@@ -257,7 +259,7 @@ class GroupStreams:
         new = await heads_of(self._cluster, [stream for stream in there if stream not in registered.starts])
         gone = set()
         for stream in set(registered.starts).difference(there):
-            # A listing is no proof: what is left loses its place.
+            # A listing is no proof of deletion, and removing a stream drops its positions.
             if is_match(stream, state.patterns):
                 scope, name = split_scoped_name(stream)
                 if not await self._cluster.controller.stream_exists(scope, name):
@@ -275,9 +277,9 @@ class GroupStreams:
         return set(await recreated_streams(self._cluster, known_segments(registered, state, streams)))
 
     async def _change(self, change: Change) -> int:
-        """Register a change and let the record follow; return the generation. Lost replies and races are looked into.
+        """Register a change and make the record follow; return the generation. Lost replies and races are resolved.
 
-        Raises `MetadataConflictError` when others were faster time and again.
+        Raises `MetadataConflictError` if concurrent changes win repeatedly.
         """
         settings = self._cluster.settings
         backoff = Backoff(settings, self._cluster.rng)
@@ -307,13 +309,13 @@ def known_segments(registered: RegisteredGroup, state: GroupState, streams: Coll
 
 
 async def recreated_in(cluster: Cluster, registered: RegisteredGroup, state: GroupState) -> list[str]:
-    """Return the streams of a group that were deleted and created again since, but those that its patterns find."""
+    """Return the streams of a group that were deleted and created again since, except those found by its patterns."""
     streams = [stream for stream in registered.starts if not is_match(stream, state.patterns)]
     return await recreated_streams(cluster, known_segments(registered, state, streams))
 
 
 def ends_of(registered: RegisteredGroup) -> dict[str, StreamCut]:
-    """Return where a group ends, in the streams in which it does."""
+    """Return the group's end in each stream that has one."""
     return {
         stream: StreamCut(*split_scoped_name(stream), positions) for stream, positions in registered.ends.items()
     }

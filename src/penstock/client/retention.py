@@ -1,4 +1,4 @@
-"""`RetentionExplanation`: what is kept of a stream and why, as the controller tells it."""
+"""`RetentionExplanation`: which data of a stream is retained and why, as the controller reports it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class StreamPlace:
     """A place in a stream.
 
     Attributes:
-        cut: where it is.
-        size_bytes: what the stream has held before it, over its life: headers of events count, truncated bytes too.
+        cut: its position.
+        size_bytes: bytes written to the stream before it, over its life: headers of events count, truncated bytes too.
     """
 
     cut: StreamCut
@@ -23,7 +23,7 @@ class StreamPlace:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCut:
-    """A place that the controller has on record of a stream: how old it is, and what the stream had held before it."""
+    """A cut that the controller has recorded for a stream, with its age and the bytes written before it."""
 
     age_s: float
     size_bytes: int
@@ -31,13 +31,13 @@ class RecordedCut:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSubscriber:
-    """A reader group that holds back what it has not acknowledged.
+    """A reader group that retains data which it has not acknowledged.
 
     Attributes:
         name: ``scope/group``.
-        has_published: whether it has said how far it is; else it counts from where the stream begins.
-        place: how far it is.
-        is_last: whether nobody has come less far, on some of the keys.
+        has_published: whether it has published a position; otherwise it counts from the stream's head.
+        place: its position.
+        is_last: whether no subscriber is further behind, for some of the keys.
     """
 
     name: str
@@ -48,28 +48,28 @@ class RetentionSubscriber:
 
 @dataclass(frozen=True, slots=True)
 class RetentionExplanation:
-    """What the controller's next look at a stream would truncate, and why. A moment later it may be something else.
+    """The result of the controller's next retention pass over a stream, with its reasons. It may change any moment.
 
     Attributes:
         stream: ``scope/stream``.
-        policy: what is to be kept; None: everything, and then only `head` and `tail` are told.
-        is_sealed: it is not truncated any more, whatever the rest says.
+        policy: the retention policy; None: everything is retained, and only `head` and `tail` are set.
+        is_sealed: the stream is not truncated any more, regardless of the other values.
         is_enabled: whether the controller's settings let it enforce policies at all.
-        row: what is the case, by its name in the tables of the page on retention, as ``SIZE_BETWEEN``; "" without a
+        row: the applicable case, by its name in the tables of the page on retention, as ``SIZE_BETWEEN``; "" without a
             policy.
-        head: where the stream begins.
-        tail: where it ends.
-        chosen: where it is to begin; None: where it does.
-        bound: where the subscribers are that have come least far, key by key; None without any.
-        min_cut: the newest recorded cut that keeps the minimum; None: there is none yet.
-        max_cut: the oldest that keeps no more than the maximum, of a stream that has one, and subscribers.
+        head: the stream's head.
+        tail: the stream's end.
+        chosen: the new head; None: the head does not move.
+        bound: the least of the subscribers' positions, key by key; None without any.
+        min_cut: the newest recorded cut that retains the minimum; None: there is none yet.
+        max_cut: the oldest that retains no more than the maximum, for a stream with a maximum and subscribers.
         cuts: the newest recorded cuts, oldest first.
         cut_count: how many are recorded.
-        subscribers: those that have come least far first; at most as many as the controller tells.
+        subscribers: those furthest behind first; at most as many as the controller returns.
         subscriber_count: how many there are.
-        is_cut_due: whether the look would record `tail` first.
-        interval_s: pause between two looks at all streams.
-        next_look_s: until the next one at this stream; None: another controller's, within `interval_s`.
+        is_cut_due: whether the pass would record `tail` first.
+        interval_s: pause between two passes over all streams.
+        next_look_s: until the next pass over this stream; None: done by another controller, within `interval_s`.
     """
 
     stream: str
@@ -93,10 +93,10 @@ class RetentionExplanation:
 
     @property
     def kept_bytes(self) -> int:
-        """What the stream holds now."""
+        """Bytes that the stream retains now."""
         return self.tail.size_bytes - self.head.size_bytes
 
     @property
     def cut_bytes(self) -> int:
-        """What the look would truncate."""
+        """Bytes that the pass would truncate."""
         return 0 if self.chosen is None else self.chosen.size_bytes - self.head.size_bytes

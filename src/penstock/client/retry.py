@@ -13,7 +13,7 @@ from penstock.client.settings import ClientSettings
 from penstock.model.errors import ConnectionLostError, ControllerUnavailableError, PenstockError
 from penstock.model.times import seconds_text
 
-#: With less time than this left of a call no further attempt is made.
+#: With less time left of a call, no further attempt is made.
 _ATTEMPT_S_MIN = 0.001
 
 #: How long, in seconds, attempts are repeated while the name of a server that was never reached cannot be resolved.
@@ -23,8 +23,8 @@ UNRESOLVED_TIME_MAX_S: Final = 5.0
 class Backoff:
     """The pauses of one series of attempts.
 
-    It ends with the deadline of the call that it is part of, and no later than `retry_time_max_s` after the first
-    failure since `reset`. An attempt that fails counts from its own start: what it waited for in vain is part of it.
+    It ends with the deadline of the enclosing call, and no later than `retry_time_max_s` after the first failure since
+    `reset`. A failed attempt counts from its own start, its waiting time included.
     """
 
     __slots__ = ("_attempts", "_delay_s", "_first_failure_s", "_rng", "_settings")
@@ -37,14 +37,14 @@ class Backoff:
         self._attempts = 0
 
     def reset(self) -> None:
-        """Start afresh, because something worked."""
+        """Start a new series after a success."""
         self._delay_s = self._settings.retry_delay_initial_s
         self._first_failure_s = None
         self._attempts = 0
 
     @contextmanager
     def attempt(self, what: str) -> Iterator[Deadline]:
-        """Bound one attempt by what is left of the series, so that what is tried again inside does not multiply it."""
+        """Bound one attempt by the remaining time of the series, so that nested retries do not multiply it."""
         started_s = asyncio.get_running_loop().time()
         left_s = self._settings.retry_time_max_s
         if self._first_failure_s is not None:
@@ -58,9 +58,9 @@ class Backoff:
                 raise
 
     def count_from(self, since_s: float) -> None:
-        """Count a series that begins now from `since_s`, on the loop's clock: what failed now had failed before.
+        """Count a series that begins now from `since_s`, on the loop's clock, when the failure really began.
 
-        Half of the time is left at least, so that there is an attempt whatever time it took to detect the failure.
+        At least half of the time remains, so that there is an attempt whatever time the detection took.
         """
         if self._first_failure_s is None:
             now_s = asyncio.get_running_loop().time()
@@ -76,7 +76,7 @@ class Backoff:
         return end_s if deadline is None else min(end_s, deadline.at_s)
 
     def next_delay_s(self, now_s: float) -> float | None:
-        """Return how long to wait after a failure at `now_s`, or None when the time is used up."""
+        """Return how long to wait after a failure at `now_s`, or None when the time limit has expired."""
         if self._first_failure_s is None:
             self._first_failure_s = now_s
         self._attempts += 1
@@ -92,8 +92,8 @@ class Backoff:
     async def pause(self, error: PenstockError) -> None:
         """Wait before the next attempt; raises `error`, with a note on the attempts, when no time is left for one.
 
-        A controller that was never reached is no outage: `error` is raised at once. A name that was never resolved is
-        none either: `error` is raised after `UNRESOLVED_TIME_MAX_S`.
+        A controller that was never reached is not an outage: `error` is raised immediately. For a name that was never
+        resolved, `error` is raised after `UNRESOLVED_TIME_MAX_S`.
         """
         if isinstance(error, ControllerUnavailableError) and not error.was_reached:
             raise error
@@ -109,12 +109,12 @@ class Backoff:
         await asyncio.sleep(delay_s)
         deadline = current_deadline()
         if deadline is not None and deadline.left_s() < _ATTEMPT_S_MIN:
-            # An attempt without time would end as one without an answer, and hide what the last one was told.
+            # An attempt without time would end as one without a reply, and hide the reason of the last one.
             error.add_note(self._account(deadline.at_s))
             raise error
 
     def _account(self, now_s: float) -> str:
-        """Return what was tried, how often and for how long, and what to do next."""
+        """Describe the attempts, their number and duration, and the next action."""
         deadline = current_deadline()
         if deadline is None:
             assert self._first_failure_s is not None

@@ -1,4 +1,4 @@
-"""`Routes`: where events go by their routing keys, remembered: a key that was seen before is not hashed again.
+"""`Routes`: a cache of routing keys and their segments: a known key is not hashed again.
 
 Not thread-safe: the writer's lock guards it.
 """
@@ -19,11 +19,11 @@ class Routes(Generic[Home]):
     """See the module.
 
     Args:
-        find: returns the home of a key. What it raises for one that is none passes through.
-        count_max: the most keys that are remembered.
-        bytes_max: the most memory that they may take, in bytes.
+        find: returns the home of a key. Its error for an invalid key passes through.
+        count_max: maximum number of cached keys.
+        bytes_max: maximum memory of the cached keys, in bytes.
 
-    When a bound is reached all keys are forgotten. The keys of a single run are remembered in any case.
+    When a bound is reached, the cache is cleared. The keys of a single run are cached in any case.
     """
 
     __slots__ = ("_bytes", "_bytes_max", "_count_max", "_find", "_inbox_of", "_inboxes", "known")
@@ -34,14 +34,14 @@ class Routes(Generic[Home]):
         self._bytes_max = bytes_max
         #: Memory of the keys in `known`.
         self._bytes = 0
-        #: Never changed for a key: what was spread by it may ask later, when it has been replaced by a new one.
+        #: Entries never change: results of `spread` may read it later, after it was replaced by a new one.
         self.known: dict[str, Home] = {}
-        #: One for each home, empty between two calls, and what puts an event of a key into it.
+        #: One for each home, empty between two calls, with the function that appends an event to it.
         self._inboxes: dict[Home, list[bytes]] = {}
         self._inbox_of: dict[str, Callable[[bytes], None]] = {}
 
     def of(self, key: str) -> Home:
-        """Return the home of a key. A lookup in `known` before is faster."""
+        """Return the home of a key. Looking it up in `known` first is faster."""
         home = self.known.get(key)
         if home is None:
             home = self._find(key)
@@ -53,7 +53,7 @@ class Routes(Generic[Home]):
         return home
 
     def forget(self) -> None:
-        """Forget all: homes have changed."""
+        """Clear the cache: homes have changed."""
         self.known = {}
         self._bytes = 0
         self._inboxes = {}
@@ -62,9 +62,9 @@ class Routes(Generic[Home]):
     def spread(
         self, events: Sequence[bytes], keys: tuple[str, ...]
     ) -> Iterator[tuple[Home, Sequence[bytes], Callable[[], Sequence[str]]]]:
-        """Yield homes, each with its events, in order, and with what finds the keys of these when they are needed.
+        """Yield homes, each with its events, in order, and with a function that computes their keys when needed.
 
-        The events are to be copied before the next ones are asked for. Per event of a known key only C loops run.
+        Copy the events before advancing the iterator. For events of known keys only C loops run.
         """
         try:
             try:
@@ -83,7 +83,7 @@ class Routes(Generic[Home]):
         deque(map(call, map(self._inbox_of.__getitem__, keys), events), maxlen=0)
 
     def _learn(self, keys: Sequence[str]) -> None:
-        """Remember the homes of all these keys, however many they are."""
+        """Cache the homes of all these keys, however many they are."""
         wanted = dict.fromkeys(keys)
         homes = {key: self.known.get(key) or self._find(key) for key in wanted}
         new_bytes = sum(getsizeof(key) for key in homes if key not in self.known)

@@ -1,7 +1,7 @@
-"""`SegmentAppender`: appends one thing at a time to one segment, each exactly once, on a condition or without.
+"""`SegmentAppender`: sequential appends to one segment, each exactly once, conditional or not.
 
-A lost reply is asked after. The segment keeps the number of the last append of each writer: set up anew, the appender
-is told it, and knows whether what it sent last is stored. So here no reply is lost for good unless the time is up.
+Lost replies are resolved. The segment stores the number of the last append of each writer: a new set-up returns it, and
+thus whether the last append is stored. So the outcome is unknown only if the time limit expires first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from penstock.wire.connection import WireConnection
 
 
 class SegmentAppender:
-    """See the module. Calls at the same time take their turns. The writer's identity is its own, for its life."""
+    """See the module. Concurrent calls are serialized. The writer id belongs to this object for its lifetime."""
 
     def __init__(self, pool: ConnectionPool, segment: str, settings: ClientSettings, rng: Random) -> None:
         self._pool = pool
@@ -51,7 +51,7 @@ class SegmentAppender:
         self._rng = rng
         self._writer_id = rng.randbytes(16)
         self._number = 0
-        #: Where the writer is set up, and nothing of it is unanswered.
+        #: The connection with the writer's set-up, while no append is unanswered.
         self._connection: WireConnection | None = None
         self._turn = asyncio.Lock()
         #: Why the store held writes at the last inspection of a long wait; None: it did not.
@@ -62,14 +62,14 @@ class SegmentAppender:
 
         If cancelled, it may be stored or not, now or a little later, but never after the next one.
 
-        Raises `SegmentSealedError`, `NoSuchSegmentError`, `OutcomeUnknownError` when the time is up.
+        Raises `SegmentSealedError`, `NoSuchSegmentError`, `OutcomeUnknownError` when the time limit expires.
         """
         if len(event) > EVENT_LENGTH_MAX:
             raise InvalidArgumentError(f"{self._segment}: {len(event)} bytes at once, the limit is {EVENT_LENGTH_MAX}")
         return await self.append_bytes(frame_event(event), expected_offset)
 
     async def append_bytes(self, data: bytes, expected_offset: int | None = None) -> bool:
-        """Append bytes as they are, at most as many as fit into one frame; else as `append_event`."""
+        """Append raw bytes, at most as many as fit into one frame; otherwise as `append_event`."""
         limit_s = self._settings.retry_time_max_s
         with within(f"append to {self._segment}", limit_s, "retry_time_max_s") as deadline:
             async with in_turn(self._turn):
@@ -77,14 +77,14 @@ class SegmentAppender:
                 try:
                     return await self._append_reported(data, self._number, expected_offset, deadline)
                 except BaseException:
-                    # Whatever is said of it on that connection is of no interest any more.
+                    # Later replies on that connection are ignored.
                     self._connection = None
                     raise
 
     async def _append_reported(
         self, data: bytes, number: int, expected_offset: int | None, deadline: Deadline
     ) -> bool:
-        """Append, and report a long wait. Raises `StorageFullError` when a full disk is why the time is up."""
+        """Append, and report a long wait. Raises `StorageFullError` if a full disk uses up the time limit."""
         waits = self._pool.waits
         if waits is None:
             return await self._append(data, number, expected_offset)
@@ -102,7 +102,7 @@ class SegmentAppender:
                 raise UnacknowledgedStorageFullError(f"{text}{full}; what was sent may be stored or not") from error
 
     def _full_disk(self, endpoint: tuple[str, int]) -> str | None:
-        """Return why the store of this segment holds writes for want of space, as far as it reported that lately."""
+        """Return why this segment's store holds writes because of a full disk, as far as it reported that recently."""
         if is_written_for_readers(self._segment):
             return None
         state = self._pool.store_states.state(endpoint, self._segment)
@@ -115,14 +115,14 @@ class SegmentAppender:
     def _look_into(self, wait: Wait) -> None:
         endpoint = self._pool.known_endpoint(self._segment)
         if endpoint is None:
-            return  # The last attempt has failed, and the next one finds it out anew.
+            return  # The last attempt has failed, and the next one determines the store anew.
         self._last_full = self._full_disk(endpoint)
         if self._last_full is not None:
             wait.why, wait.detail = DISK_FULL, self._last_full
 
     async def _append(self, data: bytes, number: int, expected_offset: int | None) -> bool:
         backoff = Backoff(self._settings, self._rng)
-        # Sent, and neither acknowledged nor refused.
+        # Sent, and neither acknowledged nor rejected.
         unanswered: OutcomeUnknownError | None = None
         while True:
             try:
@@ -148,10 +148,11 @@ class SegmentAppender:
                 case ConditionalCheckFailed():
                     if unanswered is None:
                         return False
-                    # Perhaps because of the first attempt. What is not stored now is never: the offset is behind.
+                    # Possibly because of the first attempt. If it is not stored now, it never will be: the offset is in
+                    # the past.
                     return await self._is_stored(number, backoff, unanswered)
                 case InvalidEventNumber():
-                    # Another connection has stored something of this writer: the set-up tells what.
+                    # Another connection has stored an append of this writer: the set-up shows which.
                     unanswered = unanswered or OutcomeUnknownError(f"{self._segment}: append {number} is refused")
                     self._connection = None
                     await self._pause(backoff, unanswered, unanswered)
@@ -175,12 +176,12 @@ class SegmentAppender:
                 raise _unknown(error, unanswered) from error
 
     async def _set_up(self, backoff: Backoff) -> tuple[WireConnection, int]:
-        """Return a connection that the writer is set up on, and the number of its last append that is stored."""
+        """Return a connection with the writer set up on it, and the number of its last stored append."""
         segment = self._segment
         with backoff.attempt(f"set up a writer of {segment}"):
             connection = await self._pool.connection(segment, Purpose.APPEND)
             if connection is self._connection:
-                # Answered all there: nothing that is asked after.
+                # No append is unanswered there, so no number is needed.
                 return connection, -1
             self._connection = None
             request_id = connection.next_request_id()
@@ -216,7 +217,7 @@ class SegmentAppender:
 
 
 def _unknown(error: PenstockError, unanswered: OutcomeUnknownError | None) -> PenstockError:
-    """Return what is to be raised: an error after an attempt without an answer leaves that unanswered."""
+    """Return the error to raise: an error after an unanswered attempt leaves that attempt's outcome unknown."""
     if unanswered is None or error is unanswered:
         return error
     return OutcomeUnknownError(f"an attempt got no answer ({unanswered}), and could not be asked after: {error}")

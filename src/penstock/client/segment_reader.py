@@ -1,6 +1,6 @@
 """`SegmentReader`: the bytes of one segment in order, read ahead of the consumer.
 
-Blocks are cut wherever the segment store cut them; see `EventAssembler` for events.
+Block boundaries are those of the segment store's replies; see `EventAssembler` for events.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.model.segments import SegmentData
 
 
 class Reads(Protocol):
-    """What a reader needs of the `Segments` seam."""
+    """The part of the `Segments` seam that a reader needs."""
 
     async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
         """See `Segments.read`."""
@@ -54,9 +54,10 @@ class SegmentReader(NotPicklable):
 
         Args:
             on_ready: called whenever a block, the end or an error has become available to `_take`.
-            read_ahead: the budget it shares with others; by default one of its own.
-            missing_bytes: given by a consumer that keeps what it takes until an event is whole: how many bytes that
-                lacks. It says with `_handed_out` when bytes are gone; else they are gone once taken.
+            read_ahead: the budget it shares with other readers; by default its own.
+            missing_bytes: given by a consumer that keeps the blocks it takes until an event is complete: how many bytes
+                are missing. The consumer calls `_handed_out` when it drops bytes; otherwise they count as dropped once
+                taken.
         """
         if start_offset < 0 or (end_offset is not None and end_offset < start_offset):
             raise InvalidArgumentError(f"{segment}: cannot read [{start_offset}, {end_offset})")
@@ -87,7 +88,7 @@ class SegmentReader(NotPicklable):
 
     @property
     def is_closed(self) -> bool:
-        """True once closing is over: nothing happens here any more."""
+        """True once closing is complete."""
         return self._is_stopped and self._task.done()
 
     @property
@@ -97,11 +98,11 @@ class SegmentReader(NotPicklable):
 
     @property
     def _end_of_segment(self) -> int:
-        """How far the segment was fetched: once `_is_at_end`, its end."""
+        """The end of the data fetched so far: once `_is_at_end`, the segment's end."""
         return self._fetch_offset
 
     def _take(self) -> bytes | None:
-        """Return the next block, or None if there is none now. Raises what stopped the reading, after the blocks."""
+        """Return the next block, or None if there is none now. Raises the reading's error after the last block."""
         if self._blocks:
             block = self._blocks.popleft()
             self._is_taken_to_tail = self._reached_tail.popleft()
@@ -117,8 +118,8 @@ class SegmentReader(NotPicklable):
     async def read(self, timeout_s: float | None = None) -> bytes:
         """Return the next block, waiting for it up to `timeout_s` (None: without limit); empty at the end.
 
-        Raises `SegmentTruncatedError` when the data were truncated away, `NoSuchSegmentError` when the segment is gone,
-        `ClosedError`, `TimeoutError`. After that it may be called again: nothing is lost.
+        Raises `SegmentTruncatedError` if the data were truncated, `NoSuchSegmentError` if the segment was deleted,
+        `ClosedError`, `TimeoutError`. After that it may be called again: no data is lost.
         """
         if timeout_s is not None:
             async with asyncio.timeout(timeout_s):
@@ -134,7 +135,7 @@ class SegmentReader(NotPicklable):
             await self._wait()
 
     async def _wait(self) -> None:
-        """Wait for more, or until the deadline of the call that this is part of: the task that reads has none."""
+        """Wait for more, or until the deadline of the enclosing call: the reading task has none."""
         deadline = current_deadline()
         if deadline is None:
             await self._ready.wait()
@@ -158,7 +159,7 @@ class SegmentReader(NotPicklable):
         return block
 
     def __await__(self) -> Generator[object, None, SegmentReader]:
-        """Nothing has to be waited for; this is so that everything is opened alike."""
+        """Never waits; provided for uniformity with other objects."""
         return self.__aenter__().__await__()
 
     async def __aenter__(self) -> SegmentReader:
@@ -170,12 +171,12 @@ class SegmentReader(NotPicklable):
         await self.close()
 
     def _handed_out(self, length: int) -> None:
-        """Say that `length` bytes of those taken do not count as read ahead any more."""
+        """Note that `length` bytes of those taken no longer count as read ahead."""
         self._read_ahead.give_back(self, length)
         self._read_ahead.poke(self)
 
     def _stop(self) -> None:
-        """Stop reading ahead, at once; a `read` that waits ends with `ClosedError`."""
+        """Stop reading ahead, at once; a waiting `read` ends with `ClosedError`."""
         self._is_stopped = True
         self._ready.set()
         self._task.cancel()
@@ -184,7 +185,7 @@ class SegmentReader(NotPicklable):
         self._read_ahead.close(self)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Stop reading ahead, and wait for the end of it, up to `timeout_s`. Calling again is fine."""
+        """Stop reading ahead, and wait until it has stopped, up to `timeout_s`. Calling again is allowed."""
         self._stop()
         await asyncio.wait([self._task], timeout=timeout_s)
 
@@ -210,8 +211,8 @@ class SegmentReader(NotPicklable):
         self._notify()
 
     def _accept(self, block: bytes, length: int, *, reaches_tail: bool) -> bool:
-        """Keep what there is room for now; True: there is more of it."""
-        # A server answers at least 8 bytes at a time, even when fewer were asked for. And room may have become less.
+        """Keep as much as fits into the budget now; True: some is left."""
+        # A server returns at least 8 bytes at a time, even if fewer were requested. The budget may have shrunk, too.
         kept = block[: min(length, self._room())] if block else block
         if kept:
             self._fetch_offset += len(kept)
@@ -225,7 +226,7 @@ class SegmentReader(NotPicklable):
         return self._read_ahead.room(self, missing_bytes)
 
     async def _has_room(self) -> int:
-        # While the consumer has something to take, no crumbs are asked for.
+        # While the consumer has blocks to take, avoid small requests.
         while (room := self._room()) < (max(1, self._read_ahead.share_bytes // 2) if self._blocks else 1):
             await self._read_ahead.waiter(self).wait()
         return room

@@ -1,4 +1,4 @@
-"""Where a writer's segments come from: a stream, or one transaction on it. See `SegmentSource`."""
+"""The sources of a writer's segments: a stream, or one transaction on it. See `SegmentSource`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.model.names import transaction_segment_name
 
 
 class StreamSource:
-    """The segments of a stream, as the controller knows them."""
+    """The segments of a stream, from the controller."""
 
     def __init__(self, controller: ControllerClient, scope: str, stream: str) -> None:
         self._controller = controller
@@ -66,7 +66,7 @@ class TransactionSource:
         return self._segments
 
     async def successors(self, sealed: SegmentRange) -> Sequence[SegmentRange]:
-        """See `SegmentSource`. Raises `TransactionError`, of a kind that says what became of it."""
+        """See `SegmentSource`. Raises the subclass of `TransactionError` that names the cause."""
         raise await self._why_over()
 
     def segment_name(self, segment: SegmentRange) -> str:

@@ -1,4 +1,4 @@
-"""Where a reader group starts, is set back to, or ends: what callers give, checked and turned into positions."""
+"""The start, reset position or end of a reader group: checks arguments and converts them to positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CheckedStart: TypeAlias = "Literal['earliest', 'latest'] | int | dict[str, Strea
 def checked_start(start: Start, streams: Sequence[str], what: str = "start") -> CheckedStart:
     """Return `start` as "earliest", "latest", a time or a cut for each of `streams`. `what`: its name in messages.
 
-    Raises `InvalidArgumentError` for anything else: a start that is not understood must not read everything again.
+    Raises `InvalidArgumentError` for anything else: an invalid start must not read everything again.
     """
     if start is None or (isinstance(start, str) and start in EARLIEST):
         return "earliest"
@@ -62,7 +62,7 @@ def checked_start(start: Start, streams: Sequence[str], what: str = "start") -> 
 
 
 def checked_cuts(cuts: StreamCut | str | Mapping[str, StreamCut | str], what: str) -> dict[str, StreamCut]:
-    """Return the cuts given, one or one for each of some streams, by stream. Raises `InvalidArgumentError`."""
+    """Return the given cuts, one or one for each of some streams, by stream. Raises `InvalidArgumentError`."""
     if isinstance(cuts, str):
         cuts = StreamCut.from_text(cuts)
     if isinstance(cuts, StreamCut):
@@ -75,10 +75,10 @@ def checked_cuts(cuts: StreamCut | str | Mapping[str, StreamCut | str], what: st
 
 
 async def start_cuts(cluster: Cluster, start: CheckedStart, streams: Sequence[str]) -> dict[str, StreamCut]:
-    """Return the cut to start at in each stream. A time means a cut with nothing before it of that time or later.
+    """Return the start cut in each stream. For a time, no event before the cut is of that time or later.
 
-    Raises `NoSuchStreamError`; `InvalidArgumentError` for a cut that is none of its stream, or lies beyond its end, and
-    for a time to come.
+    Raises `NoSuchStreamError`; `InvalidArgumentError` for a cut that is not a cut of its stream, or lies beyond its
+    end, and for a future time.
     """
     return {stream: await _cut(cluster, start, stream, is_end=False) for stream in streams}
 
@@ -86,9 +86,9 @@ async def start_cuts(cluster: Cluster, start: CheckedStart, streams: Sequence[st
 async def end_cuts(
     cluster: Cluster, until: CheckedStart, starts: Mapping[str, StreamCut]
 ) -> dict[str, StreamCut]:
-    """Return the cut to end at in each of the streams that begin at `starts`; see `start_cuts`.
+    """Return the end cut in each of the streams that begin at `starts`; see `start_cuts`.
 
-    A time means a cut with nothing behind it from before. Raises `InvalidArgumentError` also for an end before the
+    For a time, no event after the cut is of an earlier time. Raises `InvalidArgumentError` also for an end before the
     start.
     """
     cuts = {}
@@ -117,18 +117,18 @@ async def _cut(cluster: Cluster, wanted: CheckedStart, stream: str, *, is_end: b
 
 
 def positions_in(cuts: Mapping[str, StreamCut]) -> dict[str, int]:
-    """Return the segments to read, by full name, and where to go on in them."""
+    """Return the segments to read, by full name, with their positions."""
     return {
         segment_name(cut.scope, cut.stream, segment): offset
         for cut in cuts.values()
         for segment, offset in cut.positions.items()
-        # A segment not reached yet comes in when its predecessors, which are in the cut, are read.
+        # A segment not reached yet is added when its predecessors, which are in the cut, are read.
         if offset != OFFSET_FUTURE
     }
 
 
 def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
-    """Return the cut of each stream (``scope/stream``) that these segments, by full name, are of."""
+    """Return the cut of each stream (``scope/stream``) from the positions of its segments, by full name."""
     by_stream: dict[tuple[str, str], dict[int, int]] = {}
     for segment, offset in positions.items():
         scope, stream, number = parse_segment_name(segment)
@@ -146,7 +146,7 @@ async def _check_cut(cluster: Cluster, stream: str, cut: StreamCut) -> None:
     infos = await segment_infos(cluster, list(positions))
     for (segment, offset), info in zip(positions.items(), infos, strict=True):
         if isinstance(info, NoSuchSegmentError):
-            continue  # Truncated away: reading goes on after it.
+            continue  # Truncated away: reading continues after it.
         if isinstance(info, PenstockError):
             raise info
         if offset > info.length:

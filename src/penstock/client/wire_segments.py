@@ -1,9 +1,8 @@
 """`WireSegments`: the `Segments` seam over the wire protocol.
 
-Requests that only read are repeated, with bounded back-off, when the connection is lost, until the deadline of the call
-that they are part of, or for `retry_time_max_s`. Requests that change
-something are repeated only when they cannot have been applied (no connection, wrong host); a lost reply raises
-`OutcomeUnknownError`.
+Read-only requests are retried, with bounded back-off, when the connection is lost, until the deadline of the enclosing
+call, or for `retry_time_max_s`. Requests that change something are retried only if they cannot have been applied (no
+connection, wrong host); a lost reply raises `OutcomeUnknownError`.
 """
 
 from __future__ import annotations
@@ -100,14 +99,14 @@ from penstock.wire.commands import (
 )
 from penstock.wire.connection import WireConnection
 
-#: Servers of earlier wire versions do not know LocateOffset.
+#: Servers of earlier wire versions do not support LocateOffset.
 LOCATE_OFFSET_VERSION = 17
-#: How far back a border is looked for at first: about the distance between two.
+#: Initial distance of the backward search for a boundary: about the distance between two.
 _BORDER_DISTANCE = 2 * 1024 * 1024
-#: Bytes of keys in one request to read a table, and what the wire adds to a key.
+#: Bytes of keys in one request to read a table, and the wire's overhead per key.
 _REQUEST_KEY_BYTES_MAX = 8 * 1024 * 1024
 _KEY_HEADER_BYTES = 16
-#: Given a request id, the request.
+#: Makes the request from a request id.
 _Make = Callable[[int], WireCommand]
 
 
@@ -118,8 +117,8 @@ class WireSegments:
 
     Args:
         token: the access token sent with each request.
-        waits_for_space: whether requests that a full disk refuses are repeated; else `StorageFullError` is raised at
-            once, for a caller with retries of its own.
+        waits_for_space: whether requests rejected because of a full disk are retried; otherwise `StorageFullError` is
+            raised immediately, for a caller with retries of its own.
     """
 
     def __init__(
@@ -221,7 +220,7 @@ class WireSegments:
         return await for_each(offsets, ask, self._settings.bulk_request_count_max)
 
     async def _once(self, segment: str, homes: dict[str, str], make: _Make) -> WireCommand:
-        """Send a request, once. Where to is asked of the resolver once for all segments that live together."""
+        """Send a request, once. The resolver is queried once for all segments of the same home."""
         home = homes[primary_name(segment)]
         try:
             connection = await self._pool.connection(home, Purpose.REQUEST)
@@ -235,9 +234,9 @@ class WireSegments:
         return reply
 
     async def locate_offset(self, segment: str, offset: int, *, before: bool = False) -> int:
-        """See `Segments.locate_offset`. `before` costs tens of requests: the wire asks forwards alone.
+        """See `Segments.locate_offset`. `before` costs tens of requests: the wire protocol only searches forwards.
 
-        A segment store that is too old for the question is not asked; it is as if there were no borders.
+        Segment stores too old for LocateOffset are treated as if they had no boundaries.
         """
         if not before:
             return await self._border_behind(segment, offset)
@@ -246,7 +245,7 @@ class WireSegments:
             raise SegmentTruncatedError(segment, start_offset=info.start_offset, offset=offset)
         if offset >= info.length:
             return info.length
-        # `low` is a border; between `high` and `offset` there is none but, perhaps, at `offset`.
+        # `low` is a boundary; between `high` and `offset` there is none except, perhaps, at `offset`.
         low, high = info.start_offset, offset + 1
         step = _BORDER_DISTANCE
         at = offset
@@ -298,7 +297,7 @@ class WireSegments:
         return [merged.new_target_write_offset for merged in reply.merged]
 
     async def append(self, segment: str, data: Buffer, *, expected_offset: int | None = None) -> int:
-        """See `Segments.append`. A writer id is made up for this one append."""
+        """See `Segments.append`. Each call uses a new writer id."""
         writer_id = self._rng.randbytes(16)
 
         def make(request_id: int) -> WireCommand:
@@ -333,12 +332,12 @@ class WireSegments:
     async def _read(self, segment: str, offset: int, length: int, *, wait: bool) -> SegmentData:
         async def exchange(connection: WireConnection) -> WireCommand:
             if not self._known_ends.reaches(connection, segment, offset):
-                # Nobody would answer a read beyond the end before the segment has grown past it.
+                # A read beyond the end gets no reply before the segment has grown past it.
                 request_id = connection.next_request_id()
                 found = await connection.request(request_id, GetStreamSegmentInfo(request_id, segment, self._token))
                 if isinstance(found, WrongHost):
                     return found
-                # What else the segment store answers, it answers to the read, too.
+                # For all other replies of the segment store, the read gets the same.
                 if isinstance(found, StreamSegmentInfo):
                     if offset > found.write_offset:
                         raise PositionBeyondEndError(segment, position=offset, end=found.write_offset)
@@ -360,9 +359,9 @@ class WireSegments:
             read = expect(reply, SegmentRead, segment)
             data = read.buffer
             if len(data) > length:
-                # A server may give more than a few bytes to whoever asks for fewer.
+                # A server may return somewhat more than the requested bytes if few were requested.
                 return SegmentData(read.offset, (data[:length],), is_at_tail=False, is_end_of_segment=False)
-            # An empty answer that is not the end means that the server gave up waiting: ask again.
+            # An empty reply that is not the end means that the server's wait timed out: request again.
             if len(data) or read.end_of_segment or not wait:
                 return SegmentData(
                     read.offset, (data,) if len(data) else (), read.at_tail, is_end_of_segment=read.end_of_segment
@@ -434,7 +433,7 @@ class WireSegments:
     async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         """See `Segments.table_get`.
 
-        What one request or one reply cannot take is asked for in several, one after the other.
+        Keys that exceed one request or one reply are read by several requests, one after the other.
         """
         if len(keys) <= TABLE_READ_KEY_COUNT_SURE:
             return await self._read_table(segment, keys)
@@ -463,7 +462,7 @@ class WireSegments:
     ) -> TablePage:
         """See `Segments.table_entries`."""
         if last == b"":
-            return TablePage((), token)  # On the wire an empty bound is none.
+            return TablePage((), token)  # On the wire an empty bound means no bound.
         reply = expect(
             await self._ask(
                 segment,
@@ -535,7 +534,7 @@ class WireSegments:
 
 
 def _of_one_request(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Split keys into such as may be asked for together."""
+    """Split keys into groups for one request each."""
     start = byte_count = 0
     for at, key in enumerate(keys):
         byte_count += len(key) + _KEY_HEADER_BYTES
@@ -546,7 +545,7 @@ def _of_one_request(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _one_name_per_home(segments: Sequence[str]) -> dict[str, str]:
-    """Return one of the names for each part of a name that decides where a segment lives."""
+    """Return one of the names for each home: names with the same part that determines the home share one."""
     homes: dict[str, str] = {}
     for segment in segments:
         homes.setdefault(primary_name(segment), segment)
@@ -560,7 +559,7 @@ def _entry(entry: TableKeyValue) -> TableEntry:
 def _table_error(
     reply: WireCommand, segment: str, keys: Sequence[tuple[bytes, int]], expected_offset: int
 ) -> PenstockError:
-    """Return the error of a table update, naming the first conditional key: the wire does not say which failed."""
+    """Return the error of a table update, naming the first conditional key: the failing one is not in the reply."""
     error = error_of(reply, segment) or unexpected(reply, segment)
     key, version = next(((key, version) for key, version in keys if version != VERSION_ANY), (b"", NO_VALUE))
     match error:

@@ -1,4 +1,4 @@
-"""`WriterSegments`: the segments that a writer appends to: where an event goes, and what follows one that is sealed."""
+"""`WriterSegments`: the segments that a writer appends to: routing of events, and successors of sealed segments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.runtime.portal import Lock
 
 
 class WriterSegments:
-    """See the module. Where nothing else is said the caller holds `lock`, which guards the appenders' windows, too.
+    """See the module. Unless stated otherwise the caller holds `lock`, which guards the appenders' windows, too.
 
     Args:
         make_appender: makes the appender of a segment.
@@ -29,7 +29,7 @@ class WriterSegments:
     def __init__(self, settings: ClientSettings, make_appender: Callable[[SegmentRange], SegmentAppender]) -> None:
         self._settings = settings
         self._make_appender = make_appender
-        #: A lock, not a thread: alone it never waits.
+        #: A lock, not a thread: without contention it never waits.
         self.lock: Lock = Lock()
         self.appenders: dict[SegmentId, SegmentAppender] = {}
         self.routes: Routes[SegmentAppender] = Routes(
@@ -47,12 +47,12 @@ class WriterSegments:
             self._add(segment)
 
     def anywhere(self) -> SegmentAppender:
-        """Return where events without a key go: to the same segment until `turn` is called."""
+        """Return the appender for events without a key: the same until `turn` is called."""
         segments = self._map.segments
         return self.appenders[segments[self._turn % len(segments)].segment_id]
 
     def turn(self) -> None:
-        """Let the next events without a key go to the next segment: whole blocks, not one event everywhere."""
+        """Direct the next events without a key to the next segment: whole blocks, not one event to each segment."""
         self._turn += 1
 
     def mark(self, appender: SegmentAppender) -> None:
@@ -74,16 +74,16 @@ class WriterSegments:
             yield from appender.window.pending()
 
     def take_all(self) -> list[Block]:
-        """Take out all blocks that are not durable yet."""
+        """Remove and return all blocks that are not durable yet."""
         return [block for appender in self.appenders.values() for block in appender.window.take_all()]
 
     async def spread(
         self, sealed: SegmentRange, successors: Sequence[SegmentRange], on_moved: Callable[[], None]
     ) -> None:
-        """Move events of a sealed segment to its successors, some in each turn, then let new ones go there.
+        """Move events of a sealed segment to its successors, some in each turn, then route new events there.
 
-        Until then what is written for it is put behind what it has: nothing is stored before older events of its key.
-        `on_moved` is called when something has been marked. The caller does not hold `lock`.
+        Until then new events for it are queued after its old ones: no event is stored before older events of its key.
+        `on_moved` is called when an appender has been marked. The caller does not hold `lock`.
         """
         window = self.appenders[sealed.segment_id].window
         acks: dict[AckState, None] = {}
@@ -105,7 +105,7 @@ class WriterSegments:
                     del self.appenders[sealed.segment_id]
                     self.routes.forget()
             if block is not None and not block.event_count:
-                # Not under the lock: what waits for a part that has failed is called at once, and may write.
+                # Not under the lock: callbacks of a part that has failed are called immediately, and may write.
                 block.ack._follow(acks)
                 acks = {}
             on_moved()
@@ -113,7 +113,7 @@ class WriterSegments:
                 await asyncio.sleep(0)
 
     def _move(self, block: Block, new_map: SegmentMap) -> Iterator[AckState]:
-        """Move the first events of a block to where they go by a map; return the acks that they have there."""
+        """Move the first events of a block to the segments of a map; return their acks there."""
         groups: dict[SegmentAppender, tuple[list[Buffer], list[str | None]]] = {}
         segments = new_map.segments
         anywhere = segments[self._turn % len(segments)]

@@ -10,7 +10,7 @@ from penstock.client.sync.client_life import ClientLife
 
 
 class ClientCore(ClientLife):
-    """What every part of a `Client` stands on: the controller, the segment stores, the settings."""
+    """The common base of a `Client`: the controller, the segment stores, the settings."""
 
     @property
     def uri(self) -> str:
@@ -19,5 +19,5 @@ class ClientCore(ClientLife):
 
     @property
     def settings(self) -> ClientSettings:
-        """The settings in force."""
+        """The client's settings."""
         return self._part.settings

@@ -27,8 +27,8 @@ class SegmentReader(PlainHandle[aio.SegmentReader]):
     def read(self, timeout_s: float | None = None) -> bytes:
         """Return the next block, waiting for it up to `timeout_s` (None: without limit); empty at the end.
 
-        Raises `SegmentTruncatedError` when the data were truncated away, `NoSuchSegmentError` when the segment is gone,
-        `ClosedError`, `TimeoutError`. After that it may be called again: nothing is lost.
+        Raises `SegmentTruncatedError` if the data were truncated, `NoSuchSegmentError` if the segment was deleted,
+        `ClosedError`, `TimeoutError`. After that it may be called again: no data is lost.
         """
         return self._portal.call(self._part.read(timeout_s))
 
