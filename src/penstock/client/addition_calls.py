@@ -1,7 +1,7 @@
-"""The controller's calls that Penstock has beyond Pravega's, a part of `ControllerClient`.
+"""The controller calls that Penstock adds to Pravega's, a part of `ControllerClient`.
 
-A controller that is Pravega's own, or of an earlier release, has none of them: `UnsupportedOperationError`, or
-None where the call says so.
+Pravega's own controller, or one of an earlier release, does not have them: they raise `UnsupportedOperationError`, or
+return None where documented.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class AdditionCalls(ABC):
 
     @abstractmethod
     async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also say whether an earlier attempt may have been carried out."""
+        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     @abstractmethod
     async def over_error(self, scope: str, stream: str, transaction: pb.TxnId, tried: str) -> TransactionError:
-        """Return the error that says why `tried` cannot be done with a transaction."""
+        """Return the error with the reason why `tried` cannot be done with a transaction."""
 
     async def prepare_transaction(self, scope: str, stream: str, transaction: pb.TxnId, *, limit_ms: int) -> float:
-        """Have an open transaction take no more events, and wait for its decision up to `limit_ms` from now.
+        """Prepare an open transaction: it takes no more events, and waits for its decision up to `limit_ms` from now.
 
-        Returns the seconds until its limit ends. Safe to repeat: the later end counts.
-        Raises `TransactionError`, of a kind that says what became of it; `InvalidArgumentError` for a limit out of
-        bounds, `NoSuchStreamError`, `OutcomeUnknownError` without an answer.
+        Returns the seconds until its limit ends. Safe to repeat: the later end counts. Raises the subclass of
+        `TransactionError` that names the cause; `InvalidArgumentError` for a limit out of bounds, `NoSuchStreamError`,
+        `OutcomeUnknownError` without a reply.
         """
         name = f"{scope}/{stream}"
         request = added.PrepareTransactionRequest(
@@ -88,7 +88,7 @@ class AdditionCalls(ABC):
             request = added.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope=scope), token=reply.token)
 
     async def group_overview(self, scope: str, group: str) -> GroupOverview:
-        """Return what a reader group holds of its streams. Raises `NoSuchReaderGroupError`."""
+        """Return which data a reader group retains in its streams. Raises `NoSuchReaderGroupError`."""
         request = added.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope=scope), readerGroup=group)
         try:
             reply = await self._ask(self._stub.describeReaderGroups, request, f"describe reader group {scope}/{group}")
@@ -97,7 +97,7 @@ class AdditionCalls(ABC):
         return _overview(scope, reply.groups[0])
 
     async def whole_tail(self, scope: str, stream: str) -> StreamCut:
-        """Return where a stream ends, each transaction wholly before or behind it. Raises `NoSuchStreamError`."""
+        """Return a stream's end, with each transaction wholly before or after it. Raises `NoSuchStreamError`."""
         request = added.WholeTailRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
         reply = await self._ask(self._stub.findWholeTail, request, f"find the tail of {scope}/{stream}")
         return StreamCut(scope, stream, dict(reply.cut))
@@ -105,7 +105,7 @@ class AdditionCalls(ABC):
     async def stream_identity(self, scope: str, stream: str) -> str | None:
         """Return the identity of the stream that has this name now; see `Client.stream_identity`.
 
-        None where the controller has no such call. Raises `NoSuchStreamError`.
+        None if the controller does not support it. Raises `NoSuchStreamError`.
         """
         request = added.DescribeStreamRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
         try:
@@ -115,7 +115,7 @@ class AdditionCalls(ABC):
         return reply.identity
 
     async def explain_retention(self, scope: str, stream: str) -> RetentionExplanation:
-        """Return what the next look at a stream would truncate, and why. Raises `NoSuchStreamError`."""
+        """Return what the next retention pass over a stream would truncate, and why. Raises `NoSuchStreamError`."""
         request = added.ExplainRetentionRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
         reply = await self._ask(
             self._stub.explainRetention, request, f"explain what is kept of stream {scope}/{stream}"
@@ -169,7 +169,7 @@ def _overview(scope: str, found: added.ReaderGroupOverview) -> GroupOverview:
 def _row_name(row: added.RetentionExplanation.Row) -> str:
     if row == added.RetentionExplanation.NONE:
         return ""
-    # A later controller may know rows that this release has no name for.
+    # A later controller may use rows that this release has no name for.
     return added.RetentionExplanation.Row.Name(row) if row in added.RetentionExplanation.Row.values() else f"ROW_{row}"
 
 

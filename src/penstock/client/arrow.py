@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     ArrowRecordBatch: TypeAlias = pa.RecordBatch
 else:
-    #: A `pyarrow.RecordBatch`, for signatures that are looked at while pyarrow may not be there.
+    #: A `pyarrow.RecordBatch`, for signatures that are evaluated while pyarrow may not be installed.
     ArrowRecordBatch = object
 
-#: Arrow's int32 offsets reach so far.
+#: The limit of Arrow's int32 offsets.
 UNFRAME_BYTES_MAX = (1 << 31) - 1
 
 
@@ -56,7 +56,7 @@ def import_arrow() -> tuple[ModuleType, ModuleType]:
 
 
 def is_arrow(values: object) -> TypeGuard[ArrowStrings]:
-    """Say whether `values` is a pyarrow array or chunked array, without importing pyarrow."""
+    """Return whether `values` is a pyarrow array or chunked array, without importing pyarrow."""
     return hasattr(values, "null_count") and hasattr(values, "type")
 
 
@@ -67,12 +67,12 @@ def slice_of(values: ArrowStrings, start: int, end: int) -> ArrowStrings:
 
 
 def byte_count_of(values: ArrowStrings) -> int:
-    """Return how many bytes the values take, their places in the array included."""
+    """Return how many bytes the values take, their offsets in the array included."""
     return int(cast("pa.Array", values).nbytes)
 
 
 def check_keys(values: ArrowStrings) -> None:
-    """Raise `InvalidArgumentError` for what cannot be routing keys."""
+    """Raise `InvalidArgumentError` for values that cannot be routing keys."""
     _check_strings(values, "routing keys", text_only=True)
 
 
@@ -101,7 +101,7 @@ def payloads_of(values: ArrowStrings) -> Sequence[bytes]:
 def frame_array(array: ArrowStrings, bytes_max: int) -> Iterator[tuple[Buffer, int]]:
     """Frame the events of an Arrow array; yield buffers of up to `bytes_max` bytes with their event counts.
 
-    An event that is larger comes alone. Raises `InvalidArgumentError` for nulls and other types.
+    A larger event has a buffer of its own. Raises `InvalidArgumentError` for nulls and other types.
     """
     pyarrow, numpy = import_arrow()
     _check_strings(array, "events")
@@ -139,8 +139,8 @@ def frame_array(array: ArrowStrings, bytes_max: int) -> Iterator[tuple[Buffer, i
 def starts_of(data: Buffer, *, source: str = "buffer", base_offset: int = 0) -> tuple[npt.NDArray[np.int64], int]:
     """Return where each whole event starts in `data`, as an int64 array, and the end of the last one.
 
-    Equal-sized events are found and proven by numpy; otherwise a loop follows the chain of lengths.
-    Raises `CorruptionError` as `split_events` does.
+    numpy finds and verifies events of equal size; otherwise a loop follows the chain of lengths. Raises
+    `CorruptionError` as `split_events` does.
     """
     _, numpy = import_arrow()
     first = int.from_bytes(bytes(data[:EVENT_HEADER_LENGTH]), "big") if len(data) >= EVENT_HEADER_LENGTH else -1
@@ -165,12 +165,12 @@ def unframe(
 ) -> tuple[pa.BinaryArray, npt.NDArray[np.int64], int]:
     """Return the payloads in `data` as a binary array, the offsets of their headers, and the bytes used.
 
-    `data` starts at an event; a cut event at the end is left alone. `(events,) int64 offsets, bytes`. `head` is one
-    whole event that comes before `data`, which was cut by the end of what came earlier: offsets, the bytes used and
-    `base_offset` count from its start.
+    `data` starts at an event; a partial event at the end is not consumed. `(events,) int64 offsets, bytes`. `head` is
+    one whole event before `data` that was split across blocks: offsets, the bytes used and `base_offset` count from its
+    start.
 
-    Costs one copy of the payloads; a `head` before events that are not all of its length costs another. Raises
-    `CorruptionError` as `split_events` does, `InvalidArgumentError` above 2 GiB.
+    Costs one copy of the payloads; a `head` before events of other lengths costs another. Raises `CorruptionError` as
+    `split_events` does, `InvalidArgumentError` above 2 GiB.
     """
     pyarrow, numpy = import_arrow()
     if len(head) + len(data) > UNFRAME_BYTES_MAX:
@@ -197,7 +197,7 @@ def unframe(
 def _unframed_equal(
     head: Buffer, data: Buffer, source: str, base_offset: int
 ) -> tuple[pa.BinaryArray, npt.NDArray[np.int64], int] | None:
-    """Do the work of `unframe` for events of one length above 0, looking at each header; None: they are not that."""
+    """Do the work of `unframe` for events of one length above 0, checking each header; None: they are not that."""
     pyarrow, numpy = import_arrow()
     stride = framed_length_at(head or data, source=source, base_offset=base_offset)
     if stride is None or stride == EVENT_HEADER_LENGTH or len(head) not in (0, stride):
@@ -215,7 +215,7 @@ def _unframed_equal(
         if end + EVENT_HEADER_LENGTH + following <= len(data):
             return None
     total = count + bool(head)
-    # Arrow's pool has the memory of the batch before: fresh pages would cost more than the copy.
+    # Arrow's pool reuses the memory of the batch before: fresh pages would cost more than the copy.
     buffer = pyarrow.allocate_buffer(total * length)
     payloads = numpy.ndarray((total, length), numpy.uint8, buffer=buffer)
     if head:

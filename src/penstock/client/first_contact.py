@@ -1,4 +1,4 @@
-"""What is found at a controller's address that never answered as one, so that the error can say what to do."""
+"""Probes a controller's address that never replied as one, so that the error can advise what to do."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from penstock.client.settings import ClientSettings
 from penstock.model.errors import ConnectionLostError, ProtocolError
 from penstock.wire.connection import ConnectionSettings, WireConnection, open_connection
 
-#: Time for the look, on top of `first_contact_timeout_s`: together they stay below 2 s.
+#: Time limit of the probe, on top of `first_contact_timeout_s`: together they stay below 2 s.
 LOOK_TIMEOUT_S = 0.3
 
 
 class _Look(WireConnection):
-    """A connection to what need not be a segment store at all."""
+    """A connection to a server that need not be a segment store."""
 
     def _tell_broken(self, error: ProtocolError) -> None:
-        """Log nothing: that it speaks another protocol is what the look is to find out."""
+        """Log nothing: the probe expects other protocols."""
 
 
 async def describe_address(target: str, settings: ClientSettings) -> str:
-    """Return in words what listens at `target`, ``host:port``, and what to do. Tries to greet it as a segment store."""
+    """Describe the server that listens at `target`, ``host:port``, with advice. Greets it as a segment store."""
     start = "'penstock standalone' starts a server on this machine"
     if target.startswith("ipv4:"):
         return f"check that servers run there ({start})"

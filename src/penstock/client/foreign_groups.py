@@ -1,9 +1,9 @@
-"""`ForeignGroups`: the reader groups of Pravega's Rust and PyPI clients, which no controller is told of.
+"""`ForeignGroups`: the reader groups of Pravega's Rust and PyPI clients, which are not registered at the controller.
 
-What their readers share is a table segment that the clients make at its segment store by themselves,
-``<scope>/<group>_kvtable/0.#epoch.0``: named as a partition of a key-value table, of which the controller knows. So
-what stores have under such names, and the controller has not among its tables, is a group of theirs. (A program in Rust
-may make such tables for itself, with nothing in their names to tell them by; PyPI's cannot.)
+Their readers share a table segment, ``<scope>/<group>_kvtable/0.#epoch.0``, that the clients create directly at its
+segment store. Its name is that of a partition of a key-value table, but the controller has no such table. So segments
+of such names in the stores, without a table in the controller, are groups of these clients. (A Rust program may create
+such tables for other purposes, with indistinguishable names; PyPI's client cannot.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _END = f"{KEY_VALUE_TABLE_SUFFIX}/0.#epoch.0"
 
 
 class ForeignGroups:
-    """See the module. Asks each container once, and once more for each few hundred segments of the scope."""
+    """See the module. Sends one request to each container, and another for each few hundred segments of the scope."""
 
     def __init__(self, cluster: Cluster, pool: ConnectionPool) -> None:
         self._cluster = cluster
@@ -37,8 +37,8 @@ class ForeignGroups:
     async def names(self, scope: str) -> list[str]:
         """Return the names of the groups of a scope, sorted.
 
-        Raises `NoSuchScopeError`; and what keeps a store from answering, after `retry_time_max_s`: without one of them
-        groups would be left out.
+        Raises `NoSuchScopeError`; and the error of a store that does not reply within `retry_time_max_s`: without one
+        of them the result would lack groups.
         """
         known = {table async for table in self._cluster.controller.tables(scope)}
         with within(f"look for groups in scope {scope}", self._settings.retry_time_max_s, "retry_time_max_s"):
@@ -50,7 +50,7 @@ class ForeignGroups:
                 if isinstance(answer, PenstockError):
                     raise answer
                 found |= answer
-        # Before and after: a table has segments only as long as the controller knows of it.
+        # Listed before and after: a table has segments only while it is registered at the controller.
         known.update([table async for table in self._cluster.controller.tables(scope)])
         return sorted(found - known)
 
@@ -79,4 +79,4 @@ class ForeignGroups:
                 self._pool.forget(name)
                 if not error.is_retriable and not isinstance(error, OutcomeUnknownError):
                     raise
-                await backoff.pause(error)  # Nothing was to be changed: it is as if it had not been asked.
+                await backoff.pause(error)  # The request changes nothing, so it can be repeated.

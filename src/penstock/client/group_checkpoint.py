@@ -1,8 +1,8 @@
 """`CheckpointState`: the automatic checkpoints of a reader group, a part of its shared record. Pure.
 
-A checkpoint is begun by one reader, awaits the positions of all that are in the group at that moment, and is taken once
-the last of them has stored its own or is out of the group. One is open at a time, so there are never more than a
-group's `maxOutstandingCheckpointRequest`, which is at least 1.
+A checkpoint is started by one reader, waits for the positions of all readers that are in the group at that moment, and
+is complete once the last of them has stored its own or has left the group. One is open at a time, so there are never
+more than a group's `maxOutstandingCheckpointRequest`, which is at least 1.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _OFF_MS = -1
 class CheckpointState(msgspec.Struct, frozen=True):
     """See the module.
 
-    `interval_s`: between two of them; 0: there are none. `number`: of the one begun last. `awaited`: the readers whose
-    positions it still needs, by name; none: it is not open. `positions`: of the one taken last (segment -> offset).
+    `interval_s`: between two checkpoints; 0: there are none. `number`: of the last one started. `awaited`: the readers
+    whose positions are missing, by name; none: it is not open. `positions`: of the last one completed (segment ->
+    offset).
     """
 
     interval_s: float = 0.0
@@ -32,28 +33,28 @@ class CheckpointState(msgspec.Struct, frozen=True):
     positions: dict[str, int] = msgspec.field(default_factory=dict)
 
     def begin(self, number: int, readers: Collection[str]) -> CheckpointState:
-        """Begin checkpoint `number`, unless that was begun before, or another one is open."""
+        """Start checkpoint `number`, unless it was started before, or another one is open."""
         if self.awaited or number != self.number + 1:
             return self
         return msgspec.structs.replace(self, number=number, awaited=sorted(readers))
 
     def without(self, reader: str) -> CheckpointState:
-        """Await nothing more of a reader."""
+        """Stop waiting for a reader."""
         if reader not in self.awaited:
             return self
         return msgspec.structs.replace(self, awaited=[name for name in self.awaited if name != reader])
 
     def taken(self, positions: Mapping[str, int]) -> CheckpointState:
-        """Return it with the positions of a checkpoint that awaits nobody."""
+        """Return it with the positions of a checkpoint that waits for no more readers."""
         return msgspec.structs.replace(self, awaited=[], positions=dict(positions))
 
     def forgotten(self) -> CheckpointState:
-        """Return it without an open checkpoint, or one taken: the group is somewhere else."""
+        """Return it without an open or completed checkpoint: the group's position was reset."""
         return msgspec.structs.replace(self, awaited=[], positions={})
 
 
 def interval_ms_of(interval_s: float) -> int:
-    """Return an interval as the controller keeps it; 0 is "none". Raises `InvalidArgumentError`."""
+    """Return an interval in the controller's form; 0 means none. Raises `InvalidArgumentError`."""
     if interval_s == 0:
         return _OFF_MS
     if not _INTERVAL_MIN_S <= interval_s <= _INTERVAL_MAX_S:
@@ -65,5 +66,5 @@ def interval_ms_of(interval_s: float) -> int:
 
 
 def interval_s_of(interval_ms: int) -> float:
-    """Return an interval that the controller keeps, in seconds; 0: there are none."""
+    """Return an interval in the controller's form, in seconds; 0: there are none."""
     return interval_ms / 1000 if interval_ms > 0 else 0.0

@@ -1,8 +1,8 @@
-"""`GroupHeartbeats`: how the readers of a group show that they are alive while their positions do not move.
+"""`GroupHeartbeats`: heartbeats of a group's readers while their positions do not change.
 
-Each reader has an entry ``alive/<reader>`` of its own in the group's table: its incarnation and a count. It is written
-without a condition, so nothing contends for it, and the record that all readers share stays as it is. A request that
-comes late puts an older value back, which looks like one more sign of life and delays an expulsion by a time-out.
+Each reader has its own entry ``alive/<reader>`` in the group's table: its incarnation and a count. It is written
+unconditionally, so there is no contention, and the shared record does not change. A late request restores an older
+value, which counts as one more sign of life and delays an expulsion by a time-out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GroupHeartbeats:
     def __init__(self, cluster: Cluster, table: str) -> None:
         self._cluster = cluster
         self._table = table
-        #: What was read last, and when that was asked for.
+        #: The values read last, and when their request was sent.
         self._found: dict[str, tuple[bytes, float]] = {}
         self._pending: dict[str, bytes] = {}
         self._count = 0
@@ -41,23 +41,23 @@ class GroupHeartbeats:
         return [name for name in readers if name not in self._found or self._found[name][1] < oldest_s]
 
     def take(self, readers: Sequence[str], entries: Sequence[TableEntry | None], asked_s: float) -> None:
-        """Take in entries that were asked for at `asked_s`."""
+        """Add entries that were requested at `asked_s`."""
         for name, entry in zip(readers, entries, strict=True):
             self._found[name] = b"" if entry is None else entry.value, asked_s
 
     def signs(self, readers: Iterable[str]) -> Mapping[str, bytes]:
-        """Return the entries of readers as read last; empty for one without."""
+        """Return the entries of readers as last read; empty for a reader without one."""
         return {name: self._found[name][0] if name in self._found else b"" for name in readers}
 
     def forget_absent(self, readers: Collection[str]) -> None:
-        """Forget what was read of all but these readers."""
+        """Drop the cached entries of all but these readers."""
         for name in self._found.keys() - readers:
             del self._found[name]
 
     async def show(self, reader: str, incarnation: str, limit_s: float) -> None:
-        """Show that a reader is alive, in `limit_s`. Those of one client that do it at the same time share a request.
+        """Write a reader's heartbeat within `limit_s`. Concurrent heartbeats of one client share a request.
 
-        Raises `NoSuchSegmentError` when the group was deleted.
+        Raises `NoSuchSegmentError` if the group was deleted.
         """
         self._count += 1
         mine = f"{incarnation} {self._count}".encode()
@@ -88,17 +88,17 @@ class GroupHeartbeats:
                 self._turn.release()
 
     async def forget(self, readers: Collection[str]) -> None:
-        """Delete the entries of readers. One of a reader that is alive comes back with its next heartbeat."""
+        """Delete the entries of readers. The entry of a live reader is restored by its next heartbeat."""
         removals = [TableRemoval(heartbeat_key(name), VERSION_ANY) for name in readers]
         count_max = self._cluster.settings.table_batch_key_count_max
         for start in range(0, len(removals), count_max):
             try:
                 await self._cluster.segments.table_remove(self._table, removals[start : start + count_max])
             except NoSuchSegmentError:
-                return  # The group was deleted, and these with it.
+                return  # The group was deleted with its entries.
 
     async def sweep(self, readers: Collection[str]) -> None:
-        """Delete the entries of all but `readers`: of those that died, or whose entry came late."""
+        """Delete the entries of all but `readers`: of those that died, or whose entry arrived late."""
         left: list[str] = []
         token = b""
         while True:

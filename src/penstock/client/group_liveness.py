@@ -1,7 +1,7 @@
-"""`Liveness`: for how long the other readers of a group have shown no sign of life. Pure.
+"""`Liveness`: how long the other readers of a group have shown no sign of life. Pure.
 
 Only time in which the observer itself could observe counts. After an outage that kept all readers from the group's
-record, each of them starts to count anew, so the others have the whole time-out to come back.
+record, each of them starts to count again, so the others have the whole time-out to recover.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 Sign = TypeVar("Sign", bound=Hashable)
 
-#: A gap between two observations that is longer than this share of the time-out is an outage: counting starts anew.
+#: A gap between two observations longer than this share of the time-out is an outage: counting restarts.
 _OUTAGE_SHARE = 0.5
 #: No gap between two observations counts for more than this share of the time-out.
 _GAP_SHARE_MAX = 0.25
@@ -27,14 +27,14 @@ class _Silence(Generic[Sign]):
 
 
 class Liveness(Generic[Sign]):
-    """See the module. A sign of life is any value that changes each time a reader shows that it is alive."""
+    """See the module. A sign of life is any value that changes with each heartbeat of a reader."""
 
     def __init__(self) -> None:
         self._silences: dict[str, _Silence[Sign]] = {}
         self._observed_s: float | None = None
 
     def observe(self, signs: Mapping[str, Sign], now_s: float, timeout_s: float) -> None:
-        """Take in the signs of the readers that are observed now; readers that are absent are forgotten."""
+        """Record the signs of the readers that are observed now; absent readers are dropped."""
         gap_s = 0.0 if self._observed_s is None else now_s - self._observed_s
         self._observed_s = now_s
         is_outage = gap_s > timeout_s * _OUTAGE_SHARE
@@ -51,7 +51,7 @@ class Liveness(Generic[Sign]):
                 silence.lasts_s += counted_s
 
     def silent(self, lasts_s: float, but: Collection[str] = ()) -> dict[str, Sign]:
-        """Return the readers, except `but`, that have been silent for at least so long, with their last signs."""
+        """Return the readers, except `but`, that have been silent for at least `lasts_s`, with their last signs."""
         return {
             name: silence.sign
             for name, silence in self._silences.items()

@@ -1,4 +1,4 @@
-"""`GroupOverview`: a reader group as its controller knows it, whoever made it: what it holds of its streams."""
+"""`GroupOverview`: the controller's view of a reader group of any client: which data it retains in its streams."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class StreamOfGroup:
     """A stream that a reader group reads.
 
     Attributes:
-        is_subscribed: whether the stream's retention keeps what the group has not acknowledged.
-        acknowledged: where the group has said that it needs nothing before; None: it has said nothing yet, and counts
-            from where the stream begins.
-        age_s: seconds since it did so, or since it subscribed. 0 of a stream that it does not hold.
+        is_subscribed: whether the stream's retention keeps data that the group has not acknowledged.
+        acknowledged: the cut before which the group needs no data; None: nothing is acknowledged, and the group counts
+            from the stream's head.
+        age_s: seconds since the acknowledgement, or since it subscribed. 0 for a stream in which it retains no data.
     """
 
     is_subscribed: bool
@@ -32,10 +32,11 @@ class GroupOverview:
     Attributes:
         name: ``scope/group``.
         made_by: "penstock"; "java" for those whose state is in a stream, as of Pravega's Java client; or "rust" for
-            those in a table of Pravega's Rust client, of which the PyPI client is made: of them nothing else is known.
-        retention: whether it subscribes to its streams, and who says what it needs no more.
-        generation: how often its configuration was changed.
-        streams: what it reads, by ``scope/stream``.
+            those in a table of Pravega's Rust client, which the PyPI client is built on: nothing else is known of
+            these.
+        retention: whether it subscribes to its streams, and how it releases data.
+        generation: number of changes of its configuration.
+        streams: the streams it reads, by ``scope/stream``.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""How often the readers of a group poll its record, show that they are alive, and store positions. Pure.
+"""The readers' intervals of polls, heartbeats and stored positions. Pure.
 
-All three cost the same store, so they become rarer with the number of readers: a group of hundreds of readers that has
-nothing to do costs little more than a small one.
+All three load the same store, so their intervals grow with the number of readers: an idle group of hundreds of readers
+costs little more than a small one.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import math
 from penstock.client.group_liveness import OBSERVATION_SHARE
 from penstock.client.settings import ClientSettings
 
-#: Up to so many readers poll the record each `reader_group_refresh_s`; more of them that much less often.
+#: Up to this many readers poll the record every `reader_group_refresh_s`; more readers poll proportionally less often.
 _READERS_PER_REFRESH = 20
-#: A record that has not changed is polled up to this many times less often, in groups that are not small.
+#: An unchanged record is polled up to this many times less often, in groups that are not small.
 _IDLE_FACTOR_MAX = 4.0
-#: Polls without a change until that is reached.
+#: Polls without a change until that factor is reached.
 _IDLE_POLL_COUNT = 12
-#: A reader shows that it is alive so many times in the group's `reader_timeout_s`.
+#: Heartbeats of a reader in the group's `reader_timeout_s`.
 _HEARTBEATS_PER_TIMEOUT = 4
-#: As `OBSERVATION_SHARE`, of readers that do not watch all others, while the record does not change.
+#: As `OBSERVATION_SHARE`, for readers that do not watch all others, while the record does not change.
 _OTHERS_SHARE = 0.25
-#: No poll is rarer, however large the group and its time-out are.
+#: Maximum interval of polls, for any size of the group and any time-out.
 _POLL_INTERVAL_MAX_S = 10.0
-#: Positions that moved are stored so many seconds apart, on average over all readers of a group.
+#: Average time between two stores of changed positions, over all readers of a group, in seconds.
 _STORE_SPACING_S = 0.02
 
 
@@ -57,16 +57,16 @@ def heartbeat_interval_s(reader_timeout_s: float) -> float:
 
 
 def store_interval_s(beat_interval_s: float, reader_count: int) -> float:
-    """Return the seconds after which positions that moved are stored. `beat_interval_s`: of a small group."""
+    """Return the seconds after which changed positions are stored. `beat_interval_s`: of a small group."""
     return max(beat_interval_s, _STORE_SPACING_S * reader_count)
 
 
 def next_tick_s(after_s: float, interval_s: float, phase: float) -> float:
-    """Return the first time after `after_s` that is `phase` (0 to 1) of an interval behind a multiple of it.
+    """Return the first time after `after_s` that is a multiple of the interval plus `phase` (0 to 1) of it.
 
-    Readers of one client that have the same phase do things at the same time, which then take one request.
+    Readers of one client with the same phase work at the same time, so that their work takes one request.
     """
     begin_s = phase * interval_s
     tick_s = begin_s + (math.floor((after_s - begin_s) / interval_s) + 1) * interval_s
-    # Rounding must not lead to the same time again.
+    # Rounding must not return the same time again.
     return tick_s if tick_s > after_s else after_s + interval_s

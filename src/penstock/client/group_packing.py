@@ -1,7 +1,7 @@
 """The record of a reader group as bytes of one or more table values. Pure.
 
-A small record is stored as it is: JSON, in one value. A larger one is compressed, and split over as many values as it
-needs, of which the first begins with a header::
+A small record is stored unchanged: JSON, in one value. A larger one is compressed and split over as many values as
+needed. The first value begins with a header::
 
     uint8 1 (format), uint8 number of values, uint32 CRC-32 of the compressed bytes, uint64 their number; big-endian
 """
@@ -17,18 +17,18 @@ from penstock.model.segments import TABLE_VALUE_LENGTH_MAX
 
 _HEADER = struct.Struct(">BBIQ")
 _FORMAT = 1
-#: First bytes that later versions may use. JSON begins with none of them.
+#: First bytes reserved for later versions. JSON begins with none of them.
 _LATER_FORMATS = range(_FORMAT + 1, 9)
-#: Records up to this size are stored as they are, so that clients of earlier releases can read them.
+#: Records up to this size are stored unchanged, so that clients of earlier releases can read them.
 _PLAIN_BYTES_MAX = 128 * 1024
 _PART_BYTES_MAX = TABLE_VALUE_LENGTH_MAX - _HEADER.size
-#: All of them are in one request.
+#: All values are written in one request.
 _PART_COUNT_MAX = 7
 _RECORD_BYTES_MAX = 256 * 1024 * 1024
 
 
 def pack_record(record: bytes) -> list[bytes]:
-    """Return the values that hold a record. Raises `InvalidArgumentError` for one that is too large."""
+    """Return the values of a record. Raises `InvalidArgumentError` for one that is too large."""
     if len(record) <= _PLAIN_BYTES_MAX:
         return [record]
     packed = zlib.compress(record, 1)
@@ -43,7 +43,7 @@ def pack_record(record: bytes) -> list[bytes]:
 
 
 def part_count(first: bytes) -> int:
-    """Return how many values the record has whose first one this is.
+    """Return the number of values of the record with this first value.
 
     Raises `LaterVersionError`, `InvalidArgumentError` for a damaged one.
     """
@@ -57,7 +57,7 @@ def part_count(first: bytes) -> int:
 
 
 def unpack_record(parts: Sequence[bytes]) -> bytes:
-    """Return the record that values hold. Raises `LaterVersionError`, `InvalidArgumentError` for damaged ones."""
+    """Return the record in these values. Raises `LaterVersionError`, `InvalidArgumentError` for damaged ones."""
     part_count(parts[0])
     if not parts[0] or parts[0][0] != _FORMAT:
         return parts[0]

@@ -1,4 +1,4 @@
-"""`Rotation`: lets a reader that may hold no more segments read all of its group's nevertheless, a part at a time."""
+"""`Rotation`: lets a reader at its maximum of segments read all segments of its group, some at a time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.client.settings import ClientSettings
 
 _log = logging.getLogger(__name__)
 
-#: At most one of so many held segments is exchanged at a time.
+#: At most one of this many held segments is exchanged at a time.
 _HELD_PER_EXCHANGED = 2
 
 
 class Rotation:
-    """See the module. Segments without a reader take the place of others every `reader_rotation_interval_s`.
+    """See the module. Segments without a reader replace others every `reader_rotation_interval_s`.
 
-    Those that wait longest come first. Those that have nothing to hand out go first, then those held longest; none of
-    which anything is with the application.
+    The segments that have waited longest come first. They replace segments without available events first, then those
+    held longest; never a segment with events at the application.
     """
 
     def __init__(self, group: str, reader: str, settings: ClientSettings) -> None:
@@ -30,12 +30,13 @@ class Rotation:
         #: Segments that no reader holds, and since when as seen here.
         self._waiting: dict[str, float] = {}
         self._state: GroupState | None = None
-        # Since when there are such segments and this reader has no room, or when it last exchanged some. None: it has.
+        # Since when there are such segments and this reader is at its maximum, or the time of its last exchange. Else
+        # None.
         self._since_s: float | None = None
         self._is_reported = False
 
     def follow(self, state: GroupState, held_count: int) -> None:
-        """Take in the record. Logs a warning, once, when segments are left that this reader has no room for."""
+        """Update from the record. Logs a warning, once, when segments remain that this reader has no capacity for."""
         if state is not self._state:
             self._state = state
             now_s = asyncio.get_running_loop().time()
@@ -47,7 +48,7 @@ class Rotation:
         now_s = asyncio.get_running_loop().time()
         if self._since_s is None:
             self._since_s = now_s
-        # Others may be about to take them.
+        # Other readers may be about to take them.
         if not self._is_reported and now_s - self._since_s >= self._settings.reader_group_refresh_s:
             self._is_reported = True
             _log.warning(
@@ -58,7 +59,7 @@ class Rotation:
             )  # fmt: skip
 
     def due_s(self) -> float:
-        """Return when segments are to be exchanged, on the loop's clock; infinite: there is no need."""
+        """Return when segments are due to be exchanged, on the loop's clock; infinite: there is no need."""
         return float("inf") if self._since_s is None else self._since_s + self._settings.reader_rotation_interval_s
 
     def postpone(self) -> None:
@@ -69,9 +70,9 @@ class Rotation:
     def choose(
         self, held: Iterable[SegmentEvents], may_go: Callable[[SegmentEvents], bool]
     ) -> tuple[list[SegmentEvents], list[str]]:
-        """Return the segments to give up, and those to take in their place, both in order of preference.
+        """Return the segments to release, and those to take in their place, both in order of preference.
 
-        Nothing is handed out of the first ones any more. Call it when it is due.
+        No more events of the released segments are returned. Call it when the exchange is due.
         """
         self._since_s = asyncio.get_running_loop().time()
         count_max = max(self._settings.reader_segment_count_max // _HELD_PER_EXCHANGED, 1)

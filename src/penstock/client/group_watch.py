@@ -1,4 +1,4 @@
-"""`GroupWatch`: when one reader polls the record of its group and shows that it is alive, and whom it finds dead."""
+"""`GroupWatch`: one reader's schedule of polls and heartbeats, and its detection of dead readers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.model.errors import PenstockError
 
 _log = logging.getLogger(__name__)
 
-#: The first readers by name, so many, watch all others; all watch these.
+#: This many readers, the first by name, watch all others; all watch these.
 WATCHER_COUNT = 3
-#: A poll by another reader of the same client, this share of the interval ago or later, counts as one's own.
+#: A poll by another reader of the same client at most this share of the interval ago counts as one's own.
 _SHARED_SHARE = 0.5
 #: A heartbeat that failed is repeated after this share of its interval.
 _RETRY_SHARE = 0.25
 
-#: What shows that a reader is alive, when it changes: its incarnation, its count in the record, its own entry.
+#: A reader's sign of life, when it changes: its incarnation, its count in the record, its own entry.
 Sign = tuple[str, int, bytes]
 
 
@@ -34,7 +34,7 @@ def watched_by(name: str, readers: Mapping[str, object]) -> Collection[str]:
 
 
 class GroupWatch:
-    """See the module. It is told each state of the record that the reader follows."""
+    """See the module. It receives each state of the record that the reader follows."""
 
     def __init__(self, record: GroupRecord, name: str, incarnation: str, settings: ClientSettings) -> None:
         self._record = record
@@ -53,11 +53,11 @@ class GroupWatch:
 
     @property
     def shared_age_s(self) -> float:
-        """How old what another reader of this client has read may be, in seconds, to count as a poll."""
+        """Maximum age, in seconds, of a read by another reader of this client to count as a poll."""
         return self._interval_s() * _SHARED_SHARE
 
     def follow(self, state: GroupState) -> None:
-        """Take in what the record says of the group."""
+        """Update from the record."""
         self._reader_timeout_s = state.reader_timeout_s
         self._reader_count = max(len(state.readers), 1)
         self._is_watcher = self._name in islice(state.readers, WATCHER_COUNT)
@@ -66,23 +66,23 @@ class GroupWatch:
             self._unchanged_count = 0
 
     def is_poll_due(self) -> bool:
-        """Say whether the record is to be polled."""
+        """Return whether a poll of the record is due."""
         return asyncio.get_running_loop().time() >= self.poll_due_s()
 
     def poll_due_s(self) -> float:
-        """Return when the record is to be polled, on the loop's clock."""
+        """Return when the next poll of the record is due, on the loop's clock."""
         return _tick_s(self._polled_s, self._interval_s(), self._record.phase)
 
     def polled(self) -> None:
-        """Note that the record was read now, or could not be."""
+        """Note that the record was read now, or the read failed."""
         self._polled_s = asyncio.get_running_loop().time()
 
     def shown(self) -> None:
-        """Note that the record itself shows that this reader is alive, as of now."""
+        """Note that the record itself now contains a heartbeat of this reader."""
         self._shown_s = asyncio.get_running_loop().time()
 
     async def poll(self, state: GroupState) -> tuple[GroupState, dict[str, Sign]]:
-        """Return the record, and the readers in it that have shown no sign of life for the group's `reader_timeout_s`.
+        """Return the record, and its readers without a sign of life for the group's `reader_timeout_s`.
 
         `state`: the record as known. The last sign of each of them is as new as the record.
         """
@@ -99,12 +99,12 @@ class GroupWatch:
         return state, self._liveness.silent(state.reader_timeout_s, but=(self._name,))
 
     async def keep_alive(self, is_working: Callable[[], bool]) -> None:
-        """Show that this reader is alive while nothing of the record does, whenever `is_working` says that it is."""
+        """Write heartbeats while the record contains none, whenever `is_working` returns True."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(max(self._heartbeat_due_s() - loop.time(), 0.0))
             if loop.time() < self._heartbeat_due_s():
-                continue  # The record has shown it meanwhile.
+                continue  # The record has contained one meanwhile.
             begun_s = loop.time()
             if is_working():
                 self._has_own_entry = True
@@ -136,7 +136,7 @@ class GroupWatch:
 
 
 def _tick_s(last_s: float, interval_s: float, phase: float) -> float:
-    """Return when something is due that was done at `last_s`: half an interval to one and a half later."""
+    """Return when something last done at `last_s` is due: half an interval to one and a half later."""
     if last_s == float("-inf"):
         return last_s
     return next_tick_s(last_s + interval_s / 2, interval_s, phase)

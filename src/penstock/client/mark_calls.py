@@ -28,7 +28,7 @@ class MarkCalls(ABC):
 
     @abstractmethod
     async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also say whether an earlier attempt may have been carried out."""
+        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     async def note_time(self, scope: str, stream: str, writer: str, time: int, position: Mapping[int, int]) -> None:
         """Note that all events of a writer of `time` or before lie before `position` (segment -> offset).
@@ -47,7 +47,7 @@ class MarkCalls(ABC):
             raise NoSuchStreamError(f"stream {name} takes no times of writers, or does not exist")
 
     async def remove_writer(self, scope: str, stream: str, writer: str) -> None:
-        """Note that a writer has left. Fine if it has noted no time, or the stream is gone."""
+        """Note that a writer has left. No error if it has noted no time, or the stream was deleted."""
         info = pb.StreamInfo(scope=scope, stream=stream)
         request = pb.RemoveWriterRequest(writer=writer, stream=info)
         await self._change(self._stub.removeWriter, request, f"leave stream {scope}/{stream} as a writer")

@@ -1,4 +1,4 @@
-"""The transactions of a stream that have not ended, each with how much it holds."""
+"""The transactions of a stream that have not ended, each with its length."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.model.names import split_scoped_name, transaction_segment_name
 from penstock.model.segments import SegmentInfo
 
 _EPOCH_SHIFT = 32
-#: Segments whose lengths are asked for together; of a transaction with more, all of its own.
+#: Segments whose lengths are requested together; for a transaction with more, all of its own.
 _SEGMENTS_AT_ONCE = 1000
 
 
 async def open_transactions(cluster: Cluster, stream: str) -> AsyncIterator[TransactionInfo]:
     """Iterate over the open transactions of a stream, each with its length; see `Client.open_transactions`.
 
-    Whoever stops early has asked for no more than a page of them, and for the lengths of some.
+    Stopping early costs at most one unused page, and the lengths of some transactions.
     """
     scope, name = split_scoped_name(stream)
     segments: dict[int, Sequence[SegmentRange]] = {}
@@ -75,5 +75,5 @@ def _sum(infos: Sequence[SegmentInfo | PenstockError]) -> int | None:
 
 
 def _epoch(found: TransactionInfo) -> int:
-    # The upper half of an id begins with the epoch whose segments the transaction has.
+    # The upper half of an id begins with the epoch whose segments the transaction uses.
     return id_of(found.id).highBits >> _EPOCH_SHIFT

@@ -1,4 +1,4 @@
-"""`Opening`: something that is opened by `await`, or by `async with`, whichever the caller likes."""
+"""`Opening`: an object that is opened by `await` or by `async with`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.client.pickling import NotPicklable
 
 
 class Closable(Protocol):
-    """What an `Opening` opens."""
+    """The interface of an object that an `Opening` opens."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -23,12 +23,12 @@ Opened = TypeVar("Opened", bound=Closable, covariant=True)
 
 
 async def awaiting(opening: Opening[Opened]) -> Opened:
-    """Return a coroutine that opens, for those who take no other awaitable."""
+    """Return a coroutine that opens, for callers that accept no other awaitable."""
     return await opening
 
 
 class Opening(NotPicklable, Generic[Opened]):
-    """Await it for what it opens, or enter it with `async with`, which also closes. Nothing happens before."""
+    """Await it for the opened object, or enter it with `async with`, which also closes it. Lazy until then."""
 
     def __init__(self, open_it: Callable[[], Coroutine[object, object, Opened]]) -> None:
         self._open = open_it

@@ -1,4 +1,4 @@
-"""`NotPicklable`: what pickle reports about clients and about everything that a client makes."""
+"""`NotPicklable`: the error when a client, or an object made by one, is pickled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.model.errors import NotPicklableError
 
 
 class NotPicklable:
-    """Base of what belongs to one process and one event loop. Pickling and copying raise `NotPicklableError`."""
+    """Base of objects that belong to one process and event loop. Pickling and copying raise `NotPicklableError`."""
 
     __slots__ = ()
 

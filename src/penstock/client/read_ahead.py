@@ -1,4 +1,4 @@
-"""`ReadAhead`: how much one reader may hold of what nobody has asked for yet, however many segments it reads."""
+"""`ReadAhead`: one reader's budget of bytes read ahead of the application, over all its segments."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class ReadAhead:
     """One budget in bytes, shared evenly by the segments that are `open`.
 
     A segment holds at most its share, and all together at most `bytes_max`. The one exception is an event larger than a
-    share, which could never be read otherwise: one segment at a time may go past both for the rest of that event.
+    share, which could never be read otherwise: one segment at a time may exceed both for the rest of that event.
 
-    Bytes count from when they have come in until they are handed out as events. A reply that comes in when there is no
-    room for all of it is cut to what there is; the rest is asked for again.
+    Bytes count from their receipt until they are returned as events. A reply that exceeds the free budget is truncated
+    to it; the rest is requested again.
     """
 
     __slots__ = (
@@ -26,23 +26,23 @@ class ReadAhead:
             raise InvalidArgumentError(f"a reader cannot read ahead {bytes_max} bytes: allow 1 or more")
         self.bytes_max: int = bytes_max
         self.share_bytes_max: int = bytes_max if share_bytes_max is None else share_bytes_max
-        #: All that is held now.
+        #: Bytes held now.
         self.held_bytes: int = 0
         self._holders: dict[object, int] = {}
         self._exceeding: object | None = None
-        #: Who waits for its own consumer, and who waits for others.
+        #: Holders that wait for their own consumer, and holders that wait for others.
         self._waiting: dict[object, asyncio.Event] = {}
         self._crowded: dict[object, asyncio.Event] = {}
-        #: What each may hold now.
+        #: The current maximum per holder.
         self.share_bytes: int = min(self.bytes_max, self.share_bytes_max)
 
     def open(self, holder: object) -> None:
-        """Let `holder`, which stands for a segment, have a share."""
+        """Add `holder`, which represents a segment, to the shares."""
         self._holders[holder] = 0
         self._share()
 
     def close(self, holder: object) -> None:
-        """Take back the share of `holder`, and all it holds."""
+        """Remove the share of `holder`, and all bytes it holds."""
         self.held_bytes -= self._holders.pop(holder, 0)
         if self._exceeding is holder:
             self._exceeding = None
@@ -51,9 +51,9 @@ class ReadAhead:
         _set_all(self._crowded)
 
     def room(self, holder: object, missing_bytes: int) -> int:
-        """Return how many bytes `holder` may take in now.
+        """Return how many bytes `holder` may receive now.
 
-        `missing_bytes`: all that it holds is an event that is not whole yet, and lacks so many; else 0.
+        `missing_bytes`: the holder has only an incomplete event, which lacks this many bytes; else 0.
         """
         held = self._holders[holder]
         room = min(self.share_bytes - held, self.bytes_max - self.held_bytes)
@@ -63,12 +63,12 @@ class ReadAhead:
         return max(room, 0)
 
     def take(self, holder: object, length: int) -> None:
-        """Count `length` bytes that came in."""
+        """Count `length` bytes as received."""
         self._holders[holder] += length
         self.held_bytes += length
 
     def give_back(self, holder: object, length: int) -> None:
-        """Count `length` bytes as handed out."""
+        """Count `length` bytes as returned."""
         if holder not in self._holders or not length:
             return
         self._holders[holder] -= length
@@ -79,20 +79,20 @@ class ReadAhead:
         _set_all(self._crowded)
 
     def poke(self, holder: object) -> None:
-        """Let `holder` ask again: its consumer has taken something."""
+        """Let `holder` check again: its consumer has taken something."""
         for waiting in (self._waiting, self._crowded):
             if (event := waiting.pop(holder, None)) is not None:
                 event.set()
 
     def waiter(self, holder: object) -> asyncio.Event:
-        """Return an event that is set once `room` is worth asking for again."""
+        """Return an event that is set once `room` is worth calling again."""
         event = asyncio.Event()
         is_full = self._holders[holder] >= self.share_bytes and self._exceeding is None
         (self._waiting if is_full else self._crowded)[holder] = event
         return event
 
     def _share(self) -> None:
-        # Never 0: a byte at a time is still a way forward.
+        # Never 0: with one byte at a time there is still progress.
         self.share_bytes = max(1, min(self.bytes_max // max(len(self._holders), 1), self.share_bytes_max))
 
 

@@ -22,18 +22,18 @@ from penstock.rpc import controller_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class RegisteredGroup:
-    """A reader group as the controller knows it.
+    """A reader group as registered at the controller.
 
     Attributes:
-        id: a UUID, other for each life of the name.
-        generation: how often its configuration was changed.
-        starts: where it began in each of its streams (``scope/stream`` -> segment id -> offset); empty: at the head.
-            Without a stream it waits for one; see ``docs/reader-groups.md`` for how that is registered.
-        retention: whether it subscribes to its streams, so that what it has not acknowledged is kept as their retention
-            policies say. Of a group without a stream only its record knows.
-        ends: where it ends in them, likewise; in a stream without one it goes on.
+        id: a UUID, unique for each life of the name.
+        generation: number of changes of its configuration.
+        starts: its start in each of its streams (``scope/stream`` -> segment id -> offset); empty: at the head. Without
+            a stream it waits for one; for how that is registered see ``docs/reader-groups.md``.
+        retention: whether it subscribes to its streams, so that their retention policies keep unacknowledged data. For
+            a group without a stream, it is stored only in the record.
+        ends: its end in each of them, likewise; a stream without one has no end.
         checkpoint_interval_ms: of automatic checkpoints; not above 0: there are none.
-        checkpoints_open_max, refresh_ms: what Pravega's readers go by; kept as they are.
+        checkpoints_open_max, refresh_ms: used by Pravega's readers; preserved.
     """
 
     id: str
@@ -54,11 +54,11 @@ _RETENTION_TYPES = {
 
 
 class Publication(Enum):
-    """What became of a cut that a group has published.
+    """The outcome of publishing a group's cut.
 
     Attributes:
-        TAKEN: it counts.
-        REFUSED: it lies before the one published last, or covers the keys of the stream not once.
+        TAKEN: it was accepted.
+        REFUSED: it lies before the one published last, or does not cover the keys of the stream exactly once.
         OVERTAKEN: the group's configuration has another generation by now.
         NO_SUBSCRIBER: this life of the group does not subscribe to the stream.
         NO_STREAM: there is none of this name.
@@ -102,7 +102,7 @@ class ReaderGroupCalls(ABC):
 
     @abstractmethod
     async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also say whether an earlier attempt may have been carried out."""
+        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     @abstractmethod
     def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
@@ -119,7 +119,7 @@ class ReaderGroupCalls(ABC):
         return _registered(reply.config)
 
     async def create_reader_group(self, scope: str, group: str, wanted: RegisteredGroup) -> RegisteredGroup:
-        """Create a group, or return the one that has the name. Raises `NoSuchScopeError`, `InvalidNameError`."""
+        """Create a group, or return the existing one of that name. Raises `NoSuchScopeError`, `InvalidNameError`."""
         message = _config(scope, group, wanted)
         reply, _ = await self._change(self._stub.createReaderGroup, message, f"create reader group {scope}/{group}")
         if reply.status == pb.CreateReaderGroupResponse.SCOPE_NOT_FOUND:
@@ -133,8 +133,8 @@ class ReaderGroupCalls(ABC):
     async def update_reader_group(self, scope: str, group: str, wanted: RegisteredGroup) -> bool:
         """Replace the configuration of generation `wanted.generation` by `wanted`, which gets the next one.
 
-        False: the group is not of that generation any more, perhaps because an attempt was carried out whose reply was
-        lost. Raises `NoSuchReaderGroupError`, also for another life of the name.
+        False: the group no longer has that generation, perhaps because of an earlier attempt whose reply was lost.
+        Raises `NoSuchReaderGroupError`, also for another life of the name.
         """
         reply, _ = await self._change(
             self._stub.updateReaderGroup, _config(scope, group, wanted), f"update reader group {scope}/{group}"
@@ -157,9 +157,9 @@ class ReaderGroupCalls(ABC):
             raise StreamError(f"the controller could not delete reader group {scope}/{group}; {reason_of_refusal()}")
 
     async def publish_cut(self, group: str, group_id: str, generation: int, cut: StreamCut) -> Publication:
-        """Say that a group (``scope/group``) that subscribes to a stream needs nothing of it before `cut`.
+        """Publish that a group (``scope/group``) that subscribes to a stream needs no data of it before `cut`.
 
-        `generation`: of the configuration that says that it does. Safe to repeat.
+        `generation`: of the configuration with that subscription. Safe to repeat.
         """
         request = pb.SubscriberStreamCut(
             subscriber=group, generation=generation, readerGroupId=group_id, streamCut=cut_to_message(cut)
@@ -172,20 +172,20 @@ class ReaderGroupCalls(ABC):
         return found
 
     async def reader_groups(self, scope: str) -> AsyncIterator[str]:
-        """Iterate over the names of the groups of a scope, whoever made them. Raises `NoSuchScopeError`."""
+        """Iterate over the names of the groups of a scope, of all clients. Raises `NoSuchScopeError`."""
         async for stream in self.streams(scope):
             if stream.startswith(STATE_STREAM_PREFIX):
                 yield stream.removeprefix(STATE_STREAM_PREFIX)
 
     async def is_valid_cut(self, cut: StreamCut) -> bool:
-        """Say whether a cut covers the keys of its stream once. Raises `NoSuchStreamError`."""
+        """Return whether a cut covers the keys of its stream once. Raises `NoSuchStreamError`."""
         what = f"check a stream cut of {cut.scope}/{cut.stream}"
         return (await self._ask(self._stub.isStreamCutValid, cut_to_message(cut), what)).response
 
 
 def _config(scope: str, group: str, wanted: RegisteredGroup) -> pb.ReaderGroupConfiguration:
-    # No controller takes a group without a stream: one that waits is said to read its own, which is never written to.
-    # That cannot be subscribed to before the group is there.
+    # No controller accepts a group without a stream. A group that waits for one is registered with its own state
+    # stream, which is never written to. Subscribing to that is impossible before the group exists.
     starts = wanted.starts or {f"{scope}/{STATE_STREAM_PREFIX}{group}": {}}
     return pb.ReaderGroupConfiguration(
         scope=scope,
@@ -216,7 +216,7 @@ def _registered(config: pb.ReaderGroupConfiguration) -> RegisteredGroup:
         config.generation,
         _cuts(cut for cut in config.startingStreamCuts if cut.streamInfo.stream != own_stream),
         GroupRetention(config.retentionType),
-        # A cut without positions is no end.
+        # A cut without positions is not an end.
         _cuts(cut for cut in config.endingStreamCuts if cut.cut),
         config.automaticCheckpointIntervalMillis,
         config.maxOutstandingCheckpointRequest,

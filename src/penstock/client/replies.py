@@ -1,4 +1,4 @@
-"""Error replies of a segment store as typed errors: the one table of the client."""
+"""Maps a segment store's error replies to typed errors: the client's only such table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from penstock.wire.commands import (
 _Reply = TypeVar("_Reply", bound=WireCommand)
 
 def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
-    """Return the error that a reply to a request about `segment` stands for, or None if it is not an error."""
+    """Return the error of a reply to a request about `segment`, or None if it is not an error."""
     match reply:
         case WrongHost() if reply.stack.startswith(NO_ROOM):
             return StorageFullError(f"the segment store answered: {reply.stack.removeprefix(NO_ROOM)}")
@@ -90,12 +90,12 @@ def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
 
 
 def expect(reply: WireCommand, kind: type[_Reply], segment: str) -> _Reply:
-    """Return `reply` if it is of `kind`. Raises its typed error, or `ProtocolError` for something else."""
+    """Return `reply` if it is of `kind`. Raises its typed error, or `ProtocolError` for any other reply."""
     if isinstance(reply, kind):
         return reply
     raise error_of(reply, segment) or unexpected(reply, segment)
 
 
 def unexpected(reply: WireCommand, segment: str) -> ProtocolError:
-    """Return the error for a reply that does not belong to what was asked."""
+    """Return the error for a reply that does not match the request."""
     return ProtocolError(f"{segment}: unexpected {type(reply).__name__} from the segment store")

@@ -35,7 +35,7 @@ class ScaleCalls(ABC):
 
     @abstractmethod
     async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also say whether an earlier attempt may have been carried out."""
+        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     @abstractmethod
     async def successors(self, scope: str, stream: str, segment: SegmentId) -> Sequence[Successor]:
@@ -54,10 +54,11 @@ class ScaleCalls(ABC):
     ) -> None:
         """Replace the segments `seal` by one new segment per range, and wait until that is complete.
 
-        It is asked for after `poll_interval_s`, and then after twice as long each time, up to `poll_interval_s_max`.
+        Completion is polled after `poll_interval_s`, and then after twice as long each time, up to
+        `poll_interval_s_max`.
 
-        Raises `InvalidArgumentError` when the ranges do not cover exactly those of `seal`, `MetadataConflictError`
-        when another scale is under way, `OutcomeUnknownError` when it is not complete within `timeout_s`.
+        Raises `InvalidArgumentError` if the ranges do not cover exactly those of `seal`, `MetadataConflictError` while
+        another scale is in progress, `OutcomeUnknownError` if it is not complete within `timeout_s`.
         """
         name = f"{scope}/{stream}"
         info = pb.StreamInfo(scope=scope, stream=stream)
@@ -65,7 +66,7 @@ class ScaleCalls(ABC):
         request = pb.ScaleRequest(streamInfo=info, sealedSegments=seal, newKeyRanges=ranges)
         reply, is_repeated = await self._change(self._stub.scale, request, f"scale stream {name}")
         if reply.status != pb.ScaleResponse.STARTED and is_repeated:
-            # Refused, perhaps because an earlier attempt, whose reply was lost, has done it.
+            # Rejected, perhaps because an earlier attempt, whose reply was lost, was carried out.
             following = [each.segment for segment in seal for each in await self.successors(scope, stream, segment)]
             if {(each.key_low, each.key_high) for each in following} == set(key_ranges):
                 return

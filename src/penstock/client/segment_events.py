@@ -16,7 +16,7 @@ from penstock.model.segments import Segments
 
 
 class StoredPosition:
-    """How far, in bytes, the group's record has the position of a segment, as its reader knows."""
+    """The position of a segment in the group's record, in bytes, as far as its reader knows."""
 
     __slots__ = ("offset",)
 
@@ -25,18 +25,18 @@ class StoredPosition:
 
 
 class SegmentEvents:
-    """Events of one segment that a reader holds, from where it goes on: that must be where an event starts.
+    """Events of one segment that a reader holds, from its position, which must be the start of an event.
 
     Attributes:
         segment: full name.
         stream: ``scope/stream``.
-        turn: the number under which the group has given the segment to this reader.
-        stored: the position that the group's record has.
-        committed: what the application has said is done, for readers whose positions are set by hand.
-        is_queued: it stands in the reader's queue of segments with something to take.
-        is_leaving: the reader is to give it up: nothing of it is handed out any more.
+        turn: the number of the segment's assignment to this reader.
+        stored: the position in the group's record.
+        committed: the position committed by the application, for readers with manual positions.
+        is_queued: it is in the reader's queue of segments with events to take.
+        is_leaving: the reader is to release it: none of its events are returned any more.
         failing_since_s: since when reading it fails; None while it works.
-        successors: what follows it (segment -> all its predecessors), once asked for.
+        successors: its successors (segment -> all their predecessors), once requested.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class SegmentEvents:
         self._on_ready = on_ready
         self._read_ahead = read_ahead
         self._redelivery = redelivery
-        # Where the group ends, if it does in this segment.
+        # The group's end in this segment, if it has one.
         self._end_offset = end_offset
         self._is_gone = False
-        # Events taken already that come next: the rest of a chunk.
+        # Events that were taken and come next: the rest of a chunk.
         self._put_back: EventChunk | None = None
         self._start(held.offset)
 
     def _start(self, offset: int) -> None:
         self._assembler = EventAssembler(self.segment, offset)
-        # What lies behind the end counts as the end: truncation may lead there.
+        # A position after the end counts as the end: truncation may lead there.
         end_offset = None if self._end_offset is None else max(self._end_offset, offset)
         self._reader = SegmentReader(
             self._segments, self.segment, offset, end_offset, self._settings,
@@ -97,14 +97,14 @@ class SegmentEvents:
 
     @property
     def is_gone(self) -> bool:
-        """True when the segment did not exist any more: truncated away, or deleted with its stream."""
+        """True when the segment no longer existed: truncated away, or deleted with its stream."""
         return self._is_gone
 
     def take(self) -> EventChunk | None:
         """Return the next whole events, or None if there are none now.
 
-        Raises `SegmentTruncatedError`, or `CorruptionError` when the bytes are not events. A segment that does not
-        exist any more is at its end.
+        Raises `SegmentTruncatedError`, or `CorruptionError` if the bytes are not events. A segment that no longer
+        exists is at its end.
         """
         if self._put_back is not None:
             chunk, self._put_back = self._put_back, None
@@ -158,17 +158,17 @@ class SegmentEvents:
         )
 
     def put_back(self, chunk: EventChunk) -> None:
-        """Give back a chunk taken last; what was not handed out of it comes again."""
+        """Return a chunk taken last; its unused events are taken again."""
         if chunk.is_used_up:
             return
         if self._put_back is not None:
-            # The rest of what was split: read both again.
+            # The remaining split events: read both again.
             self.restart(chunk.next_offset)
             return
         self._put_back = chunk
 
     def restart(self, offset: int) -> None:
-        """Go on reading at `offset`."""
+        """Continue reading at `offset`."""
         self._reader._stop()
         self._put_back = None
         self._is_gone = False

@@ -1,7 +1,7 @@
-"""Serializers: between the values of an application and the bytes of events.
+"""Serializers: conversion between the values of an application and the bytes of events.
 
-`Client.event_writer` takes one; what a reader hands out goes through `deserialize`. An event holds what the serializer
-made and nothing else, so other clients read it, and any object with these two methods will do.
+`Client.event_writer` takes one; readers pass events through `deserialize`. An event contains only the serializer's
+bytes, so other clients can read it. Any object with these two methods can be used.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-#: What JSON can say.
+#: The values that JSON can represent.
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
 
 class Serializer(Protocol[Value]):
-    """Makes bytes of values, and values of bytes."""
+    """Converts values to bytes and back."""
 
     def serialize(self, value: Value, /) -> bytes:
         """Return `value` as the payload of an event. Raises `SerializationError`."""
 
     def deserialize(self, data: bytes, /) -> Value:
-        """Return the value that `data` is the payload of. Raises `SerializationError`."""
+        """Return the value whose payload is `data`. Raises `SerializationError`."""
 
 
 class BytesSerializer:

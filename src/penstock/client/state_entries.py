@@ -21,14 +21,14 @@ _STATE, _UPDATES = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """What one entry holds: `state`, or else `updates`, as bytes."""
+    """The content of one entry: `state`, or else `updates`, as bytes."""
 
     state: bytes | None
     updates: tuple[bytes, ...] = ()
 
 
 class StateEntrySerializer:
-    """Makes bytes of entries, and entries of bytes."""
+    """Serializes and deserializes entries."""
 
     def serialize(self, value: StateEntry, /) -> bytes:
         """See `Serializer`."""

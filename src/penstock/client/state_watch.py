@@ -1,9 +1,9 @@
-"""`StateChanges`: the states that a shared state comes to have, one after the other, as they come.
+"""`StateChanges`: the successive states of a shared state.
 
-A watch keeps nothing: it waits until the stream has more than this client's copy is made of, takes it in as `fetch`
-does, and tells the state that came of it. So it sees states, not steps: whoever is slow is told the newest, never a
-queue of old ones. Nothing that lasts is missed. All watches of one shared state wait with one request for more, which
-the segment store answers when there is some.
+A watch stores no states: it waits until the stream is longer than this client's copy accounts for, fetches as `fetch`
+does, and returns the resulting state. So it sees states, not steps: a slow consumer gets the newest state, never a
+queue of old ones. The final state is never missed. All watches of one shared state wait with a single request, to which
+the segment store replies when there is more data.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ State_co = TypeVar("State_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class StateChange(Generic[State_co]):
-    """A state that a shared state has come to have, and where in the stream that is."""
+    """A new state of a shared state, with its place in the stream."""
 
     value: State_co
     revision: Revision
 
 
 class Growth:
-    """Waits until a segment has more than a number of bytes: one request at a time, however many wait.
+    """Waits until a segment has more than a number of bytes: one request at a time for any number of waiters.
 
     Attributes:
-        is_over: the segment is sealed, and there will never be more.
+        is_over: the segment is sealed, and takes no more data.
     """
 
     def __init__(self, segments: Segments, segment: str) -> None:
         self.is_over: bool = False
         self._segments = segments
         self._segment = segment
-        #: The greatest that was asked about: so much there is.
+        #: The greatest length requested: at least this many bytes exist.
         self._length = 0
         self._waiting: asyncio.Task[None] | None = None
         self._error: PenstockError | None = None
 
     async def wait(self, length: int) -> None:
-        """Return when there may be more than `length` bytes, of which somebody knows, or once this is closed.
+        """Return when there may be more than `length` bytes, which must be known to exist, or once this is closed.
 
-        May be cancelled: the request stays, and the next call waits for it. Raises what the request failed with after
-        `retry_time_max_s` without an answer; the next call begins anew.
+        May be cancelled: the request continues, and the next call waits for it. Raises the request's error after
+        `retry_time_max_s` without a reply; the next call starts again.
         """
         if length < self._length:
-            return  # Another watch is ahead.
+            return  # Another watch has fetched more already.
         self._length = length
         if self._waiting is None or self._waiting.done():
             self._error = None
@@ -66,16 +66,16 @@ class Growth:
             raise self._error
 
     def close(self) -> None:
-        """Let all who wait go on."""
+        """Wake all waiters."""
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def _wait(self, length: int) -> None:
         try:
-            # One byte is enough to know. Servers wait at the end until there is one.
+            # Reading one byte is enough. Servers hold a read at the end until there is data.
             data = await self._segments.read(self._segment, length, 1, wait=True)
         except SegmentTruncatedError:
-            return  # There is more, and what was behind `length` is gone already.
+            return  # There is more data, and the bytes after `length` were truncated already.
         except PenstockError as error:
             self._failed(error)
             return
@@ -86,13 +86,13 @@ class Growth:
 
 
 class StateChanges(Generic[State]):
-    """Iterates over the states of a shared state. After an error it may be asked again, and goes on.
+    """Iterates over the states of a shared state. After an error, iteration can be continued.
 
     Args:
-        look: takes in what is there, and returns the newest state.
+        look: fetches new entries, and returns the newest state.
         growth: of the stream's segment.
         check: raises once the shared state is closed.
-        is_from_now: begin with the first state that comes after the first call; else with the one that is there.
+        is_from_now: begin with the first state after the first call; otherwise with the current one.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class StateChanges(Generic[State]):
         self._growth = growth
         self._check = check
         self._is_from_now = is_from_now
-        #: The revision told last.
+        #: The revision returned last.
         self._told: Revision | None = None
-        #: Where the segment ended when it was looked at last, and nothing new was found; None: look.
+        #: The segment's end at the last fetch that found nothing new; None: fetch.
         self._seen_bytes: int | None = None
 
     def __aiter__(self) -> Self:

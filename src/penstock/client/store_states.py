@@ -1,9 +1,9 @@
 """`StoreStates`: why segment stores hold the writes of this client, as far as the stores report it.
 
-A store answers neither an append that it holds nor the set-up of a writer whose appends it would hold: no reply of
-Pravega's protocol fits (``docs/full-disk.md``). So a client that has waited for some seconds sends `GetStatistics`
-over a connection of its own. All writers of a client share the answers. A store of Pravega's closes that connection:
-then nothing is known about it, and the next request follows only after a while.
+A store replies neither to an append that it holds nor to the set-up of a writer whose appends it would hold: no reply
+of Pravega's protocol fits (``docs/full-disk.md``). So a client that has waited for some seconds sends `GetStatistics`
+over a separate connection. All writers of a client share the replies. Pravega's store closes that connection: then
+nothing is known about it, and the next request follows only after a while.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from penstock.wire.commands import GetStatistics, StatisticsTold
 from penstock.wire.connection import WireConnection
 from penstock.wire.statistics import Question, StoreReport, decode_report, encode_message
 
-#: How old an answer may be before the store is asked again; the second one where the last request failed.
+#: Age of a reply after which the store is queried again; the second one after a failed request.
 _REFRESH_S = 2.0
 _REFRESH_AFTER_FAILURE_S = 10.0
-#: An answer older than this is not relied upon.
+#: A reply older than this is not used.
 _AGE_S_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What a store reported. `full`: why writes are held for want of space, or None; `problem`: of its storage."""
+    """A store's report. `full`: why writes are held for lack of space, or None; `problem`: of its storage."""
 
     reported_s: float
     full: str | None
@@ -37,7 +37,7 @@ class StoreState:
 
 
 class StoreStates:
-    """See the module. Bounded: one request per store at a time, one answer per store.
+    """See the module. Bounded: one request per store at a time, one reply per store.
 
     Args:
         connect: opens the connection for these requests to the store that serves a segment, given its full name.
@@ -51,7 +51,7 @@ class StoreStates:
         self._requests: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def state(self, endpoint: tuple[str, int], segment: str) -> StoreState | None:
-        """Return what the store at `endpoint` reported lately, or None; start a request if that is due.
+        """Return the recent report of the store at `endpoint`, or None; start a request if that is due.
 
         `segment`: a full name that is served there.
         """
@@ -68,7 +68,7 @@ class StoreStates:
         return found if found is not None and now_s - found.reported_s <= _AGE_S_MAX else None
 
     async def close(self) -> None:
-        """Cancel the requests under way."""
+        """Cancel the requests in progress."""
         for task in list(self._requests.values()):
             task.cancel()
             await asyncio.wait([task])
@@ -82,7 +82,7 @@ class StoreStates:
             self._states[endpoint] = StoreState(loop.time(), report.full_disk, report.storage_problem)
             refresh_s = _REFRESH_S
         except (PenstockError, TimeoutError):
-            # A store that cannot be asked is no news: the wait for it is reported without a reason from there.
+            # A failed request gives no reason: the wait for the store is reported without one.
             self._states.pop(endpoint, None)
         finally:
             self._next_s[endpoint] = loop.time() + refresh_s

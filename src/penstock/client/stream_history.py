@@ -1,6 +1,6 @@
-"""`StreamHistory`: which segments a stream had from one scale to the next, and how to ask for it.
+"""`StreamHistory`: the segments of a stream in each epoch, and the requests for them.
 
-A controller keeps all epochs of a stream, and tells those asked for by their numbers; it does not tell when they began.
+A controller stores all epochs of a stream, and returns them by number; it does not return when they began.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class StreamEpoch:
     """The segments of a stream between two scales.
 
     Attributes:
-        number: 0 for those that the stream began with.
-        segments: by the keys they take, all of [0, 1).
+        number: 0 for the initial segments.
+        segments: by key range; together they cover [0, 1).
     """
 
     number: int
@@ -36,12 +36,12 @@ class StreamEpoch:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLife:
-    """How long a segment was one of its stream's, as far as a history tells.
+    """The epochs of one segment, as far as a history contains them.
 
     Attributes:
-        segment: the segment and the keys it takes.
-        first_epoch: where it began, or the first epoch of the history if it began earlier.
-        last_epoch: the last epoch that has it.
+        segment: the segment and its key range.
+        first_epoch: its first epoch, or the first epoch of the history if it began earlier.
+        last_epoch: its last epoch.
     """
 
     segment: SegmentRange
@@ -56,7 +56,7 @@ class StreamHistory:
     Attributes:
         scope, stream: the stream's names.
         epochs: oldest first, at least one.
-        epoch_count: epochs that the stream has had so far; more than `epochs` if only the latest were asked for.
+        epoch_count: epochs that the stream has had so far; more than `epochs` if only the latest were requested.
         is_sealed: whether it takes no more events. The segments of its last epoch can still be read then.
     """
 
@@ -67,7 +67,7 @@ class StreamHistory:
     is_sealed: bool
 
     def lives(self) -> list[SegmentLife]:
-        """Return how long each segment was one of the stream's, by where they began and the keys they take."""
+        """Return the epochs of each segment, by first epoch and key range."""
         lives: dict[int, SegmentLife] = {}
         for epoch in self.epochs:
             for segment in epoch.segments:
@@ -76,9 +76,9 @@ class StreamHistory:
         return sorted(lives.values(), key=lambda life: (life.first_epoch, life.segment.key_low))
 
     def changes(self) -> list[tuple[StreamEpoch, list[SegmentRange], list[SegmentRange]]]:
-        """Return each epoch with the segments that it has no more, and those that it is the first to have.
+        """Return each epoch with the segments that it removed, and those that it added.
 
-        All of the first epoch's count as new.
+        All segments of the first epoch count as added.
         """
         first = self.epochs[0]
         found: list[tuple[StreamEpoch, list[SegmentRange], list[SegmentRange]]] = [(first, [], list(first.segments))]
@@ -111,7 +111,7 @@ async def history_of(
         raise InvalidArgumentError(f"{scope}/{stream} has no epoch before {before}: the first one is 0")
     current = await controller.current_segments(scope, stream)
     if current:
-        # Whatever changes the segments makes one at least, so the youngest of them are of the last epoch.
+        # Every scale creates at least one segment, so the newest of them are of the last epoch.
         last = max(segment_epoch(segment.segment_id) for segment in current)
     else:
         last = await _last_epoch(controller, scope, stream)
@@ -132,9 +132,9 @@ async def _epoch(controller: ControllerClient, scope: str, stream: str, number: 
 
 
 async def _last_epoch(controller: ControllerClient, scope: str, stream: str) -> int:
-    """Find the last epoch of a sealed stream, of which there are no current segments to tell it by.
+    """Find the last epoch of a sealed stream, which has no current segments to show it.
 
-    As many requests as its number has bits, twice.
+    Costs twice as many requests as its number has bits.
     """
     await controller.epoch_segments(scope, stream, 0)
     known, missing = 0, 1

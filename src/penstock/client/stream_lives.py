@@ -16,7 +16,7 @@ from penstock.runtime.bulk import for_each
 
 
 async def is_recreated(cluster: Cluster, stream: str, known: Collection[int]) -> bool:
-    """Say whether the segments `known` (ids) belonged to a deleted stream of the same name.
+    """Return whether the segments `known` (ids) belonged to a deleted stream of the same name.
 
     False for no segments. Raises `NoSuchStreamError` for a stream that does not exist or is not completely created.
     """
@@ -30,12 +30,12 @@ async def is_recreated(cluster: Cluster, stream: str, known: Collection[int]) ->
 async def recreated_streams(cluster: Cluster, known: Mapping[str, Collection[int]]) -> list[str]:
     """Return the streams of `known` (stream -> ids of segments) that were deleted and created again since.
 
-    Streams that do not exist are not among them. Costs one request per stream while its newest known segment exists.
+    Streams that do not exist are omitted. Costs one request per stream while its newest known segment exists.
     """
     streams = sorted(stream for stream, segments in known.items() if segments)
     newest = [segment_name(*split_scoped_name(stream), SegmentId(max(known[stream]))) for stream in streams]
     infos = await segment_infos(cluster, newest)
-    # An error other than this one does not show that the segment is missing.
+    # No other error shows that the segment is missing.
     missing = [
         stream for stream, info in zip(streams, infos, strict=True) if isinstance(info, NoSuchSegmentError)
     ]

@@ -1,6 +1,6 @@
-"""The segments of a stream at one moment, and which of them a routing key goes to.
+"""The segments of a stream at one moment, and the segment of each routing key.
 
-Pure values: the controller answers them, the writer routes by them.
+Pure values: the controller returns them, the writer routes by them.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Successor:
 
 
 class SegmentSource(Protocol):
-    """Where a writer gets its segments from: a stream, or a transaction on it."""
+    """The source of a writer's segments: a stream, or a transaction on it."""
 
     @property
     def name(self) -> str:
-        """What is written to, for messages."""
+        """The target of the writes, for messages."""
 
     async def segments(self) -> Sequence[SegmentRange]:
         """Return the segments that take events now; none means that the stream is sealed."""
 
     async def successors(self, sealed: SegmentRange) -> Sequence[SegmentRange]:
-        """Return the segments that take over from a sealed one; none means that the stream is sealed."""
+        """Return the segments that replace a sealed one; none means that the stream is sealed."""
 
     def segment_name(self, segment: SegmentRange) -> str:
         """Return the full name of the segment to append to."""
@@ -97,9 +97,9 @@ class SegmentMap:
     def replace(self, sealed: SegmentId, successors: Iterable[SegmentRange]) -> SegmentMap:
         """Return the map after `sealed` was replaced by `successors`, each clipped to the range of `sealed`.
 
-        A successor of a merge reaches into the ranges of neighbours. Those keep their part until they are found
-        sealed themselves, because they may still hold events that must be stored before newer ones of the
-        same keys go to the successor.
+        A successor of a merge also covers ranges of neighbours. Those keep their part until they are found sealed
+        themselves, because they may still hold events that must be stored before newer ones of the same keys go to the
+        successor.
         """
         new = list(successors)
         result = []

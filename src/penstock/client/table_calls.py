@@ -47,7 +47,7 @@ class TableCalls(ABC):
 
     @abstractmethod
     async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also say whether an earlier attempt may have been carried out."""
+        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     async def create_table(self, scope: str, table: str, config: TableConfig) -> bool:
         """Create a key-value table and return True, or False if the name is taken.
@@ -78,7 +78,7 @@ class TableCalls(ABC):
         return bool(reply.status == kinds.SUCCESS)
 
     async def delete_table(self, scope: str, table: str) -> None:
-        """Delete a key-value table and what it holds. Raises `NoSuchTableError`."""
+        """Delete a key-value table and its entries. Raises `NoSuchTableError`."""
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
         reply, is_unsure = await self._change(self._stub.deleteKeyValueTable, request, f"delete table {scope}/{table}")
         if reply.status == pb.DeleteKVTableStatus.TABLE_NOT_FOUND and not is_unsure:
@@ -107,7 +107,7 @@ class TableCalls(ABC):
         try:
             reply = await self._ask(self._stub.getCurrentSegmentsKeyValueTable, request, what)
         except NoSuchStreamError as error:
-            # The controller has one status for everything that is missing.
+            # The controller has one status for all kinds of missing objects.
             raise _missing(scope, table) from error
         # They are stored under a name that no stream can have.
         return [

@@ -1,6 +1,6 @@
-"""Keys of key-value tables: between what an application calls them and the bytes of fixed length that are stored.
+"""Keys of key-value tables: conversion between the application's keys and the stored bytes of fixed length.
 
-`Client.table` takes one of these. Keys are ordered by their bytes, whatever they are here.
+`Client.table` takes one of these. Keys are always ordered by their bytes.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from penstock.model.tables import TableConfig
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-#: Behind a text that is shorter than its part of a key. The lowest byte, so that keys are in the order of the texts.
+#: Fills up a text that is shorter than its part of a key. The lowest byte, so that keys have the order of the texts.
 _PADDING = b"\0"
 
 
 class Entry(NamedTuple, Generic[Key, Value]):
-    """What a table holds under a key.
+    """The entry of a key in a table.
 
     Attributes:
-        version: of the last write of this key: 0 or more, grows with each write, and never comes again. Hand it to
-            `Table.put` or `Table.remove`, to change what was read and nothing newer.
+        version: of the last write of this key: 0 or more, grows with each write, and is never reused. Pass it to
+            `Table.put` or `Table.remove` to change the entry only if it is still the one that was read.
     """
 
     key: Key
@@ -31,20 +31,20 @@ class Entry(NamedTuple, Generic[Key, Value]):
 
 
 class TableKeys(Protocol[Key]):
-    """Makes the bytes of keys, and keys of bytes, for tables of the shape `config`. They raise `SerializationError`."""
+    """Converts keys to bytes and back, for tables of the shape `config`. Methods raise `SerializationError`."""
 
     def serialize(self, key: Key, config: TableConfig, /) -> bytes:
         """Return `key` as exactly `config.key_length` bytes."""
 
     def deserialize(self, data: bytes, config: TableConfig, /) -> Key:
-        """Return the key that `data` stands for."""
+        """Return the key with the bytes `data`."""
 
     def primary(self, part: bytes | str, config: TableConfig, /) -> bytes:
         """Return the first part of a key as exactly `config.primary_key_length` bytes."""
 
 
 class BytesKeys:
-    """Keys are the stored bytes: both parts, one behind the other, each of its full length."""
+    """Keys are the stored bytes: both parts concatenated, each of its full length."""
 
     def serialize(self, key: bytes, config: TableConfig, /) -> bytes:
         """See `TableKeys`."""
@@ -73,9 +73,9 @@ class BytesKeys:
 
 
 class TextKeys:
-    """Keys are texts, stored in UTF-8 and filled up with zero bytes. For tables without a second part.
+    """Keys are texts, stored in UTF-8 and padded with zero bytes. For tables without a second part.
 
-    A text that ends in a zero character is refused: it could not be told from the filling.
+    A text that ends in a zero character is rejected: it would be indistinguishable from the padding.
     """
 
     def serialize(self, key: str, config: TableConfig, /) -> bytes:
@@ -94,7 +94,7 @@ class TextKeys:
 
 
 class TextPairKeys:
-    """Keys are pairs of texts, ``(first, second)``, each stored in UTF-8 and filled up with zero bytes.
+    """Keys are pairs of texts, ``(first, second)``, each stored in UTF-8 and padded with zero bytes.
 
     Keys with the same first text are stored together, in the order of the second.
     """

@@ -1,6 +1,6 @@
-"""`TableSegments`: the segments of one key-value table, and requests to them of any number of keys.
+"""`TableSegments`: the segments of one key-value table, and requests to them for any number of keys.
 
-Here keys and values are bytes, and what is wrong with a segment is the table's. `Table` is what users see of it.
+Keys and values are bytes here, and a segment's errors become the table's. `Table` is the users' interface.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.model.segments import TableEntry, TableRemoval, TableUpdate
 from penstock.model.tables import TableConfig
 from penstock.runtime.bulk import for_each
 
-#: What the wire adds to a key and a value.
+#: The wire's overhead for a key and a value.
 _ENTRY_HEADER_BYTES = 20
 
 Change = TableUpdate | TableRemoval
@@ -32,7 +32,7 @@ Change = TableUpdate | TableRemoval
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Changes of one segment, of one kind, that are made as one. `indexes`: where they stood in the caller's list."""
+    """Changes of one segment, of one kind, applied atomically. `indexes`: their places in the caller's list."""
 
     segment: str
     changes: Sequence[Change]
@@ -55,14 +55,14 @@ class TableSegments:
         self.names: Sequence[str] = [found.name for found in segments.segments]
 
     def segment_of(self, key: bytes) -> str:
-        """Return the segment that a key is in, given its first part or more."""
+        """Return the segment of a key, given its first part or more."""
         if len(self.names) == 1:
             return self.names[0]
         return self._map.segment_of(table_key_hash(key[: self.config.primary_key_length])).name
 
     @contextmanager
     def of_table(self) -> Iterator[None]:
-        """Call a missing segment a missing table."""
+        """Report a missing segment as a missing table."""
         try:
             yield
         except NoSuchSegmentError as error:
@@ -91,10 +91,10 @@ class TableSegments:
         return found
 
     async def apply(self, changes: Sequence[Change], *, is_whole: bool) -> list[int]:
-        """Make changes of one kind; return the new versions of what was put, in order.
+        """Apply changes of one kind; return the new versions of the entries put, in order.
 
-        They are made as one if `is_whole`. Else batches of different segments may be made while others fail, those of
-        one segment in order up to the first that fails.
+        They are applied atomically if `is_whole`. Otherwise batches of different segments may be applied while others
+        fail, those of one segment in order up to the first that fails.
         """
         batches = list(self._batches(changes))
         if is_whole and len(batches) > 1:
@@ -125,11 +125,11 @@ class TableSegments:
         return versions
 
     async def _apply(self, batch: _Batch) -> Sequence[int]:
-        """Make the changes of a batch, once.
+        """Apply the changes of a batch, exactly once.
 
-        A lost reply is no answer. A batch that names a version may be sent again: where it was applied before, that
-        version is gone for good. Is it refused then, that may be because of the first time. A batch that names none is
-        sent once: a copy of it could arrive late, after what others have made of the key since.
+        After a lost reply the outcome is unknown. A batch with a version may be sent again: if it was applied before,
+        that version no longer exists. If it is rejected then, the first request may be the cause. A batch without
+        versions is sent once: a copy of it could arrive late, after other clients have changed the key.
         """
         is_repeatable = any(change.version >= 0 for change in batch.changes)
         backoff = Backoff(self._cluster.settings, self._cluster.rng)

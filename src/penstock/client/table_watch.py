@@ -1,9 +1,9 @@
-"""`TableWatch`: what becomes of the keys of a table.
+"""`TableWatch`: the changes of a table's keys.
 
-A server keeps no list of what changed in a table of keys with a fixed length. But it tells how long the log of each
-partition is, in one small request; only when that has grown are the versions of the watched keys read, without values,
-and compared with those seen before. So a watch sees states, not steps: of two changes of one key between two looks it
-tells the latter, of a key that was put and removed nothing. Nothing that lasts is missed.
+A server has no list of changes in a table of keys with a fixed length. But a small request returns the length of each
+partition's log. Only if that has grown, the versions of the watched keys are read, without values, and compared with
+the previous ones. So a watch sees states, not steps: of two changes of one key between two polls it returns the latter;
+a key that was put and removed between them is not returned. The final state is never missed.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _SLICE_KEY_COUNT = 240
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """A key whose entry is another one now; `entry` None: it is gone."""
+    """A key whose entry has changed; `entry` None: it was removed."""
 
     key: bytes
     entry: TableEntry | None
 
 
 class TableWatch:
-    """Tells changes one by one, for ever. An error ends one call of `next_change` alone: the next one goes on.
+    """Returns changes one by one, without end. An error ends only one call of `next_change`: the next one continues.
 
     Remembers a version for each key of the span, up to `table_watch_key_count_max`.
 
     Args:
-        check: raises once there is to be an end of it.
-        is_from_now: begin with what is changed from now on; else with everything that is there.
+        check: raises once the watch must end.
+        is_from_now: begin with changes from now on; otherwise with all current entries.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TableWatch:
             self._is_waiting = True
 
     async def _learn(self) -> None:
-        """Take what is there as known."""
+        """Record the current entries as known."""
         for segment in self._names:
             length = await self._length(segment)
             self._versions[segment] = await self._read_versions(segment)
@@ -86,7 +86,7 @@ class TableWatch:
 
     async def _look(self) -> AsyncIterator[KeyChange]:
         for segment in self._names:
-            # Asked first: what is changed meanwhile makes it longer, and is looked at again.
+            # Requested first: later changes make the log longer, and are found by the next poll.
             length = await self._length(segment)
             if self._lengths.get(segment) == length:
                 continue
@@ -99,7 +99,7 @@ class TableWatch:
             for start in range(0, len(newer), _SLICE_KEY_COUNT):
                 keys = newer[start : start + _SLICE_KEY_COUNT]
                 for key, entry in zip(keys, await self._table.get(keys), strict=True):
-                    # It may have been changed once more since its version was read, or removed.
+                    # It may have been changed again since its version was read, or removed.
                     if entry is not None:
                         known[key] = entry.version
                         yield KeyChange(key, entry)

@@ -1,4 +1,4 @@
-"""Background tasks of the client that cannot end unseen."""
+"""Background tasks of the client whose failure is never silent."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 def start_watched(
     coroutine: Coroutine[object, object, None], name: str, on_crash: Callable[[PenstockError], None]
 ) -> asyncio.Task[None]:
-    """Start a task. If it ends by an error that it should have handled, log that and tell `on_crash`.
+    """Start a task. If it ends by an error that it should have handled, log the error and call `on_crash`.
 
-    Whoever depends on the task then fails with a message instead of waiting for ever. The task outlives the call that
-    starts it and has no part in its deadline.
+    Users of the task then fail with a message instead of waiting indefinitely. The task outlives the call that starts
+    it and is not bound by its deadline.
     """
     task = asyncio.get_running_loop().create_task(coroutine, name=name, context=context_without_deadline())
 

@@ -29,7 +29,7 @@ from penstock.model.errors import (
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 
-#: Stands for "no time" in a commit.
+#: The value for "no time" in a commit.
 NO_TIME: int = -(1 << 63)
 
 
@@ -47,7 +47,7 @@ class TransactionStub(Protocol):
 
 
 class TransactionCalls(ABC):
-    """See the module. Whatever is asked of a transaction that is over raises the error that says why it is."""
+    """See the module. Calls on an ended transaction raise the error that names the cause."""
 
     _stub: TransactionStub
     _settings: ClientSettings
@@ -58,7 +58,7 @@ class TransactionCalls(ABC):
 
     @abstractmethod
     async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also say whether an earlier attempt may have been carried out."""
+        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     @abstractmethod
     async def _attempt(
@@ -71,7 +71,7 @@ class TransactionCalls(ABC):
         on_internal: Callable[[], Awaitable[None]] | None = None,
         unknown_means: type[PenstockError] | None = None,
     ) -> tuple[Reply, bool]:
-        """Make a call; `on_internal` is called at the first INTERNAL, which it may explain by an error."""
+        """Make a call; `on_internal` is called at the first INTERNAL, and may return an error that explains it."""
 
     @abstractmethod
     async def current_segments(self, scope: str, stream: str) -> Sequence[SegmentRange]:
@@ -82,13 +82,13 @@ class TransactionCalls(ABC):
     ) -> tuple[pb.TxnId, Sequence[SegmentRange]]:
         """Begin a transaction; return its id and the parent segments.
 
-        A lost reply leaves a transaction behind that nobody uses; it is aborted when its lease ends.
-        Raises `NoSuchStreamError`, `StreamSealedError`, `InvalidArgumentError` with the bounds of a lease out of them.
+        A lost reply leaves an unused transaction, which is aborted when its lease ends. Raises `NoSuchStreamError`,
+        `StreamSealedError`, and `InvalidArgumentError` with the bounds if the lease is outside them.
         """
         request = pb.CreateTxnRequest(streamInfo=_stream(scope, stream), lease=lease_ms)
 
         async def check_sealed() -> None:
-            # A controller says no more than INTERNAL, as it does for faults that pass.
+            # A controller returns only INTERNAL, as it does for transient errors.
             if not await self.current_segments(scope, stream):
                 raise StreamSealedError(f"stream {scope}/{stream} is sealed and takes no transactions")
 
@@ -101,9 +101,9 @@ class TransactionCalls(ABC):
     async def ping_transaction(
         self, scope: str, stream: str, transaction: pb.TxnId, *, lease_ms: int, tried: str = "renew the lease of"
     ) -> None:
-        """Extend a transaction's lease to `lease_ms` from now. `tried`: what that is for, in messages.
+        """Extend a transaction's lease to `lease_ms` from now. `tried`: the purpose, in messages.
 
-        Raises `TransactionError`, of a kind that says what became of it; `InvalidArgumentError` for too long a lease,
+        Raises the subclass of `TransactionError` that names the cause; `InvalidArgumentError` for too long a lease,
         `NoSuchStreamError`.
         """
         request = pb.PingTxnRequest(streamInfo=_stream(scope, stream), txnId=transaction, lease=lease_ms)
@@ -127,10 +127,10 @@ class TransactionCalls(ABC):
     async def commit_transaction(
         self, scope: str, stream: str, transaction: pb.TxnId, *, writer_id: str = "", timestamp: int = NO_TIME
     ) -> None:
-        """Decide that the transaction commits; its events become readable soon after. Safe to repeat.
+        """Commit the transaction; its events become readable soon after. Safe to repeat.
 
-        With a `writer_id`, `timestamp` is noted for that writer, as by `note_time`, with where the transaction ends.
-        Raises `TransactionError`, of a kind that says why not; `NoSuchStreamError`.
+        With a `writer_id`, `timestamp` is noted for that writer, as by `note_time`, with the transaction's end. Raises
+        the subclass of `TransactionError` that names the cause; `NoSuchStreamError`.
         """
         request = pb.TxnRequest(
             streamInfo=_stream(scope, stream), txnId=transaction, writerId=writer_id, timestamp=timestamp
@@ -138,7 +138,7 @@ class TransactionCalls(ABC):
         await self._decide(self._stub.commitTransaction, request, "commit")
 
     async def abort_transaction(self, scope: str, stream: str, transaction: pb.TxnId) -> None:
-        """Decide that the transaction aborts. Safe to repeat. Raises as `commit_transaction`."""
+        """Abort the transaction. Safe to repeat. Raises as `commit_transaction`."""
         request = pb.TxnRequest(streamInfo=_stream(scope, stream), txnId=transaction)
         await self._decide(self._stub.abortTransaction, request, "abort")
 
@@ -163,7 +163,7 @@ class TransactionCalls(ABC):
         return pb.TxnState.State.Name(reply.state)
 
     async def describe_transaction(self, scope: str, stream: str, transaction: pb.TxnId) -> TransactionInfo:
-        """Return what is known of a transaction; of controllers that are not Penstock's no more than its state.
+        """Return the controller's record of a transaction; controllers other than Penstock's return only its state.
 
         Raises `NoSuchStreamError`.
         """
@@ -179,7 +179,7 @@ class TransactionCalls(ABC):
     async def open_transactions(self, scope: str, stream: str) -> AsyncIterator[TransactionInfo]:
         """Iterate over the transactions of a stream that have not ended, page by page.
 
-        Raises `NoSuchStreamError`; `UnsupportedOperationError` where the controller is not Penstock's.
+        Raises `NoSuchStreamError`; `UnsupportedOperationError` if the controller is not Penstock's.
         """
         token = ""
         what = f"list the open transactions of stream {scope}/{stream}"
@@ -194,7 +194,7 @@ class TransactionCalls(ABC):
         raise StreamError(f"{what}: it did not end within {self._settings.list_page_count_max} pages")
 
     async def completed_transactions(self, scope: str, stream: str) -> Sequence[tuple[pb.TxnId, str]]:
-        """Return how transactions ended lately, ``COMMITTED`` or ``ABORTED``. Raises `NoSuchStreamError`."""
+        """Return recent outcomes of transactions, ``COMMITTED`` or ``ABORTED``. Raises `NoSuchStreamError`."""
         request = pb.ListCompletedTxnRequest(streamInfo=_stream(scope, stream))
         what = f"list the completed transactions of {scope}/{stream}"
         reply = await self._ask(self._stub.listCompletedTransactions, request, what)

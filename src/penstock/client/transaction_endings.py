@@ -1,4 +1,4 @@
-"""What is known of a transaction, and what is said to who wants more of one that is over."""
+"""The state of a transaction, and the errors for calls on an ended one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from penstock.model.errors import (
 )
 from penstock.model.times import seconds_text
 
-#: The states in which the events are read, or will be for certain.
+#: The states in which the events are readable, or certainly will be.
 COMMITTED_STATES = ("COMMITTING", "COMMITTED")
-#: The states in which they never will be.
+#: The states in which they never will be readable.
 ABORTED_STATES = ("ABORTING", "ABORTED")
 
 _AGAIN = "none of its events will be read: write them again, in a new one"
@@ -25,19 +25,20 @@ _AGAIN = "none of its events will be read: write them again, in a new one"
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """What the controller knows of a transaction.
+    """The controller's record of a transaction.
 
     Attributes:
         id: 32 hexadecimal digits.
         state: ``OPEN``, ``PREPARED``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``.
-        age_s: since it began; of one that has ended since its end. None: not known.
-        lease_s: its lease as asked for last; None: it has ended, or that is not known.
-        lease_left_s: until an open one is aborted, unless it is renewed, or a prepared one; below 0: it is about to be.
-        lifetime_left_s: no lease of an open one goes further than this.
-        writer: as the commit gave it, or "".
+        age_s: since its begin; for an ended one, since its end. None: not known.
+        lease_s: its lease as last requested; None: it has ended, or that is not known.
+        lease_left_s: time until an open one is aborted unless its lease is renewed, or a prepared one is aborted; below
+            0: it is about to be.
+        lifetime_left_s: the lease of an open one cannot extend beyond this.
+        writer: as given by the commit, or "".
         abort_reason: of an aborted one: ``REQUESTED``, ``LEASE_ENDED`` or ``STREAM_SEALED``; "": not known.
-        length_bytes: in its segments: events, and 8 bytes for each; what is merged already counts no more. None: it was
-            not asked for, or a segment store did not say.
+        length_bytes: in its segments: events, and 8 bytes for each; merged events no longer count. None: it was not
+            requested, or a segment store did not reply.
     """
 
     id: str
@@ -57,7 +58,7 @@ class TransactionInfo:
 
 
 def over_error(tried: str, stream: str, found: TransactionInfo) -> TransactionError:
-    """Return the error that says why `tried` ("commit", "write to", ...) cannot be done with a transaction."""
+    """Return the error with the reason why `tried` ("commit", "write to", ...) cannot be done with a transaction."""
     what = f"cannot {tried} transaction {found.id} on stream {stream}"
     ago = "" if found.age_s is None else f" {seconds_text(found.age_s)} ago"
     if found.state in COMMITTED_STATES:

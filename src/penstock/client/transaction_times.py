@@ -1,4 +1,4 @@
-"""`TransactionTimes`: under which name the transactions of a client note their times. See ``docs/watermarks.md``."""
+"""`TransactionTimes`: the writer name under which a client's transactions note times. See ``docs/watermarks.md``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.model.times import NotedTime, noted_time
 
 _log = logging.getLogger(__name__)
 
-#: Streams, the latest, that are told that the client leaves; the others wait for it as long as they say.
+#: Streams, the latest, that are notified when the client leaves; the others wait for its writer until their time-out.
 _STREAM_COUNT_MAX = 1000
 
 
 def commit_time(time: NotedTime, what: str) -> int:
-    """Return a time as a commit notes it; `what`: the transaction, in messages.
+    """Return a time in the form that a commit notes; `what`: the transaction, in messages.
 
-    Raises `InvalidArgumentError` for what is none, or below 0: clients write "none" so.
+    Raises `InvalidArgumentError` for an invalid time, or one below 0, which clients use for "none".
     """
     noted = noted_time(time)
     if noted < 0:
@@ -28,7 +28,7 @@ def commit_time(time: NotedTime, what: str) -> int:
 
 
 class TransactionTimes:
-    """All transactions of a client are one writer: a name for each would be awaited after its only time."""
+    """All transactions of a client are one writer. Watermarks would wait for a writer per transaction in vain."""
 
     def __init__(self, controller: ControllerClient, rng: Random) -> None:
         self._controller = controller
@@ -37,7 +37,7 @@ class TransactionTimes:
         self._streams: dict[tuple[str, str], None] = {}
 
     def writer(self, scope: str, stream: str) -> str:
-        """Return the writer that a transaction of a stream notes a time for. It is drawn with the first of them."""
+        """Return the writer name for which a transaction of a stream notes a time. It is generated at the first use."""
         if not self._writer:
             self._writer = str(UUID(bytes=self._rng.randbytes(16), version=4))
         self._streams.pop((scope, stream), None)
