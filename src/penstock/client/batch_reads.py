@@ -183,7 +183,7 @@ class BatchReader(LifeCycle):
                 for part in waiting:
                     async for batch in self.read(part):
                         await ready.put(batch)
-            except Exception as error:  # noqa: BLE001  # raised by whoever takes it
+            except Exception as error:  # noqa: BLE001  # raised by the consumer of the queue
                 await ready.put(error)
             else:
                 await ready.put(None)

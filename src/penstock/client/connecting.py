@@ -1,6 +1,6 @@
-"""`connect`: the door to the blocking client. What is behind it is loaded when it is opened.
+"""`connect`: opens the blocking client, whose modules are loaded at the first call.
 
-So a program that names `connect` among its imports and does not call it starts without gRPC, asyncio and the rest.
+So a program that imports `connect` and does not call it starts without gRPC, asyncio and the other modules.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def connect(
 ) -> Client:
     """Return a client of the cluster whose controller is at `controller_uri`, as ``tcp://localhost:9090``.
 
-    Without it, `PENSTOCK_URI` of the environment counts, then ``tcp://localhost:9090``. Nothing is connected before the
-    first request. The client owns a thread with an event loop until it is closed.
+    Without `controller_uri`, the environment variable `PENSTOCK_URI` applies, then ``tcp://localhost:9090``. Nothing is
+    connected before the first request. The client owns a thread with an event loop until it is closed.
     """
     from penstock.client import client
     from penstock.client.sync import Client

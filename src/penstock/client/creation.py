@@ -1,6 +1,6 @@
-"""Creating streams and key-value tables, and their scope if that is missing.
+"""Creating streams and key-value tables, and their scope if it is missing.
 
-A reply may be lost: whoever takes what is there already does not mind whose attempt made it.
+A reply may be lost. With `exist_ok` it does not matter which attempt created the object.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def create_stream(
         raise
     if not is_new and not exist_ok:
         error = StreamExistsError(f"stream {scope}/{name} exists already")
-        # For programs: at the command line there is no such argument.
+        # For programs: the command line has no such argument.
         error.add_note("exist_ok=True accepts the stream as it is")
         raise error
 
@@ -42,7 +42,7 @@ async def create_stream(
 async def create_table(
     controller: ControllerClient, scope: str, name: str, config: TableConfig, *, exist_ok: bool
 ) -> None:
-    """Create a table. Raises `TableExistsError`, with `exist_ok` if its shape is another, and `OutcomeUnknownError`."""
+    """Create a table. Raises `TableExistsError`, with `exist_ok` if the shapes differ, and `OutcomeUnknownError`."""
     try:
         is_new = await _in_scope(controller, scope, lambda: controller.create_table(scope, name, config))
     except OutcomeUnknownError:
@@ -66,7 +66,7 @@ async def _in_scope(controller: ControllerClient, scope: str, create: Callable[[
         try:
             await controller.create_scope(scope)
         except ScopeExistsError:
-            pass  # Somebody else made it meanwhile.
+            pass  # Created concurrently.
         return await create()
 
 
@@ -82,4 +82,4 @@ async def _is_known_to_exist(look: Awaitable[bool]) -> bool:
     try:
         return await look
     except ControllerUnavailableError:
-        return False  # Then the outcome stays unknown.
+        return False  # The outcome stays unknown.

@@ -1,4 +1,4 @@
-"""How many events at once are cut for a writer: into slices of a turn, and into runs of a block. Pure, and C loops."""
+"""Splits events for a writer: into parts for one turn of the loop, and into runs for one block. Pure, and C loops."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Events = Sequence[bytes] | ArrowStrings
 #: Routing keys for `write_many`: none, one for all, or one per event.
 RoutingKeys = None | str | Sequence[str] | ArrowStrings
 
-#: Events that are looked at in one turn of the event loop, a few milliseconds' worth.
+#: Events processed before yielding to the event loop, a few milliseconds' worth.
 _PART_EVENT_COUNT_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call that takes events, the first of which is the one of index `start`."""
+    """One call that takes events, the first of which has index `start`."""
 
     start: int
     put: Callable[[], object]
@@ -33,9 +33,9 @@ class Step:
 def parts_of(
     events: Events, keys: RoutingKeys, bytes_max: int
 ) -> Iterator[tuple[int, Events, str | Sequence[str] | None]]:
-    """Cut events and their keys into parts for one turn each; yield where a part starts, its events and their keys.
+    """Split events and their keys into parts for one turn each; yield each part's start, events and keys.
 
-    Of an Arrow array, which is framed part by part, they have `bytes_max` bytes at most, or one event.
+    Parts of an Arrow array, which is framed part by part, have `bytes_max` bytes at most, or one event.
     """
     count = len(events)
     start = 0
@@ -58,10 +58,10 @@ def parts_of(
 
 
 def runs(events: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Cut events into runs `[start, end)` of up to `bytes_max` framed bytes; a larger event is a run of its own."""
+    """Split events into runs `[start, end)` of up to `bytes_max` framed bytes; a larger event is a run of its own."""
     ends = list(accumulate(map(len, events)))
     count = len(events)
-    # Framed end of event i, without a list of its own: payload bytes up to it plus a header each.
+    # Framed end of each event, without another list: the payload bytes up to it plus a header each.
     framed_ends = list(
         map(add, ends, range(EVENT_HEADER_LENGTH, EVENT_HEADER_LENGTH * (count + 1), EVENT_HEADER_LENGTH))
     )
@@ -74,9 +74,9 @@ def runs(events: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
 
 
 def has_foreign(events: Sequence[object]) -> bool:
-    """Say whether some event is not exactly `bytes` (a C loop over types).
+    """Return whether some event is not exactly `bytes` (a C loop over types).
 
-    Raises `InvalidArgumentError` if one is no buffer.
+    Raises `InvalidArgumentError` if one is not a buffer.
     """
     kinds: set[type] = set(map(type, events))
     for kind in kinds:
@@ -86,7 +86,7 @@ def has_foreign(events: Sequence[object]) -> bool:
 
 
 def as_bytes(event: object) -> bytes:
-    """Return an event as `bytes`. Raises `InvalidArgumentError` for what is no buffer."""
+    """Return an event as `bytes`. Raises `InvalidArgumentError` if it is not a buffer."""
     if isinstance(event, bytes | bytearray | memoryview):
         return bytes(event)
     raise InvalidArgumentError(f"an event is bytes, not {type(event).__name__}; encode it first")

@@ -1,4 +1,4 @@
-"""`Exchanges`: requests to segment stores, each repeated until it has a reply or the time of its call is up."""
+"""`Exchanges`: requests to segment stores, each retried until a reply or the time limit of its call."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Exchanges:
     """See the module. Use within one event loop.
 
     Args:
-        waits_for_space: whether requests are repeated that a full disk or a limit refuses; else `StorageFullError` or
-            `SegmentStoreBusyError` is raised at once, for a caller with retries of its own.
+        waits_for_space: whether requests rejected because of a full disk or a limit are retried; otherwise
+            `StorageFullError` or `SegmentStoreBusyError` is raised immediately, for a caller with retries of its own.
     """
 
     def __init__(self, pool: ConnectionPool, settings: ClientSettings, rng: Random, *, waits_for_space: bool) -> None:
@@ -54,9 +54,10 @@ class Exchanges:
 
         Args:
             is_repeatable: whether the request may be sent again after its reply was lost.
-            is_long_poll: the answer may take any time. Without a deadline of the caller only failures count then.
+            is_long_poll: the reply may take any time. Without a deadline of the caller, only failures count then.
 
-        Raises the last error when the time is up; `OutcomeUnknownError` for a lost reply that must not be repeated.
+        Raises the last error when the time limit expires; `OutcomeUnknownError` for a lost reply that must not be
+        repeated.
         """
         if is_long_poll:
             return await self._run(segment, exchange, purpose, is_repeatable=is_repeatable, is_long_poll=True)
@@ -70,7 +71,7 @@ class Exchanges:
         if waits is None:
             return await self._repeat(segment, exchange, purpose, None, is_repeatable=is_repeatable)
         if is_long_poll:
-            # At the tail of a segment it is normal that nothing comes. The controller's calls report an outage.
+            # At the tail of a segment, a long wait for data is normal. The controller's calls report an outage.
             return await self._repeat(segment, exchange, purpose, None, is_repeatable=is_repeatable)
         deadline = current_deadline()
         assert deadline is not None, "`run` has set one"
@@ -114,7 +115,7 @@ class Exchanges:
 
 
 async def in_time(segment: str, exchange: Awaitable[WireCommand]) -> WireCommand:
-    """Await an exchange until the deadline of the call it is part of, if there is one. Raises `OutcomeUnknownError`."""
+    """Await an exchange until the deadline of the enclosing call, if any. Raises `OutcomeUnknownError`."""
     deadline = current_deadline()
     if deadline is None:
         return await exchange

@@ -2,9 +2,9 @@
 
     python -m penstock.client.generate_sync
 
-The async classes are the one source of signatures and docstrings. What is generated is committed, so that type
-checkers, editors and tracebacks see ordinary code; a test compares it with what would be generated now. How, and why
-so: ``docs/sync-client.md``.
+The async classes are the single source of signatures and docstrings. The generated code is committed, so that type
+checkers, editors and tracebacks see ordinary code; a test compares it with a new generation. For the method and its
+reasons see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from textwrap import indent
 
 from penstock.client.sync_classes import CLASSES, Blocking
 
-#: Where the async modules are; the generated ones are in `sync` below it.
+#: The directory of the async modules; the generated ones are in `sync` below it.
 CLIENT: Path = Path(__file__).parent
 
 _PACKAGE = "penstock.client"
 _LINE_LENGTH_MAX = 120
-#: What every `Handle` has by itself.
+#: Members of every `Handle`.
 _LIFE = {"abandon", "close", "is_closed", "is_open"}
-#: What async docstrings say, and how it is said to someone who blocks.
+#: Phrases of async docstrings, and their replacements for the blocking client.
 _WORDS = {
     "an async context manager": "a context manager",
     "By `await` or `async with`.": "Use it as a context manager.",
@@ -36,18 +36,18 @@ _WORDS = {
     "at the next turn of the event loop": "at once",
     "called in the client's event loop": "called in the client's own thread",
 }
-#: In a docstring, what only async code does.
+#: Words in a docstring that apply to async code only.
 _ASYNC_WORDS = ("await", "async", "event loop", "coroutine")
 
 _Method = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class GeneratorError(Exception):
-    """Something in an async class whose blocking form cannot be told: give it a body in `sync_classes`."""
+    """An async class whose blocking form cannot be derived: add a body in `sync_classes`."""
 
 
 class Source:
-    """An async module, and where its names come from."""
+    """An async module, and the origins of its names."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class Source:
         raise GeneratorError(f"{self.name}: there is no class {name}")
 
     def segment(self, node: ast.AST) -> str:
-        """Return the text of a node as it is written."""
+        """Return the source text of a node."""
         return ast.get_source_segment(self.text, node) or ""
 
 
@@ -98,7 +98,7 @@ class _Writer:
         self._twins = twins
         self._by_hand = by_hand
         self._class = source.class_(spec.name)
-        #: Imported names, each with its module; a module itself has the empty name of one.
+        #: Imported names, each with its module; an imported module itself has an empty module.
         self._imports: dict[str, str] = {spec.base[1]: f"{_PACKAGE}.sync.{spec.base[0]}"}
         self._parameter = self._type_parameter()
         self._part = f"aio.{spec.name}{self._parameter}"
@@ -119,7 +119,7 @@ class _Writer:
     # -- imports ------------------------------------------------------------------------------------------------
 
     def _use(self, *nodes: ast.AST | None) -> None:
-        """Import what annotations and defaults name."""
+        """Import the names in annotations and defaults."""
         for node in nodes:
             for inner in ast.walk(node) if node is not None else ():
                 if isinstance(inner, ast.Name) and not hasattr(builtins, inner.id) and inner.id != self._spec.name:
@@ -233,7 +233,7 @@ class _Writer:
                 returned = returned.slice
             self._use(returned)
             result = ast.unparse(returned)
-        # Beside the indentation, an overload ends with " ...".
+        # In addition to the indentation, an overload ends with " ...".
         signature = self._signature(node, result, 8 if "overload" in decorators else 4)
         if "overload" in decorators:
             self._imports["overload"] = "typing"
@@ -255,7 +255,7 @@ class _Writer:
         return f"{'' if result == 'None' else 'return '}self._portal.{how}"
 
     def _opening(self, node: _Method, returned: ast.expr) -> str:
-        """Return the body of what returns something opened: made and opened in the loop, then given its handle."""
+        """Return the body of a method that opens an object: made and opened in the loop, then wrapped in a handle."""
         kinds = list(_union(returned))
         names = [ast.unparse(kind.value if isinstance(kind, ast.Subscript) else kind) for kind in kinds]
         if isinstance(node, ast.AsyncFunctionDef) or not set(names) <= self._twins.keys():
@@ -265,7 +265,7 @@ class _Writer:
             )
         lines = [f"opened = self._opened(lambda: {self._call(node)})"]
         if len(names) > 1:
-            # What a union is opened to, type checkers do not find out.
+            # Type checkers cannot determine which class of a union is opened.
             for name in names:
                 self._imports[f"{name} as Async{name}"] = self._source.origin_of(name)
             union = " | ".join(f"Async{ast.unparse(kind)}" for kind in kinds)
@@ -308,7 +308,7 @@ class _Writer:
         given += [f"*{arguments.vararg.arg}"] if arguments.vararg is not None else []
         given += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
         line = f"self._part.{node.name}({', '.join(given)})"
-        # Beside what is around it and the indentation.
+        # Leaves space for the surrounding code and the indentation.
         if len(line) + 45 <= _LINE_LENGTH_MAX:
             return line
         if sum(map(len, given)) + 2 * len(given) + 12 <= _LINE_LENGTH_MAX:
@@ -325,7 +325,7 @@ class _Writer:
         for line in text.splitlines():
             if any(word in line for word in _ASYNC_WORDS):
                 raise GeneratorError(f"{self._spec.name}: {node.name}, docstring, see _WORDS: {line.strip()}")
-        # As deep as the node is in its module; the caller sets it as deep as it will be.
+        # At the node's indentation in its module; the caller indents it again.
         margin = " " * first.value.col_offset
         return text.replace("\n" + margin, "\n")
 
@@ -345,7 +345,7 @@ def _union(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _import_line(module: str, names: Iterable[str]) -> str:
-    # As ruff sorts them: constants, classes, the rest; other names for something stand on lines of their own.
+    # In ruff's order: constants, classes, the rest; renamed imports are on separate lines.
     renamed = sorted(name for name in names if " as " in name)
     plain = sorted((name for name in names if " as " not in name), key=_import_order)
     lines = [f"from {module} import {', '.join(plain)}"] if plain else []
@@ -358,7 +358,7 @@ def _import_order(name: str) -> tuple[int, str]:
 
 
 def public_names(tree: ast.Module, name: str) -> frozenset[str]:
-    """Return what a hand-written class has in its body; none if there is no such class."""
+    """Return the public members of a hand-written class; none if there is no such class."""
     found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     return frozenset(
         inner.name for node in found for inner in node.body if isinstance(inner, _Method) and inner.name[0] != "_"
@@ -394,7 +394,7 @@ def generate() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write what is generated."""
+    """Write the generated modules."""
     for name, text in generate().items():
         (CLIENT / "sync" / name).write_text(text)
 

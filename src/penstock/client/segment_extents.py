@@ -1,6 +1,6 @@
-"""Extents of many segments in bulk, with failed requests repeated.
+"""Extents of many segments in bulk, with retries of failed requests.
 
-`Segments.segment_infos` sends each request once, so that the controller can decide itself what to repeat. In a client,
+`Segments.segment_infos` sends each request once, so that the controller can decide about retries itself. In a client,
 one lost connection must not end a call that has time left.
 """
 
@@ -18,8 +18,8 @@ from penstock.runtime.bulk import for_each
 async def segment_infos(cluster: Cluster, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
     """Return the info of each segment (full names), or its error, in order.
 
-    A request that failed is repeated for at most `retry_time_max_s`, all of them together. `NoSuchSegmentError` is an
-    answer and is not repeated.
+    Failed requests are retried for at most `retry_time_max_s`, all of them together. `NoSuchSegmentError` is a result
+    and is not retried.
     """
     infos = list(await cluster.segments.segment_infos(segments))
     failed = [

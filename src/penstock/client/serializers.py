@@ -32,7 +32,7 @@ class Serializer(Protocol[Value]):
 
 
 class BytesSerializer:
-    """Bytes as they are: for code that takes a serializer and has bytes."""
+    """Passes bytes through, for code that takes a serializer and has bytes."""
 
     def serialize(self, value: bytes, /) -> bytes:
         """See `Serializer`."""
@@ -69,13 +69,14 @@ class TextSerializer:
 
 
 class MsgspecSerializer(Generic[Value]):
-    """Values of one type, checked when they are read, as JSON or MessagePack by msgspec.
+    """Values of one type, validated when read, as JSON or MessagePack by msgspec.
 
-    `kind`: a `msgspec.Struct`, a dataclass, or any other type that msgspec knows; `encoding`: ``json`` or ``msgpack``.
+    `kind`: a `msgspec.Struct`, a dataclass, or any other type that msgspec supports; `encoding`: ``json`` or
+    ``msgpack``.
     """
 
     def __init__(self, kind: type[Value], encoding: Literal["json", "msgpack"] = "json") -> None:
-        # Only now: who uses no serializer of this kind need not load it.
+        # Imported late: programs without this serializer need not load it.
         import msgspec
 
         self._what = f"{getattr(kind, '__name__', kind)} in {encoding}"
@@ -103,7 +104,7 @@ class MsgspecSerializer(Generic[Value]):
 
 
 class JsonSerializer:
-    """What JSON can say, as plain Python values."""
+    """JSON values, as plain Python objects."""
 
     def __init__(self) -> None:
         self._any: MsgspecSerializer[object] = MsgspecSerializer(object)
@@ -119,7 +120,7 @@ class JsonSerializer:
 
 
 class PydanticModel(Protocol):
-    """What `PydanticSerializer` asks of a model; every `pydantic.BaseModel` has it."""
+    """The methods that `PydanticSerializer` needs of a model; every `pydantic.BaseModel` has them."""
 
     def model_dump_json(self) -> str:
         """Return the model as JSON."""
@@ -133,7 +134,7 @@ Model = TypeVar("Model", bound=PydanticModel)
 
 
 class PydanticSerializer(Generic[Model]):
-    """Models of one class, checked when they are read, as JSON by pydantic. `model`: the class."""
+    """Models of one class, validated when read, as JSON by pydantic. `model`: the class."""
 
     def __init__(self, model: type[Model]) -> None:
         self._model = model
@@ -156,9 +157,9 @@ class PydanticSerializer(Generic[Model]):
 
 
 class ArrowSerializer:
-    """A record batch per event, as an Arrow IPC stream, which carries its own schema. Needs ``penstock[arrow]``.
+    """A record batch per event, as an Arrow IPC stream, which contains its own schema. Needs ``penstock[arrow]``.
 
-    For many small events, hand `write_many` an array of payloads instead.
+    For many small events, pass an array of payloads to `write_many` instead.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which classes of the async client have a blocking twin, and what of it is not one call through the portal.
+"""The async classes that have a blocking twin, and their methods that are more than one call through the portal.
 
 Read by `penstock.client.generate_sync`. A new async class gets its twin by a line in `CLASSES`; see
 ``docs/sync-client.md``.
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Blocking:
-    """How one async class is made into a blocking one.
+    """How a blocking class is generated from an async one.
 
     Attributes:
         module: below `penstock.client`; the generated module has the same name below `penstock.client.sync`.
         name: of both classes.
-        base: module below `penstock.client.sync` and class that the blocking class builds on. What that has written by
-            hand is left to it. `Handle` and `PlainHandle` are of an async class; others have its type parameters.
+        base: module below `penstock.client.sync` and base class of the blocking class. Members written there by hand
+            are not generated. `Handle` and `PlainHandle` are of an async class; others have its type parameters.
         init: lines for `__init__`, where `part` is the async object.
-        bodies: what a method does when it is not one call through the portal. Its signature and docstring come from the
-            async method all the same.
-        imports: names needed by those that the async module does not import, by module.
+        bodies: bodies of methods that are more than one call through the portal. Signatures and docstrings come from
+            the async methods nevertheless.
+        imports: names that the bodies need and the async module does not import, by module.
     """
 
     module: str
@@ -33,7 +33,7 @@ class Blocking:
     imports: Mapping[str, str] = field(default_factory=dict)
 
 
-#: A single event is added to its block in the calling thread: nothing crosses into the loop per event.
+#: A single event is added to its block in the calling thread: no event crosses into the loop individually.
 _WRITE = """\
 writer = {writer}
 if writer._is_full:
@@ -42,7 +42,7 @@ if writer._is_full:
 return cast(Ack, {put}(event, routing_key, on_delivery))
 """
 
-#: A chunk is handed out in the calling thread; the next one is asked for when it is used up.
+#: A chunk's events are returned in the calling thread; the next chunk is requested when it is used up.
 _CHUNK = "chunk = self._part._chunk_in_hand() or self._portal.call(self._part._next_chunk(timeout_s))\n"
 
 #: A page crosses into the calling thread at once.
@@ -54,10 +54,10 @@ _VALUE_CHUNK = (
     "chunk = reader._chunk_in_hand() or self._portal.call(reader._next_chunk(timeout_s))\n"
 )
 
-#: The serializer is the application's, and runs in the application's thread, before anything is written.
+#: The serializer belongs to the application, and runs in the application's thread, before anything is written.
 _WRITE_VALUES = "self.events.write_many(list(map(self._serialize, values)), routing_keys, timeout_s=timeout_s)\n"
 
-#: Every class that `penstock.aio` offers, but for values and for those written by hand in `penstock.client.sync`.
+#: All classes of `penstock.aio`, except values and those written by hand in `penstock.client.sync`.
 CLASSES: Sequence[Blocking] = (
     Blocking(
         "event_writer",
@@ -74,7 +74,7 @@ CLASSES: Sequence[Blocking] = (
         "self.events: EventWriter = EventWriter(client, portal, part.events)\n"
         "self._serialize = part.serializer.serialize\n",
         bodies={
-            # The serializer is the application's, and runs in the application's thread.
+            # The serializer belongs to the application, and runs in the application's thread.
             "write": "event = self._serialize(value)\n"
             "return self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)\n",
             "write_many": _WRITE_VALUES,
@@ -101,7 +101,7 @@ CLASSES: Sequence[Blocking] = (
         "self.events: Reader = Reader(client, portal, part.events)\n"
         "self._deserialize = part.serializer.deserialize\n",
         bodies={
-            # The serializer is the application's, and runs in the application's thread.
+            # The serializer belongs to the application, and runs in the application's thread.
             "__iter__": "while (event := self.read()) is not None:\n    yield event\n",
             "read": _VALUE_CHUNK + "return None if chunk is None else take_value(chunk, self._deserialize)\n",
             "read_batch": _VALUE_CHUNK
@@ -137,7 +137,8 @@ CLASSES: Sequence[Blocking] = (
             "        yield chunk.hand_out()\n",
             "read": _CHUNK + "return None if chunk is None else chunk.hand_out()\n",
             "read_batch": _CHUNK + "return None if chunk is None else chunk.hand_out_many(max_bytes)\n",
-            # After its client nothing can be done here; and in the loop's own thread no exception is being handled.
+            # After the client is closed nothing can be done here; and in the loop's own thread no exception is being
+            # handled.
             "close": "if self._part.is_closed and self._portal.is_closed:\n"
             "    return\n"
             "if is_done is None:\n"
@@ -168,7 +169,8 @@ CLASSES: Sequence[Blocking] = (
     Blocking("revisioned_stream", "RevisionedStream"),
     Blocking("shared_state", "SharedState"),
     Blocking("reader_group", "ReaderGroup"),
-    # The life of a blocking client is written by hand; what it can do is in three parts, each built on the one before.
+    # The life cycle of a blocking client is written by hand; its operations are in three parts, each based on the
+    # previous.
     Blocking(
         "client_core",
         "ClientCore",
@@ -180,7 +182,7 @@ CLASSES: Sequence[Blocking] = (
         "Client",
         base=("stream_calls", "StreamCalls"),
         bodies={
-            # Which of the overloads it is, type checkers do not find out.
+            # Type checkers cannot determine which overload applies.
             "table": "opened = self._opened(\n"
             "    lambda: cast(Opening[AsyncTable[Key, Value]], self._part.table(table, keys=keys, values=values))\n"
             ")\n"

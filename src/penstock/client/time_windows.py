@@ -1,7 +1,7 @@
-"""Time windows: where a position in a stream is, in the time that the stream's writers have noted.
+"""Time windows: the bounds of a position in a stream, in the time that the stream's writers have noted.
 
-The rules are functions over values; `StreamMarks` reads the watermarks for them, as far as they are needed.
-See ``docs/watermarks.md``. Source: Pravega, ``WatermarkReaderImpl``.
+The rules are functions over values; `StreamMarks` reads the watermarks for them, as far as they are needed. See
+``docs/watermarks.md``. Source: Pravega, ``WatermarkReaderImpl``.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from penstock.model.names import MARK_STREAM_PREFIX, parse_segment_name, segment
 from penstock.model.stream_cuts import StreamCut
 from penstock.model.watermarks import MarkedSegment, Watermark
 
-#: Watermarks, in bytes, that are read at once, and held ahead of a reader.
+#: Watermarks, in bytes, that are read at once, and read ahead of a reader.
 _READ_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """Between which times a reader is, in the unit of the writers' times.
+    """The bounds of a reader's time, in the unit of the writers' times.
 
     Attributes:
         lower_bound: no event will come that a writer noted as of this time or before. None: nothing is known yet.
-        upper_bound: the greatest time that a writer had noted when the events were written that come next. None: they
-            are newer than the last watermark.
+        upper_bound: the greatest time that a writer had noted when the next events were written. None: they are newer
+            than the last watermark.
     """
 
     lower_bound: int | None
@@ -40,7 +40,7 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class PlacedSegment:
-    """A segment that is read: its keys `[key_start, key_end)`, and the offset in bytes to go on from."""
+    """A segment that is read: its keys `[key_start, key_end)`, and the position in bytes."""
 
     segment_id: int
     key_start: float
@@ -49,7 +49,7 @@ class PlacedSegment:
 
 
 def _pairs(position: Sequence[PlacedSegment], mark: Watermark) -> Iterator[tuple[PlacedSegment, MarkedSegment]]:
-    """Yield what has keys in common. A cut's segments do not overlap; those of a position are few that do."""
+    """Yield pairs with common keys. A cut's segments do not overlap; only few segments of a position do."""
     cut = sorted(mark.segments, key=lambda segment: segment.key_start)
     first = 0
     for placed in sorted(position, key=lambda segment: segment.key_start):
@@ -62,7 +62,7 @@ def _pairs(position: Sequence[PlacedSegment], mark: Watermark) -> Iterator[tuple
 
 
 def is_passed(position: Sequence[PlacedSegment], mark: Watermark) -> bool:
-    """Say whether no part of a position is before the mark's cut: everything before that was read."""
+    """Return whether the position is entirely at or after the mark's cut: everything before the cut was read."""
     return all(
         (placed.segment_id, placed.offset) >= (marked.segment_id, marked.offset)
         for placed, marked in _pairs(position, mark)
@@ -70,7 +70,7 @@ def is_passed(position: Sequence[PlacedSegment], mark: Watermark) -> bool:
 
 
 def is_ahead(position: Sequence[PlacedSegment], mark: Watermark) -> bool:
-    """Say whether no part of a position is behind the mark's cut, and it is not passed: what comes lies before that."""
+    """Return whether the position is entirely at or before the mark's cut, and has not passed it."""
     return not is_passed(position, mark) and all(
         (placed.segment_id, placed.offset) <= (marked.segment_id, marked.offset)
         for placed, marked in _pairs(position, mark)
@@ -78,7 +78,7 @@ def is_ahead(position: Sequence[PlacedSegment], mark: Watermark) -> bool:
 
 
 class StreamMarks:
-    """The watermarks of one stream, read forward beside a reader. Use by one task at a time."""
+    """The watermarks of one stream, read forward in step with a reader. Use by one task at a time."""
 
     def __init__(self, cluster: Cluster, stream: str) -> None:
         self._cluster = cluster
@@ -89,13 +89,13 @@ class StreamMarks:
         self._passed: Watermark | None = None
         self._ahead: deque[Watermark] = deque()
         self._keys: dict[int, tuple[float, float]] = {}
-        # When there was nothing more to read.
+        # When the end of the watermarks was reached.
         self._tail_s = float("-inf")
 
     async def window(self, position: Mapping[int, int]) -> TimeWindow:
-        """Return the window of a position (segment -> offset). Reads what watermarks there are up to the next one.
+        """Return the window of a position (segment -> offset). Reads the watermarks up to the next one.
 
-        At the end of them it looks for new ones once in `reader_time_window_refresh_s`.
+        At their end it checks for new ones once per `reader_time_window_refresh_s`.
         """
         what = f"look where {self._name} is in time"
         with within(what, self._cluster.settings.retry_time_max_s, "retry_time_max_s"):
@@ -105,7 +105,7 @@ class StreamMarks:
             while True:
                 while self._ahead and is_passed(placed, self._ahead[0]):
                     self._passed = self._ahead.popleft()
-                # Only the last one need be looked at: the cuts grow.
+                # Checking the last one is enough: the cuts grow.
                 if self._ahead and is_ahead(placed, self._ahead[-1]):
                     break
                 found = [mark for _, mark in await self.read()]
@@ -116,7 +116,7 @@ class StreamMarks:
         return TimeWindow(None if self._passed is None else self._passed.lower_bound, upper)
 
     async def read(self) -> list[tuple[int, Watermark]]:
-        """Return the next watermarks, each with its offset; none when there are none, or the stream has none."""
+        """Return the next watermarks, each with its offset; none if there are none, or the stream has none."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._tail_s < self._cluster.settings.reader_time_window_refresh_s:
             return []
@@ -125,7 +125,7 @@ class StreamMarks:
                 self._segment = await self._find()
             found = await self._read_on()
         except (NoSuchStreamError, NoSuchSegmentError):
-            # Deleted, or made again: what was read is of another life.
+            # Deleted, or created again: the watermarks read so far are of another life.
             self._begin_again()
             self._segment = ""
             found = []
@@ -145,7 +145,7 @@ class StreamMarks:
         while True:
             info = await segments.segment_info(self._segment)
             if self._events is None or self._events.offset < info.start_offset:
-                # At the beginning, or those in between are truncated, as is what they tell of.
+                # At the beginning; or the watermarks in between were truncated, and so were their events.
                 self._events = EventAssembler(self._segment, info.start_offset)
             found: list[tuple[int, Watermark]] = []
             try:
@@ -168,14 +168,14 @@ class StreamMarks:
             return found
 
     def _begin_again(self) -> None:
-        """Forget what was read: the position went back."""
+        """Drop all watermarks: the position moved back."""
         self._events = None
         self._passed = None
         self._ahead.clear()
         self._tail_s = float("-inf")
 
     async def _placed(self, position: Mapping[int, int]) -> list[PlacedSegment]:
-        """Look up the keys of segments that are new here: a request for each epoch in which one was made."""
+        """Add the keys of segments that are new here: one request for each epoch in which one was created."""
         for mark in (self._passed, *self._ahead):
             if mark is not None:
                 self._keys.update(
@@ -196,9 +196,9 @@ class StreamMarks:
 
 
 async def latest_watermark(cluster: Cluster, stream: str) -> Watermark | None:
-    """Return the newest watermark of a stream; None if it has none, or there is no such stream.
+    """Return the newest watermark of a stream; None if it has none, or the stream does not exist.
 
-    Read from where the controller has left its mark, the last but one: 4 requests, however many there are.
+    Read from the controller's mark, which is the last but one: 4 requests for any number of watermarks.
     """
     scope, name = split_scoped_name(stream)
     last = None
@@ -229,7 +229,7 @@ async def latest_watermark(cluster: Cluster, stream: str) -> Watermark | None:
 
 
 async def cut_at_noted_time(cluster: Cluster, stream: str, time: int) -> StreamCut | None:
-    """Return a cut with nothing behind it that a writer noted as of `time` or before; None as long as there is none.
+    """Return a cut with no event after it that a writer noted as of `time` or before; None while there is none.
 
     Reads the stream's watermarks from the oldest one on.
     """
@@ -244,7 +244,7 @@ async def cut_at_noted_time(cluster: Cluster, stream: str, time: int) -> StreamC
 
 
 def positions_of_stream(positions: Mapping[str, int], stream: str) -> dict[int, int]:
-    """Return those of a stream's segments, by id, of positions by full names."""
+    """Return the positions of one stream, by segment id, from positions by full names."""
     found = {}
     for name, offset in positions.items():
         scope, its_stream, segment = parse_segment_name(name)

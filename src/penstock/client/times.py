@@ -1,9 +1,9 @@
-"""Stream cuts at a time: what was in a stream at a moment, as far as the segment stores can tell.
+"""Stream cuts at a time, as precisely as the segment stores have recorded times.
 
-Events carry no times. What is known is when a segment was last changed, and for long ones an index segment: about once
-per MiB how long the segment was, and when (`ActivitySettings.index_entry_bytes`). So a time leads to a cut that is a
-little early, or a little late, as asked: never to one beyond the events that it is about. All times are those of the
-segment stores' clocks, when they took the bytes; of a transaction's events, when it was merged.
+Events have no times. A store records when a segment was last changed. For long segments there is an index segment:
+about once per MiB it records the segment's length and the time (`ActivitySettings.index_entry_bytes`). So a time leads
+to a cut that is a little early or a little late, as requested, but never past the events in question. All times are
+those of the segment stores' clocks when they received the bytes; for a transaction's events, when it was merged.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.bulk import for_each
 
-#: Offset behind an append, events before it, milliseconds since the epoch. See ``docs/formats.md``.
+#: Offset after an append, events before it, milliseconds since the epoch. See ``docs/formats.md``.
 _ENTRY = struct.Struct(">qqq")
-#: Entries that are fetched at once; more than these are halved first.
+#: Entries fetched at once; larger ranges are bisected first.
 _WINDOW_ENTRY_COUNT = 4096
 
 
 async def cut_at_time(cluster: Cluster, stream: str, at_ms: int, *, is_end: bool = False) -> StreamCut:
-    """Return a cut with nothing before it that was stored at `at_ms` or later.
+    """Return a cut with no event before it that was stored at `at_ms` or later.
 
-    `is_end`: one with nothing behind it that was stored before `at_ms`, as far as the present end. Raises
-    `NoSuchStreamError`; `InvalidArgumentError` for a time to come. Costs a few requests per segment from the head on.
+    `is_end`: a cut with no event after it that was stored before `at_ms`, as of the present end. Raises
+    `NoSuchStreamError`; `InvalidArgumentError` for a future time. Costs a few requests per segment from the head on.
     """
     now_ms = cluster.wall_clock_ms()
     if at_ms > now_ms:
@@ -42,7 +42,7 @@ async def cut_at_time(cluster: Cluster, stream: str, at_ms: int, *, is_end: bool
     settings = cluster.settings
     with within(f"find where {stream} was at a time", settings.retry_time_max_s, "retry_time_max_s"):
         found: dict[int, int] = {}
-        # Segments with nothing of `at_ms` or later, and what follows them.
+        # Segments without events of `at_ms` or later, and their successors.
         passed: dict[int, tuple[int, Sequence[Successor]]] = {}
         frontier = dict((await cluster.head(stream)).positions)
         while frontier:
@@ -76,7 +76,7 @@ async def cut_at_time(cluster: Cluster, stream: str, at_ms: int, *, is_end: bool
 
 
 def _going_on(passed: dict[int, tuple[int, Sequence[Successor]]]) -> set[int]:
-    """Return the segments whose successors can take their place in a cut: all they replace has to go with them."""
+    """Return the segments whose successors can replace them in a cut: all segments that these replace must go, too."""
     going_on = {segment for segment, (_, following) in passed.items() if following}
     while True:
         staying = {
@@ -90,7 +90,7 @@ def _going_on(passed: dict[int, tuple[int, Sequence[Successor]]]) -> set[int]:
 
 
 async def _offset_at(cluster: Cluster, info: SegmentInfo, start: int, at_ms: int, *, is_end: bool) -> int:
-    """Return the known border of a segment that lies next to `at_ms`, on the side asked for."""
+    """Return the known boundary of a segment next to `at_ms`, on the requested side."""
     if info.last_modified_ms < at_ms:
         return info.length
     unknown = info.length if is_end else start
@@ -105,11 +105,11 @@ async def _offset_at(cluster: Cluster, info: SegmentInfo, start: int, at_ms: int
                 low = middle + 1
             else:
                 high = middle
-        # One more on each side: which of them it is shows between them.
+        # One more on each side: the boundary lies between them.
         low = max(low - 1, first)
         entries = await _entries(cluster, index, low, min(high + 1, kept.length // _ENTRY.size))
     except (NoSuchSegmentError, SegmentTruncatedError):
-        return unknown  # Most segments are too short to have one; and it may be truncated right now.
+        return unknown  # Most segments are too short to have an index; and it may be truncated at this moment.
     at = bisect_left(entries, at_ms, key=lambda entry: entry[1])
     if not is_end:
         at -= 1

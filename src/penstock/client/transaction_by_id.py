@@ -1,4 +1,4 @@
-"""`TransactionById`: a transaction that somebody else has begun, to look at and to prepare."""
+"""`TransactionById`: inspects and prepares a transaction of another process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.model.names import split_scoped_name
 class TransactionById:
     """A transaction of a stream, by its id.
 
-    It is not kept open from here: its lease is renewed by whoever began it, or ends.
+    It is not kept open from here: its lease is renewed by its creator, or expires.
     """
 
     def __init__(self, controller: ControllerClient, stream: str, transaction_id: str) -> None:
@@ -23,11 +23,11 @@ class TransactionById:
         self.id: str = transaction_text(self._message)
 
     async def describe(self) -> TransactionInfo:
-        """Return what the controller knows of it. Raises `NoSuchStreamError`."""
+        """Return the controller's record of it. Raises `NoSuchStreamError`."""
         return await self._controller.describe_transaction(self._scope, self._stream, self._message)
 
     async def prepare(self, limit_s: float) -> float:
-        """Let nothing more be written into it, and have it wait for a decision; see `Transaction.prepare`.
+        """Prepare it: it takes no more events and waits for a decision; see `Transaction.prepare`.
 
         Returns the seconds until its limit ends. Raises as `Client.prepare_transaction`.
         """
@@ -37,7 +37,7 @@ class TransactionById:
 
 
 async def completed_transactions(controller: ControllerClient, stream: str) -> Mapping[str, str]:
-    """Return how transactions of a stream ended lately: id -> ``COMMITTED`` or ``ABORTED``, the newest of them.
+    """Return the recent outcomes of a stream's transactions: id -> ``COMMITTED`` or ``ABORTED``, the newest of them.
 
     Raises `NoSuchStreamError`.
     """

@@ -1,4 +1,4 @@
-"""Ids of transactions as text, and as the controller's messages have them."""
+"""Ids of transactions as text, and in the form of the controller's messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def transaction_text(transaction: pb.TxnId) -> str:
 
 
 def id_of(text: str) -> pb.TxnId:
-    """Read a transaction's id, 32 hexadecimal digits or a UUID. Raises `InvalidArgumentError`."""
+    """Parse a transaction's id, 32 hexadecimal digits or a UUID. Raises `InvalidArgumentError`."""
     try:
         value = uuid.UUID(text).int
     except (ValueError, AttributeError, TypeError):

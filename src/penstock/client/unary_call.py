@@ -1,4 +1,4 @@
-"""`UnaryCall`: one RPC of a gRPC stub, as the client's typed calls see it."""
+"""`UnaryCall`: one RPC of a gRPC stub, as used by the client's typed calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UnaryCall(Protocol[Request, Reply]):
 
 
 async def answered(call: Awaitable[Answer]) -> Answer:
-    """Wait for the reply of a call, and note for `reason_of_refusal` what the controller adds to it."""
+    """Wait for the reply of a call, and save the controller's additional text for `reason_of_refusal`."""
     _reason.set("")
     reply = await call
     if isinstance(call, grpc.aio.Call):
@@ -36,5 +36,5 @@ async def answered(call: Awaitable[Answer]) -> Answer:
 
 
 def reason_of_refusal() -> str:
-    """Return why the reply that this task has received last refuses; where to find out if the reply does not say it."""
+    """Return the reason in the last rejecting reply of this task; without one, where to find it."""
     return _reason.get() or "the controller's log says why"

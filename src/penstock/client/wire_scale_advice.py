@@ -1,4 +1,4 @@
-"""`WireScaleAdvisor`: the advice of segment stores over the wire protocol."""
+"""`WireScaleAdvisor`: requests the advice of segment stores over the wire protocol."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.wire.statistics import AdviceQuestion, AdviceRow, Question, decode
 
 
 class WireScaleAdvisor:
-    """`ScaleAdvisor` over `GetStatistics`. A store is asked over the connection that carries nothing but statistics."""
+    """`ScaleAdvisor` over `GetStatistics`. Requests use the separate connection for statistics."""
 
     def __init__(self, pool: ConnectionPool, container_count: int) -> None:
         self._pool = pool
         self._names = names_of_containers(container_count)
 
     async def scale_advice(self, container_id: int, segments: Sequence[str] | None = None) -> Sequence[ScaleAdvice]:
-        """See `ScaleAdvisor.scale_advice`. An answer is waited for as long as the pool's settings say."""
+        """See `ScaleAdvisor.scale_advice`. The pool's settings limit the wait for a reply."""
         name = self._names[container_id]
         asked = AdviceQuestion(container_id, None if segments is None else list(segments))
         question = encode_message(Question(containers=[], segment_count_max=0, advice=asked))
@@ -29,11 +29,11 @@ class WireScaleAdvisor:
             try:
                 return await self._ask(name, question)
             except ConnectionLostError:
-                # Nobody has used the connection since the last question: that it is dead shows only now.
+                # The connection was idle since the last request, so its loss is detected only now.
                 self._pool.forget(name)
                 return await self._ask(name, question)
         except OutcomeUnknownError as error:
-            # Nothing was to be changed: it is as if it had not been asked.
+            # The request changes nothing, so it can be repeated.
             self._pool.forget(name)
             raise ConnectionLostError(f"container {container_id}: {error}") from error
         except PenstockError:

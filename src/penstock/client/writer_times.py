@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class WriterTimes:
-    """Notes times under a name that is drawn with the first of them."""
+    """Notes times under a writer name that is generated at the first one."""
 
     def __init__(self, cluster: Cluster, stream: str) -> None:
         self._cluster = cluster
@@ -26,10 +26,10 @@ class WriterTimes:
         self._last: int | None = None
 
     async def note(self, time: NotedTime, position: Mapping[int, int | None]) -> None:
-        """Note a time with a position (segment -> offset); where an offset is not known the store is asked.
+        """Note a time with a position (segment -> offset); an unknown offset is requested from the store.
 
-        That may be further than the writer's own events, never less far. Raises `InvalidArgumentError` for a time
-        before the last one, also where the controller remembers that no longer.
+        That offset may be past the writer's own events, never before their end. Raises `InvalidArgumentError` for a
+        time before the last one, even if the controller no longer has that one.
         """
         number = noted_time(time)
         if self._last is not None and number < self._last:
@@ -51,7 +51,7 @@ class WriterTimes:
         self._last = number
 
     async def leave(self) -> None:
-        """Say that no more times will come. If that fails the controller waits for them, as long as the stream says."""
+        """Report that no more times will come. If that fails, watermarks wait for them until the stream's time-out."""
         if not self._writer:
             return
         try:
