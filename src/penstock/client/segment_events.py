@@ -21,7 +21,7 @@ class StoredPosition:
     __slots__ = ("offset",)
 
     def __init__(self, offset: int) -> None:
-        self.offset = offset
+        self.offset: int = offset
 
 
 class SegmentEvents:
@@ -55,7 +55,7 @@ class SegmentEvents:
         self.stream: str = f"{scope}/{stream}"
         self.segment_id: int = int(number)
         self.turn: int = held.turn
-        self.stored = StoredPosition(held.offset)
+        self.stored: StoredPosition = StoredPosition(held.offset)
         self.committed: int = held.offset
         self.is_queued = False
         self.is_leaving = False

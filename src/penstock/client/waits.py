@@ -56,13 +56,13 @@ class Wait:
     def __init__(
         self, what: str, since_s: float, why: str, until_s: float | None, on_long: Callable[[Wait], None] | None
     ) -> None:
-        self.what = what
-        self.since_s = since_s
-        self.why = why
-        self.detail = ""
-        self.until_s = until_s
-        self.on_long = on_long
-        self.is_inspected = False
+        self.what: str = what
+        self.since_s: float = since_s
+        self.why: str = why
+        self.detail: str = ""
+        self.until_s: float | None = until_s
+        self.on_long: Callable[[Wait], None] | None = on_long
+        self.is_inspected: bool = False
 
     def note(self, error: PenstockError) -> None:
         """Take the reason from the error of the last attempt."""

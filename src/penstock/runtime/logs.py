@@ -10,9 +10,12 @@ import time
 class UtcFormatter(logging.Formatter):
     """Formats times as ``2026-11-22T10:30:00.123Z``, whatever the time zone of the process is."""
 
-    converter = staticmethod(time.gmtime)
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Return the time of a record. `datefmt`: another format, as `time.strftime` takes it."""
+        moment = time.gmtime(record.created)
+        if datefmt is not None:
+            return time.strftime(datefmt, moment)
+        return f"{time.strftime('%Y-%m-%dT%H:%M:%S', moment)}.{int(record.msecs):03d}Z"
 
 
 def log_to_standard_error(level: str, *, process: str = "") -> None:
