@@ -99,7 +99,7 @@ class Bench:
 
     @property
     def outstanding_bytes(self) -> int:
-        """What the connection is told by the end of the turn."""
+        """What the connection is sent by the end of the turn."""
         self.processor.settle()
         return self.replies.outstanding_bytes
 
@@ -416,7 +416,7 @@ async def test_appends_wait_while_the_cache_is_nearly_full(bench: Bench) -> None
 async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is stored behind the gap, what it counted is given back, and the others in line are let in."""
+    """Nothing is stored after the gap, its counted bytes are released, and the other waiters are let in."""
     await bench.set_up()
     other = AppendProcessor(bench.store, NotedReplies(), slots_of(2))
     other.set_up(SetupAppend(1, b"o" * 16, A, ""))
@@ -497,7 +497,7 @@ async def test_set_ups_that_wait_are_bounded(bench: Bench) -> None:
 
 
 async def test_what_a_receive_buffer_holds_is_counted_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two writers' appends: the connection is told once, and the container asked once whether it has room."""
+    """Appends of two writers: the connection gets one call, and the container is asked once whether it has room."""
     other = b"o" * 16
     await bench.set_up()
     await bench.set_up(other)

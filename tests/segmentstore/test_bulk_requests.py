@@ -152,7 +152,7 @@ async def test_what_may_not_be_truncated_is_refused_alone(bench: Bench) -> None:
 
 
 async def test_a_container_that_fails_has_no_say_in_the_others(bench: Bench) -> None:
-    """Its log fails in the midst of it, then it is gone: its segments alone are in doubt, then not found."""
+    """Its log fails during the request, then the container is gone: only its segments are unknown, then not found."""
     failing = bench.store.container(NAMES[0])
     bench.logs.fail_append(failing.id)
     its = set(bench.of_container(failing))

@@ -90,7 +90,7 @@ class Bench:
 
 
 def new_server(connection: ConnectionSettings) -> SegmentStoreServer:
-    """Return a server that listens to nobody."""
+    """Return a server that does not listen."""
     settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=QUIET, connection=connection)
     runtime = memory_runtime()
     server = SegmentStoreServer(memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings))
@@ -231,7 +231,7 @@ def test_a_connection_that_has_as_much_under_way_as_is_done_in_the_wait_is_not_r
 
 
 def test_a_frame_longer_than_the_window_is_read_to_its_end() -> None:
-    """Nothing else is under way, and the frame gets done only by being read: a large event hung for ever."""
+    """Nothing else is under way, and the frame completes only if it is read. Earlier, a large event hung here."""
 
     async def scenario() -> None:
         bench = Bench(replace(SETTINGS, ingest_window_bytes_min=10_000))
@@ -275,7 +275,7 @@ def test_a_connection_that_is_read_on_takes_appends_again_when_its_own_are_done(
 def test_where_many_have_something_under_way_each_may_have_less(count: int, read_on_max: int) -> None:
     """Half a megabyte under way is little for one, and seconds of appends for a hundred that get done slowly.
 
-    Whoever has something under way while hardly anybody else has, counts as one of few.
+    A connection with bytes under way counts as one of few while hardly any other has some.
     """
 
     async def scenario() -> None:

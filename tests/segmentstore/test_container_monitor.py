@@ -154,7 +154,7 @@ async def test_a_container_starts_once_although_watch_and_timer_tell_of_it() -> 
 
 
 async def test_the_timer_alone_finds_a_new_assignment() -> None:
-    """A change that nobody told of is seen within `assignment_interval_s`."""
+    """A change without a notification is seen within `assignment_interval_s`."""
     world = World()
     assigned = {1}
 
@@ -206,7 +206,7 @@ async def test_a_start_waits_for_the_end_of_the_previous_incarnation() -> None:
 
 
 async def test_a_failed_start_is_tried_again_by_the_next_round() -> None:
-    """SS-7: three errors, one of them a bug: no mark stays behind, others are not disturbed, the pause grows."""
+    """SS-7: three errors, one of them a bug: no mark remains, the others are not disturbed, the pause grows."""
     world = World()
     errors = [StorageError("unreachable"), OSError(5, "input/output error"), ZeroDivisionError()]
     world.errors[3] = list(errors)
@@ -400,7 +400,7 @@ async def test_a_first_start_that_fails_otherwise_stops_everything() -> None:
 
 
 async def test_a_stop_ends_the_starts_under_way() -> None:
-    """SS-13: whoever waits for the start is told, and nothing lives afterwards."""
+    """SS-13: callers that wait for the start get an error, and nothing runs afterwards."""
     world = World()
     world.starts.clear()
     starting = asyncio.ensure_future(world.monitor.start(range(5)))
@@ -427,7 +427,7 @@ async def test_a_cancelled_start_leaves_nothing_running(caplog: pytest.LogCaptur
 
 
 async def test_a_container_that_fails_in_the_moment_it_has_started_is_started_again() -> None:
-    """Its start is over, and the monitor has not heard of that yet: nobody would get the error."""
+    """Its start is over, but the monitor has not processed that yet: otherwise the error would be lost."""
     world = World()
     original = world.monitor._start_container
     failures = 1

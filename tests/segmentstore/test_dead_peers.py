@@ -93,7 +93,7 @@ async def test_what_waits_for_a_dead_peer_is_bounded(
 async def test_a_peer_that_takes_none_of_its_replies_is_dropped_with_them(
     serve: Callable[[DeadPeerSettings], Awaitable[WireService]],
 ) -> None:
-    """Its kernel is alive, and says that there is no room: the replies would pin memory for ever."""
+    """Its kernel is alive and reports no room: the replies would pin memory without end."""
     service = await serve(replace(UNPROBED, probe_after_s=1.0, timeout_s=3.0))
     await service.store.append(A, bytes(100_000))
     wire = await service.connect()

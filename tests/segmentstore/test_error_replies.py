@@ -64,7 +64,7 @@ def test_corruption_is_reported_in_words() -> None:
 
 @pytest.mark.parametrize("error", [StorageError("disk"), OutcomeUnknownError("lost")])
 def test_passing_faults_close_the_connection(error: PenstockError) -> None:
-    """A disk that fails for a moment ended readers for good while it was answered with ErrorMessage."""
+    """When a passing disk error was answered with ErrorMessage, it ended readers permanently."""
     with pytest.raises(type(error)):
         error_reply(error, 1, S, "ReadSegment")
 

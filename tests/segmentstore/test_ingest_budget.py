@@ -1,4 +1,4 @@
-"""One budget for what all connections send: who is read, who is stopped, who goes on."""
+"""One budget for the bytes that all connections send: which are read, which are paused, which resume."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ def test_what_is_to_be_split_is_said_first() -> None:
 def test_with_more_than_an_answer_holds_everybody_is_told_in_turn(
     count: int, hot: int, room: int, first_turn: int
 ) -> None:
-    """Or the same ones, without a neighbour to merge with, kept others from being told for ever."""
+    """Otherwise segments without a neighbour to merge with would keep the others from ever being reported."""
     cold = [silence(str(number)) for number in range(count)]
     up = [ScaleAdvice(f"hot-{number}", ScaleDirection.UP, 2) for number in range(hot)]
     told: set[str] = set()
@@ -323,7 +323,7 @@ def test_statistics_hand_over_what_falls_silent() -> None:
 
 
 def test_silence_is_known_only_after_watching_for_long_enough() -> None:
-    """A store that has just started, a segment that is young, or loads dropped for want of room: nobody knows."""
+    """The store has just started, the segment is young, or loads were dropped for want of room: no claim is made."""
     settings = StatisticsSettings(tick_s=5.0, expiry_s=60.0, segments_max=1)
     statistics = Statistics(0, settings, 100.0)
     assert not statistics.is_silent(1, 159.0, age_s=1000.0)

@@ -424,7 +424,7 @@ async def test_connections_take_turns_where_storage_is_read(serve: Callable[...,
 
 
 async def test_a_read_is_clipped(serve: Callable[..., Awaitable[WireService]]) -> None:
-    """At most 2 MiB and at least 8 bytes, whatever is suggested."""
+    """At most 2 MiB and at least 8 bytes, regardless of the suggested length."""
     service = await serve(cache=CacheSettings(bytes_max=16 << 20))
     wire = await service.connect()
     for _ in range(3):
@@ -543,7 +543,7 @@ async def test_requests_behind_held_appends_are_answered_within_the_bound(
     service.chunks.release("write")
     service.store.container(A).writer._wake.set()
     durable = (await wire.expect(AppendSetup)).last_event_number
-    # What was let in before the others were given up may have become durable behind the last answer.
+    # Appends admitted before the others were given up may have become durable after the last answer.
     assert acknowledged <= durable < 100
     acknowledged = durable
     wire.send(*(block(W, number, bytes(50_000)) for number in range(acknowledged + 1, 101)))
@@ -635,7 +635,7 @@ async def test_a_stopping_server_ends_parked_reads(serve: Callable[..., Awaitabl
 async def test_a_failed_log_closes_the_connections_whose_appends_are_in_doubt(
     serve: Callable[..., Awaitable[WireService]],
 ) -> None:
-    """SS-49: no ack, no refusal: the client reconnects and asks; meanwhile others hear 'wrong host'."""
+    """SS-49: no ack, no refusal: the client reconnects and sets up again; meanwhile others get WrongHost."""
     service = await serve()
     wire, other = await service.connect(), await service.connect()
     await set_up(wire)

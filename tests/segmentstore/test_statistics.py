@@ -1,4 +1,4 @@
-"""Load of segments: what is counted, how rates move, and what is forgotten. S-n: controller specification."""
+"""Load of segments: what is counted, how rates change, and what is forgotten. S-n: controller specification."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ async def test_what_many_record_at_once_is_counted_to_the_last_event() -> None:
 
 @pytest.mark.parametrize("ending", ["seal", "delete", "delete a sealed one"])
 async def test_a_segment_that_ends_long_after_it_got_something_is_told_to_have_gone(ending: str) -> None:
-    """And not in the same look alone: whoever watches would see a deleted stream until its load expires."""
+    """And in more than one pass: otherwise a poller could show a deleted stream until its load expires."""
     runtime = memory_runtime()
     settings = SegmentStoreSettings(
         container_count=1, container=replace(QUIET, activity=ActivitySettings(interval_s=3600.0))
@@ -285,7 +285,7 @@ def rows(page: Page) -> list[tuple[str, int, bool]]:
 
 
 def test_whoever_asks_again_hears_of_news_alone() -> None:
-    """The cursor is the number of the last change that was told; a segment that got more comes again, whole."""
+    """The cursor is the number of the last change reported. A segment with newer activity is returned again, whole."""
     statistics = Statistics(0, StatisticsSettings(), now_s=0.0)
     for segment_id in range(1, 2001):
         add(statistics, segment_id, 1, 1.0)

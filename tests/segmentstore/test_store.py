@@ -145,7 +145,7 @@ async def test_the_end_of_the_storage_writer_ends_the_container(stores: Stores) 
 async def test_a_deletion_that_left_an_index_behind_is_not_told_as_if_nothing_was_done(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by a seed: its caller was told to ask elsewhere, did, and heard that there was no such segment."""
+    """Found by a seed: the caller was redirected, retried there, and got "no such segment"."""
     store = stores.new()
     await store.start()
     await store.create_segment(A)
@@ -192,7 +192,7 @@ async def test_the_looks_of_several_containers_do_not_fall_into_one_turn(
 
 
 async def check_told(store: SegmentStore, container_id: int, others: list[str]) -> None:
-    """See that a store says of one container, to whoever asks, that its log is disabled; and that the others serve."""
+    """Check that a store answers that one container's log is disabled, and that the other containers serve."""
     assert list(store.failures) == [container_id]
     assert isinstance(store.failures[container_id], LogDisabledError)
     told = store_report(store, Question()).failures
@@ -243,7 +243,7 @@ async def test_a_disabled_log_keeps_one_container_offline_until_it_is_enabled(st
                 await store.segment_info(A)
             await asyncio.sleep(0)
     assert all(was_told[1:])
-    # Not in a hurry: somebody has to look into it.
+    # Retries are slow: an operator has to resolve it.
     assert tried_s[-1] - tried_s[0] > 2 * SETTINGS.disabled_retry_s
     await stores.logs.enable(container_id)
     await eventually(store)
@@ -278,7 +278,7 @@ async def test_a_log_that_is_disabled_under_its_container_takes_it_offline(store
 
 
 async def test_a_store_with_an_offline_container_stops_at_once(stores: Stores) -> None:
-    """SS-13: nobody waits for the container that could not start."""
+    """SS-13: stopping does not wait for the container that could not start."""
     store = stores.new()
     stores.logs._get(2).is_enabled = False
     await store.start()
@@ -330,7 +330,7 @@ async def test_a_stop_during_the_start_leaves_nothing_running(stores: Stores) ->
 
 
 async def test_segments_of_the_container_itself_are_out_of_reach(stores: Stores) -> None:
-    """Nobody may seal, truncate, append to, merge, delete or write to them, nor make segments of such names."""
+    """Clients cannot seal, truncate, append to, merge, delete or write to them, nor create segments of such names."""
     store = stores.new()
     await store.start()
     own = "_system/containers/storage_metadata_1"

@@ -67,7 +67,7 @@ async def test_reads_that_wait_at_the_tail_take_no_tasks(service: WireService) -
 async def test_a_tail_read_leaves_in_one_write_with_the_acknowledgement(service: WireService) -> None:
     """A writer and a reader on one connection: what is acknowledged and what was waited for are one write.
 
-    It leaves in the turn in which the log hears of the sync, not a turn later.
+    It leaves in the turn in which the log processes the sync, not a turn later.
     """
     wire = await service.connect()
     await set_up(wire)

@@ -148,7 +148,7 @@ async def test_names_of_transient_segments_count_however_they_are_made(service: 
 
 
 async def test_all_transients_of_a_lost_connection_go_though_one_cannot(service: WireService) -> None:
-    """What cannot be deleted is left to the container, which deletes what is idle; the others go at once."""
+    """Segments that cannot be deleted are left to the container, which deletes idle ones; the others go at once."""
     wire = await service.connect()
     names = [await make(wire) for _ in range(LIMIT)]
     delete = service.store.delete_segment

@@ -176,7 +176,7 @@ async def test_an_operation_that_cannot_be_encoded_ends_the_container(
 async def test_a_frame_that_cannot_be_built_ends_the_container(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Putting the record into the frame, at once; and taking the frame at the end of the turn, when nobody listens."""
+    """Adding the record to the frame fails at once; taking the frame fails at the end of the turn, without a caller."""
     container = await _prepared(lives)
 
     def fails(builder: FrameBuilder, *args: object) -> None:
@@ -197,7 +197,7 @@ async def test_a_frame_that_cannot_be_built_ends_the_container(
 async def test_a_log_that_fails_in_an_unforeseen_way_ends_the_container(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The callers of the frame hear of it; before, they waited for ever and the container served on."""
+    """The callers of the frame get the error. Earlier, they waited without end and the container continued to serve."""
     container = await _prepared(lives)
 
     def fails(*args: object) -> None:
@@ -215,7 +215,7 @@ async def test_a_log_that_fails_in_an_unforeseen_way_ends_the_container(
 async def test_a_checkpoint_that_cannot_be_made_ends_the_container(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the log would grow for ever and nobody would hear why."""
+    """Otherwise the log would grow without bound, and no error would say why."""
     container = await _prepared(lives)
 
     def fails(cut: MetadataCut, values_max: int) -> bytes:

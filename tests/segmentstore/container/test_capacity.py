@@ -68,7 +68,7 @@ async def test_memory_and_checkpoints_are_bounded_by_what_is_active(lives: Incar
 
 
 class CountedAttributes(dict[bytes, int]):
-    """Attributes that know how often somebody looked through all of them."""
+    """Attributes that count how often all of them were scanned."""
 
     pass_count = 0
 

@@ -171,7 +171,7 @@ async def test_the_limit_makes_room_first_and_then_refuses(lives: Incarnations) 
 
 
 async def test_idle_segments_are_put_away_by_themselves(lives: Incarnations) -> None:
-    """Segments that nobody used between two looks go, down to the number that may stay."""
+    """Segments not used between two passes are deactivated, down to the number that may stay."""
     container = await lives.start(active_segments_idle_max=2, deactivation_interval_s=0.01)
     for number in range(6):
         await container.create(f"s/t{number}/0.#epoch.0")

@@ -247,7 +247,7 @@ async def observed(container: SegmentContainer) -> Model:
 
 
 def visible(model: Model) -> Model:
-    """Blank what was truncated: nobody can see it."""
+    """Blank what was truncated: no read returns it."""
     result: Model = {}
     for name, found in model.items():
         if isinstance(found, Stream):

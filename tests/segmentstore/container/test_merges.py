@@ -70,7 +70,7 @@ async def test_more_sources_than_may_be_active_are_merged_in_pieces(lives: Incar
 
 
 async def test_sources_before_one_that_cannot_be_merged_are_and_none_behind_it(lives: Incarnations) -> None:
-    """One was truncated: what comes before it is durable when that is told, what comes behind it is untouched."""
+    """One source is truncated: those before it are durable when the error is raised, those after it are untouched."""
     container = await lives.start()
     await fill(container, 3)
     await container.truncate(source(1), 2)
@@ -128,7 +128,7 @@ async def test_a_merge_takes_the_same_work_whatever_the_sources_size(monkeypatch
 
 
 async def lines_of(call: Coroutine[object, object, object]) -> int:
-    """Return how many lines of Python are run until a call has ended, by whomever."""
+    """Return how many lines of Python are run, in all tasks, until a call has ended."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Callable[..., object]:

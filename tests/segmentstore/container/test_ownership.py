@@ -49,7 +49,7 @@ async def store(clock: SetClock) -> AsyncIterator[SegmentStore]:
 async def test_nothing_that_may_be_out_of_date_is_answered_after_the_lease(
     store: SegmentStore, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At its end all is answered, behind it nothing, refusals included; a look at the log begins a new one."""
+    """At its end all requests are answered, after it none, refusals included; a check of the log begins a new one."""
     container = store.containers[0]
     monkeypatch.setattr(container._log, "confirm_ownership", asyncio.Event().wait)  # Its disk hangs.
     calls: dict[str, Callable[[], Awaitable[object]]] = {
@@ -102,7 +102,7 @@ async def test_the_length_after_a_merge_that_was_done_before_is_not_answered_wit
 
 
 async def test_an_idle_incarnation_that_was_shut_out_ends() -> None:
-    """Nobody writes to it: the look at the log finds the other owner, and the container fails."""
+    """Without any writes, the periodic check of the log finds the other owner, and the container fails."""
     runtime = memory_runtime()
     logs = MemoryLogFactory(runtime)
     settings = SegmentStoreSettings(container_count=1, restart_delay_s=3600.0,
@@ -119,7 +119,7 @@ async def test_an_idle_incarnation_that_was_shut_out_ends() -> None:
 
 
 async def test_a_log_that_cannot_say_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of its disk is no loss of ownership: nobody is answered for a while, and then all goes on."""
+    """A disk error is no loss of ownership: requests are held for a while, and then served again."""
     failures = 3
     original = MemoryLog.confirm_ownership
 

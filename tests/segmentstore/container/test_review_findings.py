@@ -103,7 +103,7 @@ async def test_activity_of_a_segment_that_came_back_within_a_look_is_counted(liv
 
 
 async def test_attributes_are_not_loaded_for_an_object_that_left_memory(lives: Incarnations) -> None:
-    """Whoever still holds it finds the segment again; nothing is cached that nobody would ever let go."""
+    """A holder of the old object finds the segment again; nothing is cached that would never be released."""
     container = await lives.start(**SMALL)
     await container.create(A)
     old = await give_attributes(container, A, 20)
@@ -336,7 +336,7 @@ async def test_a_call_that_needs_room_ends_in_time_when_storage_is_stuck(lives: 
 
 
 async def test_a_read_of_an_index_that_storage_does_not_answer_ends_in_time(lives: Incarnations) -> None:
-    """An attribute that only the index has, and storage that is stuck: an error instead of waiting for ever."""
+    """An attribute that only the index has, and storage that is stuck: the read raises an error in time."""
     container = await lives.start(**SMALL, storage_read_timeout_s=0.05)
     await container.create(A)
     segment = await give_attributes(container, A, 40)
@@ -501,7 +501,7 @@ async def test_a_seal_is_not_told_before_it_is_durable(lives: Incarnations, call
 
 
 async def test_nothing_is_cached_of_an_index_that_was_closed_while_it_was_read(lives: Incarnations) -> None:
-    """A container stops while somebody reads an attribute: the cache is empty afterwards."""
+    """A container stops during the read of an attribute: the cache is empty afterwards."""
     container = await lives.start(**SMALL)
     await container.create(A)
     segment = await give_attributes(container, A, 400)
@@ -519,7 +519,7 @@ async def test_nothing_is_cached_of_an_index_that_was_closed_while_it_was_read(l
 
 
 async def test_after_an_index_update_that_came_late_the_cache_is_empty_in_the_end(lives: Incarnations) -> None:
-    """An update fails after its effect and is repeated; no pages are left that nobody knows of."""
+    """An update fails after its effect and is repeated; no unreferenced pages are left in the cache."""
     container = await lives.start(**SMALL)
     await container.create(A)
     segment = await give_attributes(container, A, 40)
@@ -528,7 +528,7 @@ async def test_after_an_index_update_that_came_late_the_cache_is_empty_in_the_en
     await container.get_attribute(A, ident(3))
     index = segment.attribute_index
     assert index is not None
-    # Somebody else's update, as a late one of this index would be.
+    # An update from outside, as a late one of this index would be.
     other = container._open_attribute_index(segment)
     await other.update({ident(1000): bytes(8)}, b"")
     await container.update_attribute(A, ident(2), value=9, expected=2)

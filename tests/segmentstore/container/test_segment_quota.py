@@ -1,4 +1,4 @@
-"""A segment, or a container, of which long-term storage takes nothing holds up nobody else."""
+"""A segment, or a container, that long-term storage does not accept does not hold up the others."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class NotedReplies:
 
 
 class HeldForEver:
-    """Somebody in line who is never let in."""
+    """A waiter that is never let in."""
 
     def let_in(self, byte_count: int) -> bool:
         return True
@@ -133,7 +133,7 @@ async def test_a_stuck_segment_is_held_alone_and_then_refused(bench: Bench) -> N
 
 
 async def test_a_held_segment_can_still_be_sealed_truncated_and_deleted(bench: Bench) -> None:
-    """What relieves is never held; and whoever is held hears of it."""
+    """Operations that relieve are never held, and afterwards no caller is held."""
     await bench.fill(A)
     await bench.store.truncate_segment(A, 10)
     await bench.store.seal_segment(A)
@@ -179,7 +179,7 @@ async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(ben
 
 @pytest.mark.parametrize("is_deleted", [False, True])
 async def test_a_writer_hears_that_a_stuck_segment_is_sealed_or_gone(bench: Bench, is_deleted: bool) -> None:
-    """It would be sent away and come again for ever: no wait gives room to a segment that takes nothing."""
+    """It would be rejected and retry without end: waiting gives no room to a segment that storage does not accept."""
     replies = NotedReplies()
     processor = AppendProcessor(bench.store, replies, slots_of(4))
     processor.set_up(SetupAppend(1, V, A, ""))

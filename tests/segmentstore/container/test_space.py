@@ -79,7 +79,7 @@ async def test_a_small_file_system_has_a_share_for_its_mark() -> None:
 
 
 async def test_a_look_that_hangs_is_left_alone_and_changes_nothing() -> None:
-    """What was known stays, no second look is begun, and the log is looked at all the same."""
+    """The last result stays, no second check is begun, and the log is checked nevertheless."""
     log, storage = Place(), Place(5)
     watch = watch_over(log, storage, replace(SETTINGS, check_timeout_s=0.002))
     tasks = [asyncio.create_task(watch.watch_log()), asyncio.create_task(watch.watch_storage())]
@@ -145,7 +145,7 @@ async def test_bytes_of_users_stay_in_the_log_while_long_term_storage_is_full(
         return info.start_offset
 
     async with asyncio.timeout(20):
-        while await start_of() != 600:  # noqa: ASYNC110  # storage tells nobody
+        while await start_of() != 600:  # noqa: ASYNC110  # storage sends no notification
             await asyncio.sleep(0.005)
     own = container.segment(storage_metadata_segment(0))
     own_length = own.storage_length
@@ -168,8 +168,8 @@ async def test_bytes_of_users_stay_in_the_log_while_long_term_storage_is_full(
 async def test_a_log_that_little_keeps_long_is_cut_on_a_full_disk(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can move anything to long-term storage, and the log is far from its bound; but it is the log that fills
-    the disk. What was truncated frees its part of it all the same, for the price of copies of the little beside it.
+    """Nothing can be moved to long-term storage, and the log is far from its bound; but the log fills the disk.
+    Truncated segments free their part of it all the same, at the price of copying the few bytes kept beside them.
     """
     no_room = Place(10)
     monkeypatch.setattr(lives.chunks, "space", no_room.space)

@@ -40,7 +40,7 @@ class Source:
 
 
 class Connection:
-    """Somebody with appends in line."""
+    """A connection with queued appends."""
 
     def __init__(self, source: Source, name: str, lengths: list[int], *, is_urgent: bool = False) -> None:
         self.source = source
@@ -144,7 +144,7 @@ def test_appends_come_in_at_the_rate_of_relief_however_small_they_are() -> None:
 
 
 def test_one_that_is_longer_than_the_room_is_let_in_all_the_same() -> None:
-    """Or it would wait for ever; those behind it wait until what it took too much is relieved."""
+    """Otherwise it would wait without end. Those after it wait until the excess is relieved."""
 
     async def scenario() -> None:
         source = Source(0)
@@ -194,8 +194,8 @@ def test_a_call_waits_in_line_until_there_is_room() -> None:
 
 
 def test_being_looked_at_often_makes_nobody_wait_longer() -> None:
-    """SS-34: nothing is delayed by a time that could begin anew. A hundred reliefs a second, each too little, and each
-    with somebody new in line: who waits goes on when what was in line before is relieved, and before all of those.
+    """SS-34: no wait is a delay that could be restarted. A hundred reliefs a second, each too small, and with each a
+    new connection in the queue: a waiter resumes when what was queued before it is relieved, and before all of those.
     """
 
     async def scenario() -> None:

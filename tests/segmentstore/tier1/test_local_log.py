@@ -430,7 +430,7 @@ async def test_owner_overtaken_during_its_sync_does_not_acknowledge(tmp_path: Pa
 
             def write_synced(offset: int, buffers: Sequence[Buffer]) -> int:
                 if is_slow:
-                    # What a call that writes and syncs has done in the midst of it.
+                    # Part of the call is done: the bytes are written, but not synced.
                     file.write(offset, buffers)
                     is_syncing.set()
                     assert may_go_on.wait(30)
@@ -492,7 +492,7 @@ async def test_owner_overtaken_while_its_loop_has_a_batch_written_does_not_ackno
 
 
 async def test_a_small_batch_without_a_thread_leaves_what_comes_meanwhile_to_the_next() -> None:
-    """What is queued while it is under way is the next batch: a large one goes to the thread. All come in order."""
+    """Appends queued during a batch form the next one: a large one goes to the thread. All complete in sequence."""
     disk = new_disk()
     log = make_log(disk, seed=1, threadless_batch_bytes_max=100, first_file_length_bytes=32 * 1024)
     await log.open()
@@ -632,7 +632,7 @@ async def test_a_log_is_not_claimed_by_a_process_that_does_not_hold_its_director
 
 
 async def test_a_log_is_enabled_while_somebody_holds_its_lock_for_a_moment() -> None:
-    """As whoever owns it does now and then; once an administrator was told that another server runs there."""
+    """As its owner does now and then. Earlier, enabling failed then with "another server runs there"."""
     disk = new_disk()
     log = make_log(disk)
     await log.open()
@@ -669,7 +669,7 @@ async def test_a_log_whose_lock_is_never_released_is_not_enabled() -> None:
 async def test_log_whose_file_does_not_close_is_given_up_and_released_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The error is told; the epoch file is closed, and the pools are."""
+    """The error is reported; the epoch file is closed, and so are the pools."""
     log = make_log(new_disk())
     await log.open()
     assert log._files.current is not None
@@ -712,7 +712,7 @@ async def test_settling_confirms_ownership_and_ends_even_if_its_caller_is_cancel
 
 
 async def test_log_whose_writer_was_stopped_refuses_appends() -> None:
-    """As at the end of an event loop that cancels all tasks: nobody waits for an append that nobody will write."""
+    """As at the end of an event loop that cancels all tasks: no append waits for a write that will not happen."""
     for is_idle in (True, False):
         log = make_log(new_disk())
         await log.open()
@@ -946,7 +946,7 @@ async def test_an_append_alone_is_one_call_and_a_look_into_memory(
 
 
 def append_during_sync(disk: SimulatedDisk, log: LocalLog, data: list[bytes]) -> list[asyncio.Future[LogAddress]]:
-    """Append one of `data` in the midst of each sync of a batch, as others would while the thread waits."""
+    """Append one of `data` during each sync of a batch, as other callers would while the thread waits."""
     appended: list[asyncio.Future[LogAddress]] = []
 
     def append_one(call: str, path: str) -> None:

@@ -47,7 +47,7 @@ async def opened(disk: SimulatedDisk, settings: LocalLogSettings = SETTINGS, con
 async def opened_with_reserve(disk: SimulatedDisk, container_id: int = 0) -> LocalLog:
     log = await opened(disk, container_id=container_id)
     async with asyncio.timeout(20):
-        while reserve_of(disk, container_id) != (2, 4):  # noqa: ASYNC110  # what a log does for itself tells nobody
+        while reserve_of(disk, container_id) != (2, 4):  # noqa: ASYNC110  # there is no notification
             await asyncio.sleep(0.001)
     return log
 
@@ -141,7 +141,7 @@ async def test_appends_wait_for_room_when_the_reserve_is_used_up_and_go_on() -> 
 
 
 async def test_files_kept_for_re_use_are_given_back_when_room_becomes_short() -> None:
-    """Whoever waits for room waits for them, too; and none is kept while there is little."""
+    """Waiters for room wait for them, too; and none is kept while room is short."""
     disk = SimulatedDisk(random.Random(1))
     log = await opened_with_reserve(disk)
     free_bytes = 1 << 40
@@ -158,7 +158,7 @@ async def test_files_kept_for_re_use_are_given_back_when_room_becomes_short() ->
     assert len(spares()) == 1
     free_bytes = SETTINGS.free_bytes_min + SETTINGS.file_length_bytes - 1
     async with asyncio.timeout(20):
-        while spares():  # noqa: ASYNC110  # what a log does for itself tells nobody
+        while spares():  # noqa: ASYNC110  # there is no notification
             await asyncio.sleep(0.001)
     await write_and_truncate()
     assert not spares()

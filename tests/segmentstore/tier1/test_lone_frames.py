@@ -1,4 +1,4 @@
-"""Lone frames read by the column: what is found, and what is wrong, is what a reading frame by frame finds."""
+"""Single frames read by the column: results and errors are the same as when reading frame by frame."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_headers_of_lone_frames_are_not_read_one_by_one(monkeypatch: pytest.Monk
 def test_what_comes_between_lone_frames_is_read_by_itself_and_little_else(
     other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A frame of another length, a batch of two, or one of several blocks, behind each 150 lone frames."""
+    """A frame of another length, a batch of two, or one of several blocks, after each 150 single frames."""
     writer = FileWriter()
     for number in range(3000):
         writer.add([b"x" * 100])

@@ -87,7 +87,7 @@ class Stored(World):
         return await joiner.join_round(self.report)
 
     async def write(self, lengths: Sequence[int], segment: str = SEGMENT) -> bytes:
-        """Write chunks of these lengths behind what is there; return all that the segment holds."""
+        """Append chunks of these lengths; return all that the segment holds."""
         stored = await self.open_storage.info(segment)
         start, end = (stored.start_offset, stored.length) if stored is not None else (0, 0)
         for length in lengths:
@@ -154,8 +154,8 @@ async def test_small_chunks_become_few_and_the_bytes_stay() -> None:
 
 
 async def test_what_lies_behind_the_ends_of_chunks_is_not_joined() -> None:
-    """SS-213: bytes of writes that failed. A join makes a chunk of its own and appends to none, so they are in nobody's
-    way; what it copies ends where the records say.
+    """SS-213: bytes of writes that failed. A join creates a new chunk and appends to none, so they do no harm;
+    it copies only up to the ends in the records.
     """
     world = Stored()
     data = await world.write([3] * 40)

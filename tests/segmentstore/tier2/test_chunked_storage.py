@@ -343,7 +343,7 @@ async def test_two_instances_creating_a_segment_have_one_winner(world: World) ->
 async def test_what_a_change_has_read_is_what_it_was_when_it_is_committed(world: World, verb: str) -> None:
     """SS-205: also records that the change only read. It writes that of each segment whose chunks' records it reads.
 
-    Somebody writes to the segment between its reads and its commit; what it would have done is not done at all.
+    The segment is written to between the reads and the commit of the change; then the change has no effect at all.
     """
 
     class Overtaken(MemoryMetadataTable):
@@ -563,7 +563,7 @@ async def test_bytes_that_are_skipped_take_no_room_and_writes_go_on_behind_them(
 
 
 async def test_nothing_that_is_stored_further_on_is_skipped(world: World) -> None:
-    """What a caller skips it believes to be behind the end; nor is anything skipped behind a sealed end."""
+    """Bytes may be skipped only after the end, and never after a sealed end."""
     storage = world.storage()
     await storage.write(SEGMENT, 0, [b"abc"])
     with pytest.raises(BadOffsetError):

@@ -1,6 +1,6 @@
 """`DirectoryChunkStorage` on a disk that fails, and what it leaves in the directory.
 
-The disk is a real one behind a thin layer that records calls and fails those it is told to. The contract itself is
+The disk is a real one under a thin layer that records calls and injects failures. The contract itself is
 shown by the conformance suite.
 """
 
@@ -146,7 +146,7 @@ async def test_chunk_is_synced_with_every_directory_entry_above_it(place: Place)
 
 
 async def test_what_fsck_recovered_is_no_chunk(place: Place) -> None:
-    """The root of each ext4 volume has a directory `lost+found`, which nobody but root can list."""
+    """The root of each ext4 volume has a directory `lost+found`, which only root can list."""
     (place.root / "lost+found").mkdir(parents=True)
     (place.root / "lost+found" / "#123").touch()
     await place.storage.create_with_content(NAME, [b"abc"])
@@ -349,7 +349,7 @@ async def test_open_files_are_bounded_and_all_are_closed(place: Place) -> None:
 
 
 async def test_cancelled_write_waits_for_the_disk(place: Place) -> None:
-    # Else a thread would write behind the back of whoever goes on with the chunk.
+    # Otherwise a thread would still write to the chunk while the next operation uses it.
     await place.storage.create_with_content(NAME, [b"abc"])
     place.disk.gate = threading.Event()
     writing = asyncio.ensure_future(place.storage.write(NAME, 3, [b"def"]))
@@ -381,7 +381,7 @@ async def test_cancelled_opening_closes_the_file(place: Place) -> None:
 async def test_opening_that_ends_while_its_cancelled_caller_waits_closes_the_file(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change waits a while for the call under way when it is cancelled; nobody uses the file that comes of it."""
+    """A cancelled change waits a while for the call under way; the file that the call opens is closed unused."""
     await place.storage.create_with_content(NAME, [b"abc"])
     await place.storage.close()
     storage = place.another()

@@ -1,4 +1,4 @@
-"""One sync of a directory for all who created something in it; nobody is told by a sync that began before."""
+"""One sync of a directory serves all callers that created something in it before the sync began."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_directories_do_not_wait_for_each_other() -> None:
 
 
 async def test_a_failed_sync_fails_those_who_waited_for_it_and_nobody_else() -> None:
-    """Also when one of them is cancelled meanwhile: the others are told all the same."""
+    """Also when one of them is cancelled meanwhile: the others get the error all the same."""
     world = Syncs()
     first = [asyncio.ensure_future(world.syncs.sync("a")) for _ in range(3)]
     await turns(3)

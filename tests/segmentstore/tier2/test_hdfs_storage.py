@@ -118,7 +118,7 @@ def test_a_creation_cut_short_is_made_again_and_leaves_no_part_of_it() -> None:
 
 
 def test_the_file_of_another_client_is_never_taken_for_an_own_one() -> None:
-    """Open or closed, whatever its bytes. After a lost request nobody can tell whose it is: the outcome is unknown."""
+    """Open or closed, whatever its bytes. After a lost request the creator is unknown, and so is the outcome."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         other = another(storage, files)
@@ -338,7 +338,7 @@ def test_what_cannot_be_moved_is_copied() -> None:
 @pytest.mark.parametrize("fault", [FileFault.LOST_REPLY, FileFault.LOST_REQUEST])
 @pytest.mark.parametrize("call", ["create", "rename_new"])
 def test_the_identity_is_written_once_whatever_is_lost(call: str, fault: FileFault) -> None:
-    """Nothing else of it stays, and nobody ever reads a part of one."""
+    """Nothing else of it stays, and no partial identity is ever read."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         files.inject(call, fault)

@@ -42,7 +42,7 @@ def simulate(scenario: Scenario, *, seed: int = 1) -> SimulatedObjects:
 
 @pytest.mark.parametrize("fault", [ObjectFault.LOST_REPLY, ObjectFault.SENT_TWICE])
 def test_a_creation_that_landed_without_an_answer_is_adopted(fault: ObjectFault) -> None:
-    """Recognised by name, length and tag. It is there once, and the caller hears of a success."""
+    """Recognised by name, length and tag. It exists once, and the caller gets a success."""
 
     async def scenario(storage: ObjectChunkStorage, objects: SimulatedObjects) -> None:
         objects.inject("put_new", fault)
@@ -80,7 +80,7 @@ def test_equal_content_of_somebody_else_is_not_adopted() -> None:
 
 
 def test_a_creation_that_arrives_after_it_was_sent_again_does_no_harm() -> None:
-    """Whichever comes first lands, the other is refused; both have one tag, so the caller hears of a success."""
+    """The first to arrive is applied, the other is refused; both have one tag, so the caller gets a success."""
 
     async def scenario(storage: ObjectChunkStorage, objects: SimulatedObjects) -> None:
         objects.inject("put_new", ObjectFault.LATE)
@@ -141,8 +141,8 @@ def test_a_store_that_is_unreachable_says_so_and_works_again_by_itself() -> None
 
 @pytest.mark.parametrize("seed", range(10))
 def test_under_all_faults_what_was_created_is_there_and_what_exists_was_created_by_one(seed: int) -> None:
-    """Four clients create the same names with their own contents. Of each name: at most one hears of a success, and
-    then its content is there, for good. Whoever hears that the chunk exists is not the one whose content is there.
+    """Four clients create the same names with their own contents. For each name at most one call succeeds, and its
+    content then stays. A client that gets `ChunkExistsError` is not the one whose content is there.
     """  # fmt: skip
     rates = tuple((fault, 0.1) for fault in ObjectFault if fault is not ObjectFault.STALE_LIST)
     bucket = SimulatedBucket()

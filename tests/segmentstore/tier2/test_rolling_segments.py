@@ -71,7 +71,7 @@ async def test_a_segment_is_adopted_as_it_lies_and_goes_on(world: World) -> None
     for start in range(35):
         for length in range(37 - start):
             assert await storage.read(SEGMENT, start, length) == data[start : start + length]
-    # The epoch of the chunks is nobody's: not even an owner of that number would append.
+    # The epoch of the chunks belongs to no owner: not even an owner of that number would append.
     assert {chunk.epoch for chunk in await world.chunk_records()} == {0}
     assert await storage.write(SEGMENT, 35, [b"more"]) == 39
     names = await world.chunk_names()

@@ -437,7 +437,7 @@ async def test_a_zombie_at_every_point_of_a_join_does_no_harm(supports_append: b
     assert refused_count
 
 
-# An old owner that hangs in the midst of a call, and goes on when its successor has done everything.
+# An old owner that hangs during a call, and resumes when its successor has completed everything.
 
 
 class LateChunks(WrappedChunkStorage):
@@ -629,7 +629,7 @@ async def test_any_history_equals_the_model(
                 target = Model(model.data, offset, model.is_sealed)
                 await storage.truncate(name, offset)
             elif operation == "skip" and (model is None or not model.is_sealed):
-                # Some that nobody will ever ask for.
+                # Skip bytes that are never requested.
                 skipped = bytearray(model.data if model else b"") + bytes(number)
                 target = Model(skipped, len(skipped))
                 await storage.skip(name, len(skipped))

@@ -108,7 +108,7 @@ async def test_a_missing_place_is_waited_for_and_used_when_it_is_there() -> None
 
 
 async def test_a_request_that_breaks_off_does_not_make_all_of_the_storage_unavailable() -> None:
-    """One broken connection of many says nothing of the others; the next look decides."""
+    """One broken connection of many does not count for the others; the next check decides."""
     inner = Slow()
     storage = guard(inner)
     await storage.claim(no_logs)
@@ -238,7 +238,7 @@ async def test_storage_that_vanishes_is_noticed_and_not_touched_until_it_is_back
 
 
 async def test_a_missing_chunk_is_believed_only_while_the_storage_is_there() -> None:
-    """Between two looks: the reader who finds no chunk looks at the identity first."""
+    """Between two checks: a read that finds no chunk checks the identity first."""
     inner = MemoryChunkStorage()
     storage = guard(inner)
     await storage.claim(no_logs)
@@ -346,7 +346,7 @@ async def test_many_missing_chunks_at_once_mean_unavailable_until_they_are_back(
 
 
 async def test_many_missing_chunks_that_do_not_come_back_are_taken_for_lost() -> None:
-    """Nobody waits for ever; and those do not stop everything a second time."""
+    """The guard stops waiting after a time; and the same chunks do not make storage unavailable a second time."""
     inner = MemoryChunkStorage()
     storage = guard(inner)
     await storage.claim(no_logs)
@@ -421,7 +421,7 @@ class Flapping(MemoryChunkStorage):
 
 
 async def test_a_chunk_is_not_lost_when_the_storage_was_away_only_until_it_was_looked_at() -> None:
-    """A call finds nothing, the storage comes back, the look finds all in order: that is no missing chunk."""
+    """A call finds no chunk, the storage comes back, the check succeeds: the chunk is not counted as missing."""
     inner = Flapping()
     storage = guard(inner)
     await storage.claim(no_logs)

@@ -74,7 +74,7 @@ class Steps:
     gives_up: asyncio.Task[int] | None = None
     under_way: dict[str, int] = field(default_factory=lambda: {"write": 0, "commit": 0})
     under_way_max: int = 0
-    #: A commit ended otherwise than by its end: nobody knows its outcome, and its chunks are left to the next start.
+    #: A commit was interrupted: its outcome is unknown, and its chunks are left to the next start.
     is_in_doubt: bool = False
 
     async def do(self, kind: str, call: Callable[[], Awaitable[T]]) -> T:
@@ -183,7 +183,7 @@ LENGTHS = pytest.mark.parametrize("lengths", [(7,), (10,), (3, 25, 1), (95, 105)
 @LENGTHS
 @pytest.mark.parametrize("writes_max", [1, 2, 8])
 async def test_all_is_stored_in_order(supports_append: bool, lengths: Sequence[int], writes_max: int) -> None:
-    """Chunks fill up and others are begun in the midst of it; `stored` hears of each write once, in order."""
+    """Chunks fill up and new ones begin during the write; `stored` is called for each write once, in order."""
     world = Stepped(supports_append=supports_append)
     stored: list[int] = []
     assert await run(world.storage(), lengths, writes_max=writes_max, stored=stored) == len(DATA)
@@ -302,7 +302,7 @@ async def test_a_process_that_dies_at_any_step_leaves_a_head(supports_append: bo
 
 
 async def test_a_failure_of_a_later_write_takes_nothing_from_those_before() -> None:
-    """Objects: the second fails at once, the first is still under way. It is recorded, and then the error is told."""
+    """Objects: the second fails at once, the first is still under way. It is recorded, and then the error is raised."""
     world = Stepped(supports_append=False)
     create = world.chunks.create_with_content
     first = asyncio.Event()
@@ -513,7 +513,7 @@ async def test_a_chunk_that_is_gone_in_the_midst_is_told_as_that() -> None:
 
 
 async def test_hung_storage_holds_one_write_of_each_that_may_append() -> None:
-    """Nothing is taken beyond what may be under way; a caller who gives up leaves nobody behind."""
+    """Nothing beyond the limit of writes under way is accepted; a cancelled caller leaves no task behind."""
     world = Stepped(supports_append=False)
     world.steps.hold("write")
     taken: list[int] = []

@@ -32,7 +32,7 @@ from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store
 A = "s/t/0.#epoch.0"
 INDEX = index_segment_name(A)
 ENTRY_BYTES = 1000
-#: Nobody looks by himself: the tests say when.
+#: No periodic passes: the tests trigger each one.
 SETTINGS = SegmentStoreSettings(
     container_count=1,
     container=replace(QUIET, activity=ActivitySettings(interval_s=3600.0, index_entry_bytes=ENTRY_BYTES)),
@@ -117,7 +117,7 @@ async def test_borders_are_indexed_about_once_in_so_many_bytes(bench: Bench) -> 
 async def test_a_look_makes_no_task_for_segments_without_a_border(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of fifty segments that get data one passes a border: the others cost the look no task, and stay known."""
+    """Of fifty segments that get data one passes a border: the others cost the pass no task, and stay known."""
     names = [f"s/t/{number}.#epoch.0" for number in range(50)]
     for name in names:
         await bench.store.create_segment(name)
@@ -254,7 +254,7 @@ async def test_an_index_goes_on_after_a_restart(bench: Bench) -> None:
 
 
 async def test_the_index_of_an_earlier_segment_is_not_believed(bench: Bench) -> None:
-    """A crash between the two deletions leaves an index behind: it counts for nothing, and stands in nobody's way."""
+    """A crash between the two deletions leaves an index. It is ignored, and does not block a new one."""
     await bench.store.create_segment(A)
     await bench.append(*[1000] * 9)
     await bench.look()
@@ -354,7 +354,7 @@ async def test_an_index_made_behind_its_segments_deletion_goes_again(
 async def test_a_look_that_fails_once_ends_neither_the_looks_nor_the_container(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SS-266. It is told with all that it knows."""
+    """SS-266. The failure is logged with all its details."""
     looks: list[bool] = []
     again = asyncio.Event()
 

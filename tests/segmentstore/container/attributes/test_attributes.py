@@ -177,7 +177,7 @@ async def test_a_value_written_while_it_is_loaded_wins(lives: Incarnations) -> N
 
 
 async def test_a_removed_attribute_stays_removed(lives: Incarnations) -> None:
-    """An attribute set to null is gone for good, whatever the index had, through flush, trim and crash."""
+    """An attribute set to null stays removed through flush, trim and crash, whatever value the index had."""
     container = await lives.start(**SMALL)
     await container.create(A)
     for writer in range(40):

@@ -289,7 +289,7 @@ async def test_partial_write_is_never_looked_at() -> None:
 
 
 async def test_partial_write_within_the_length_is_reported() -> None:
-    """SS-134: storage that did count the bytes of a cut write breaks its promise, and is told so."""
+    """SS-134: storage that counts the bytes of a partial write breaks its contract, which is reported as corruption."""
     storage = MemoryIndexStorage()
     await new_index(storage).update(numbered(range(100)), b"")
     for length in (1, FOOTER_LENGTH - 1, FOOTER_LENGTH, 5000):
@@ -338,7 +338,7 @@ async def test_other_value_length_is_reported() -> None:
 
 
 async def test_needed_page_before_the_start_is_reported() -> None:
-    """Somebody cut away what the index needs: the footer says so at once, or the read does."""
+    """Pages that the index needs were truncated: opening the footer reports it, or else the read does."""
     storage = MemoryIndexStorage()
     index = new_index(storage, cache=Cache(NO_CACHE))
     await index.update(numbered(range(100)), b"")

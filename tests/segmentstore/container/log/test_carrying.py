@@ -29,7 +29,7 @@ LOG_BYTES_MAX = 32 * 1024
 
 
 class Refusing(WrappedChunkStorage):
-    """Refuses every change of the chunks of some segments, for ever or until `is_over`."""
+    """Refuses every change of the chunks of some segments, permanently or until `is_over`."""
 
     def __init__(self, inner: WrappedChunkStorage) -> None:
         super().__init__(inner)
@@ -186,10 +186,10 @@ async def test_nothing_is_carried_while_most_of_the_log_waits_for_storage(world:
 
 
 async def test_copies_are_not_copied_again_for_their_own_sake(world: World) -> None:
-    """A backlog longer than the log's bound, large checkpoints, and nobody who writes: the log comes to rest.
+    """With a backlog longer than the log's bound, large checkpoints and no writers, the log comes to rest.
 
-    Copies are log, too, and so are the checkpoints that they call for: counted like anything else they would be
-    reason enough to copy all of it once more, and again behind that, for as long as storage is stuck.
+    Copies and the checkpoints they cause are appended to the log, too. If they counted like other bytes, they would
+    cause all of it to be copied again, repeatedly, for as long as storage is stuck.
     """
     container = await world.start()
     for name in (A, B, *(f"s/filler/{number}.#epoch.0" for number in range(100))):
@@ -377,10 +377,10 @@ async def test_a_copy_that_contradicts_the_log_is_corruption(world: World, field
 
 
 async def test_little_that_keeps_much_of_the_log_is_stated_again(world: World) -> None:
-    """An index of borders is due for its age long after the bytes that it is about: nobody reads it from storage.
+    """An index of borders is flushed for its age long after the bytes it describes; it is not read from storage.
 
-    So there are not as many syncs for indexes as for segments; and the log is cut all the same, at the price of the
-    few bytes that they have.
+    So indexes cause fewer syncs than segments, and the log is still truncated, at the price of copying the few bytes
+    of the index.
     """
     container = await world.lives.start(
         checkpoint_log_bytes=8 * 1024, flush_age_s=0.0, flush_age_index_s=1e9, writer_interval_s=0.001

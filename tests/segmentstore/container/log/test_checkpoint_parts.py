@@ -77,7 +77,7 @@ async def test_a_large_checkpoint_is_written_in_parts_and_the_loop_turns_between
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_a_checkpoint_in_parts_is_the_state_at_its_first(lives: Incarnations, seed: int) -> None:
-    """Whatever is accepted between the parts: each segment is as it was when the checkpoint began."""
+    """Operations accepted between the parts do not change it: each segment is as it was when the checkpoint began."""
     rng = random.Random(seed)
     container = await lives.start(
         checkpoint_part_values=rng.choice((1, 30, 200)), attributes_in_memory_max=4, flush_age_s=0.0

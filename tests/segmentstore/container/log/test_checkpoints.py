@@ -131,7 +131,7 @@ async def test_the_log_is_cut_by_one_job_at_a_time_to_the_newest_mark(lives: Inc
 
 
 async def test_a_container_that_cannot_cut_its_log_because_it_lost_it_ends(lives: Incarnations) -> None:
-    """The truncation of a fenced log is the first that some containers hear of it."""
+    """Some containers learn that they were fenced only when they truncate the log."""
     container = await lives.start()
     await pause_writer(container)
     await container.create(A)

@@ -74,7 +74,7 @@ async def test_one_append_survives_a_restart(lives: Incarnations) -> None:
 
 
 async def test_a_writer_whose_id_is_all_zeros_keeps_its_event_number(lives: Incarnations) -> None:
-    """An append without a writer is told by its missing event number, not by the writer's id."""
+    """An append without a writer is recognised by its missing event number, not by the writer's id."""
     container = await lives.start()
     segment = await container.create(A)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -247,7 +247,7 @@ async def test_a_segment_forgotten_before_a_checkpoint_stays_forgotten(lives: In
 async def test_the_log_is_truncated_while_something_is_always_unflushed() -> None:
     """Checkpoints come faster than a slow segment is flushed; each stays usable until it is not needed.
 
-    An older checkpoint that a newer one replaced before it could be used would keep the log growing for ever.
+    If a newer checkpoint replaced an older one before that could be used, the log would grow without bound.
     """
     lives = Incarnations(replace(QUIET, checkpoint_log_bytes=10_000))
     container = await lives.start()
@@ -728,7 +728,7 @@ async def test_a_storage_reply_that_is_lost_does_not_end_the_storage_writer(live
 async def test_a_recovery_looks_segments_up_together_and_says_that_it_gets_on(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One look-up after the other takes as long as all of them; whoever waits for the start hears of each."""
+    """Sequential look-ups would take as long as all of them together. Each one is reported as progress of the start."""
     container = await lives.start(recovery_lookups_max=8)
     names = [f"s/t/{number}.#epoch.0" for number in range(20)]
     for name in names:

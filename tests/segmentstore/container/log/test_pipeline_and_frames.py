@@ -131,7 +131,7 @@ class Bench:
 
 
 async def test_frames_acknowledged_out_of_order_commit_in_order() -> None:
-    """SS-51: 2 before 1: both are told, 1 first; the late 1 tells nobody twice and moves nothing back."""
+    """SS-51: 2 before 1: both complete, 1 first. The late 1 completes nothing twice and moves nothing back."""
     bench = Bench()
     for name in (1, 2, 3):
         await bench.add(name)
@@ -149,7 +149,7 @@ async def test_frames_acknowledged_out_of_order_commit_in_order() -> None:
 
 
 async def test_what_one_sync_made_durable_is_told_in_the_turn_in_which_the_log_says_so() -> None:
-    """Callers first, in order, then `on_durable`, once; the futures' own calls, a turn later, tell nobody twice."""
+    """Callers first, in order, then `on_durable`, once. The futures' callbacks, a turn later, complete none twice."""
     bench = Bench()
     pipeline = bench.pipeline
     told: list[list[int]] = []
@@ -173,7 +173,7 @@ async def test_what_one_sync_made_durable_is_told_in_the_turn_in_which_the_log_s
 
 
 async def test_who_breaks_when_operations_are_durable_does_not_stop_the_log() -> None:
-    """The log has called, and goes on; the loop hears of the bug."""
+    """The log continues after its callback raised; the event loop's exception handler gets the error."""
     bench = Bench()
     told: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
@@ -286,7 +286,7 @@ async def test_what_is_outstanding_is_counted_and_told_when_it_shrinks() -> None
 
 
 async def test_whoever_waits_for_room_hears_of_a_pipeline_that_was_abandoned() -> None:
-    """Or a connection would be held for ever by a container that has stopped."""
+    """Otherwise a stopped container would hold a connection without end."""
     bench = Bench()
     await bench.add(1)
     told: list[int] = []

@@ -76,7 +76,7 @@ async def append_in_one_frame(container: SegmentContainer, name: str, count: int
 
 
 async def test_a_frame_written_twice_is_recovered_once(lives: Incarnations, caplog: pytest.LogCaptureFixture) -> None:
-    """SS-59: exact repeats close by are left out with a warning, also a frame behind others, and of long records."""
+    """SS-59: exact repeats close by are left out with a warning, also a frame after others, and of long records."""
     container = await lives.start()
     await container.create(A)
     await append_in_one_frame(container, A, 10)
@@ -204,7 +204,7 @@ async def test_metadata_after_several_checkpoints_equals_the_live_one() -> None:
             await container.seal(B)
             await container.delete(B)
         if turn in (1, 2):
-            await container.flush()  # What is gone is freed and forgotten; what is idle may leave memory.
+            await container.flush()  # Deleted segments are freed and forgotten; idle ones may leave memory.
             assert await container.catalog.deactivate([await container.find(D)], 1) == 1
         if turn in (2, 3):
             await append(container, (await container.find(D)).name, b"back")
@@ -294,7 +294,7 @@ async def test_appends_replayed_together_are_as_if_replayed_one_by_one(lives: In
         await container.truncate(segment.name, segment.length)
 
     for _ in range(10):
-        # It comes to run behind the appends of this turn, before their frame is sent.
+        # It runs after the appends of this turn, before their frame is sent.
         truncating = asyncio.ensure_future(truncate_to_the_end(rng.choice(segments)))
         for _ in range(60):
             segment, writer = rng.choice(segments), rng.choice([*writers, NO_WRITER])

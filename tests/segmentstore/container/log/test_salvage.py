@@ -192,7 +192,7 @@ async def check(written: Written, files: Files) -> SalvageReport:
                 assert loss.is_whole == (name not in lengths)
                 assert not loss.is_exact or loss.end == len(content)
             else:
-                # Nothing after the damage tells of it: then the report says that, too.
+                # Nothing after the damage mentions it: the report then says so as well.
                 assert not report.is_truth_known
                 assert report.lost_operation_count != 0
         else:
@@ -265,7 +265,7 @@ async def test_any_missing_file_is_survived_and_reported(logs: list[Written]) ->
 
 
 async def test_only_the_segment_whose_events_are_lost_ends_at_the_damage(logs: list[Written]) -> None:
-    """One frame in the midst: only its segment ends there; appends to the others go on after it."""
+    """One damaged frame between intact ones: only its segment ends there; appends to the others after it are kept."""
     written = logs[0]
     path = next(path for path in log_paths(written.files) if b"<0030>" * 2 in written.files[path])
     place = written.files[path].index(b"<0030>" * 2)

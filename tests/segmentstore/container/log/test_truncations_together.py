@@ -157,9 +157,9 @@ async def test_truncations_that_came_in_one_record_are_carried_each_for_itself(l
 
 
 def test_truncations_that_wait_together_are_one() -> None:
-    """The later one takes the place of the one right before it, and waits since that one came.
+    """A truncation replaces the one right before it, and keeps that one's waiting time.
 
-    It is another object: whoever is at work on the first, or has stated it again, changes nothing of the second.
+    It is a new object: changes to the first, by a flush under way or a copy of it in the log, do not affect the second.
     """
     backlog = Backlog(Cache(SMALL_CACHE))
     pending: PendingQueue[object] = PendingQueue(backlog)

@@ -124,7 +124,7 @@ async def test_a_cache_calls_back_each_time_that_it_falls_below_a_mark() -> None
         segment.index.append(offset, bytes(1000))
         segment.storage_length = offset + 1000
         cache.evict()
-        assert len(calls) == offset // 1000  # Set aside, until it is told.
+        assert len(calls) == offset // 1000  # Not evictable before the call of `stored`.
         segment.index.stored(0)
         cache.evict()
     assert len(calls) == 2
@@ -323,7 +323,7 @@ async def test_a_merged_entry_keeps_its_age() -> None:
 
 
 async def test_one_step_of_an_eviction_is_bounded_and_the_rest_follows_in_later_turns() -> None:
-    """A turn of the loop looks at 512 entries; entries that storage lacks hide others only until their turn comes."""
+    """A turn of the loop scans 512 entries; entries that storage lacks hide others only until their turn comes."""
     cache = Cache(CacheSettings(bytes_max=1_000_000, target_percent=1, small_append_length=1))
     lacking = segment_in(cache, 1)
     for at in range(3000):

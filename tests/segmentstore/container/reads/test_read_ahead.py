@@ -60,7 +60,7 @@ def test_nothing_is_wanted_behind_the_limit() -> None:
 
 
 def test_what_could_not_be_read_ahead_is_read_when_it_is_needed() -> None:
-    """It goes on from there; nobody begins anew."""
+    """Reading ahead continues from there instead of restarting."""
     readers = ahead()
     readers.stored(1, 0, 100, 1000)
     assert readers.stored(1, 100, 200, 1000) == [(200, 300), (300, 400)]

@@ -53,7 +53,7 @@ class Play:
             await container.create(A)
         segment = container.segment(A)
         assert self.acknowledged <= segment.durable_length <= len(self.text)
-        # What was not acknowledged is there or not: from now on for ever.
+        # An unacknowledged append is either there or not. From now on, which of the two no longer changes.
         del self.text[segment.durable_length :]
         self.acknowledged = segment.durable_length
         assert segment.durable_start_offset >= self.start_offset

@@ -108,7 +108,7 @@ async def test_two_appends_and_a_seal_at_once_answer_a_waiting_read(lives: Incar
 
 
 async def test_bytes_that_are_not_durable_are_waited_for(lives: Incarnations) -> None:
-    """SS-102: they are in memory already, and nobody sees them before the log has them."""
+    """SS-102: the bytes are in memory already, but are not visible to reads before the log has them."""
     container = await lives.start()
     segment = await container.create(A)
     lives.logs.hold_appends(0)
@@ -176,7 +176,7 @@ async def test_a_read_that_is_overtaken_by_a_truncation_says_so(lives: Incarnati
             assert found.start_offset == start + 40
         else:
             assert found == data[start : start + 100]
-        # Whoever shares a read whose beginning went gets the bytes that are still there.
+        # Callers that share a read whose beginning was truncated get the bytes that remain.
         assert await other == data[start + 50 : start + 100]
         with pytest.raises(SegmentTruncatedError):
             await read(container, segment, start, 100)
@@ -232,7 +232,7 @@ async def test_reads_of_storage_end_at_boundaries_and_at_what_is_in_memory(lives
 
 
 async def test_storage_that_does_not_answer_fails_the_read_in_time(lives: Incarnations) -> None:
-    """R4.17: all who wait hear of it, the place is free again, the next read tries again."""
+    """R4.17: all waiting callers get the error, the slot is free again, and the next read tries again."""
     container = await lives.start(storage_read_timeout_s=0.05, storage_reads_max=1)
     segment = await stored(container, bytes(100))
     lives.chunks.hold("read")
@@ -353,7 +353,7 @@ async def test_a_merge_is_read_the_same_before_while_and_after_storage_does_it(s
 
 
 async def test_a_full_cache_loses_nothing_in_a_restart() -> None:
-    """SS-112: cache of 1 MiB, 2 MiB to append, a writer that is stopped, nobody who holds anything."""
+    """SS-112: a cache of 1 MiB, appends of 2 MiB, a stopped storage writer, and no references held."""
     lives = Incarnations(QUIET, cache=replace(SMALL_CACHE, small_append_length=1))
     container = await lives.start()
     await container.create(A)
@@ -502,7 +502,7 @@ async def test_a_sequential_reader_is_read_ahead_of(lives: Incarnations) -> None
 
 
 async def test_what_is_read_ahead_comes_in_ranges_of_its_own_length(lives: Incarnations) -> None:
-    """Lone reads stay short; whoever comes to a range that is on its way waits for it, wherever in it that is."""
+    """Single reads stay short. A read within a range that is being fetched waits for that, at any offset in it."""
     container = await lives.start(read_ahead_count_max=2, read_ahead_range_bytes=4000)
     data = random.Random(6).randbytes(15_000)
     segment = await stored(container, data)

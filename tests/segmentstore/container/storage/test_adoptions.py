@@ -1,4 +1,4 @@
-"""Segments of an older Pravega are taken over when somebody asks for one, and the mode of layout goes one way only."""
+"""Segments of an older Pravega are adopted when first requested, and the layout mode changes in one direction only."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_what_was_deleted_does_not_come_back(lives: Incarnations) -> None:
 
 
 async def test_storage_that_is_away_or_hangs_is_told_and_hides_nothing(lives: Incarnations) -> None:
-    """Nobody hears that there is no such segment; the next one who asks gets it."""
+    """No caller gets "no such segment"; the next request after the outage finds the segment."""
     data = await put_rolling(lives.chunks, A, PIECES)
     lives.settings = replace(lives.settings, layout=replace(lives.settings.layout, look_timeout_s=0.05))
     container = await lives.start()

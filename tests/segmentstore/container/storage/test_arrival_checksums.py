@@ -101,7 +101,7 @@ async def test_a_byte_beside_those_that_are_flushed_counts_too(lives: Incarnatio
 
 
 async def test_a_byte_that_changed_is_not_read(lives: Incarnations) -> None:
-    """Whoever reads it hears that the container is not there; from its next incarnation it gets what was written."""
+    """The read fails as if the container were not there; the next incarnation returns what was written."""
     container = await begin(lives, *APPENDS["both"])
     expected = b"".join(APPENDS["both"])
     flip(container, A, 120)

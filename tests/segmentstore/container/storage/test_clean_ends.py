@@ -1,4 +1,4 @@
-"""A container that was stopped in order and left nothing spares the next start its look at all names; no other does."""
+"""A container that stopped cleanly without leftovers spares the next start the listing of all names; no other does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ORPHANS = OrphanSettings(retry_s_min=0.01, sweep_delay_s=0.0, sweep_interval_s=D
 
 
 class Lives(Incarnations):
-    """Incarnations with a clock, and a look at who sweeps."""
+    """Incarnations with a clock, and a check of which ones sweep."""
 
     def __init__(self) -> None:
         super().__init__(replace(QUIET, orphans=ORPHANS))
@@ -79,7 +79,7 @@ async def write(container: SegmentContainer, data: bytes = b"a" * 100) -> None:
 
 
 async def test_after_a_clean_end_no_names_are_listed(lives: Lives) -> None:
-    """Nor by the first start of all, whose mark nobody has had; whether anything was written or not."""
+    """Nor at the very first start, which finds no mark of a predecessor; whether anything was written or not."""
     for number in range(4):
         lives.clock_ms += 1_000
         container = await lives.next()
@@ -153,7 +153,7 @@ async def test_a_creation_that_failed_leaves_no_note(lives: Lives, has_effect: b
 
 
 async def test_a_creation_that_the_stop_cuts_off_leaves_no_note(lives: Lives) -> None:
-    """It has its effect afterwards, when nobody is left to remember it; the next start finds it."""
+    """The creation takes effect later, when no process remembers it; the next start finds it."""
     container = await lives.next()
     gate = asyncio.Event()
     create = lives.chunks.inner.create_with_content
@@ -272,7 +272,7 @@ def test_a_note_of_another_format_is_none() -> None:
 
 
 async def history(seed: int) -> str | None:
-    """Play starts, failures, stops and crashes; return a chunk that nobody is going to look for, if there is any."""
+    """Play starts, failures, stops and crashes; return a chunk that no later start will search for, if there is any."""
     rng = random.Random(seed)
     lives = Lives()
     try:

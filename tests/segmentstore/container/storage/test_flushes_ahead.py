@@ -92,7 +92,7 @@ async def test_nothing_counts_as_stored_before_its_record(
 async def test_a_commit_that_fails_is_gone_on_from(
     lives: Incarnations, has_effect: bool, is_restarted: bool
 ) -> None:
-    """At each commit in turn: what was ahead of it is void, whatever is in chunks, and is written again."""
+    """At each commit in turn: writes ahead of it are void, whatever the chunks contain, and are repeated."""
     for fails_at in range(20):
         lives = Incarnations()
         container = await begin(lives)
@@ -191,7 +191,7 @@ async def test_a_segment_that_is_deleted_meanwhile_is_freed(
 async def test_bytes_that_come_meanwhile_wait_for_the_next_flush(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
 ) -> None:
-    """A segment that is always written does not keep others from their turn, even if somebody asks for its layout."""
+    """A segment under constant writes does not starve the others, even while its layout is requested."""
     container = await begin(lives, flush_writes_max=3)
     commits = Commits(monkeypatch)
     commits.gate.clear()

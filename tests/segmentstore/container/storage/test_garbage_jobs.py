@@ -28,7 +28,7 @@ def collecting() -> int:
 async def test_of_two_queues_the_other_ends_with_the_one_that_fails(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One finds memory contradicting itself: the container ends, and nobody goes on deleting in its name."""
+    """One queue finds contradictory state in memory: the container ends, and the other queue stops deleting."""
 
     async def broken() -> int:
         raise InconsistentStateError("garbage", 0, "a task lies before the first one")

@@ -79,7 +79,7 @@ async def rebuilt(lives: Incarnations, name: ImageName | None = None) -> Incarna
     """
     image = await image_of(lives.chunks, name or (await images_of(lives.chunks))[-1])
     other = Incarnations(lives.settings)
-    # As they are now: whatever is deleted later in the one is there in the other.
+    # Copies of the chunks as they are now: later deletions in one do not affect the other.
     for info in await lives.chunks.list():
         content = await lives.chunks.inner.read(info.name, 0, info.length)
         await other.chunks.create_with_content(info.name, [content])
@@ -153,9 +153,9 @@ async def do_something(container: SegmentContainer, rng: random.Random, step: in
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_store_rebuilt_from_an_image_is_as_it_was_then(seed: int) -> None:
-    """Whatever was done before, and whatever is done later to the chunks; through several lives.
+    """Earlier operations and later changes to the chunks make no difference, through several incarnations.
 
-    The rebuilt one goes on, and so does one that is rebuilt from it.
+    The rebuilt container works, and so does one that is rebuilt from it.
     """
     rng = random.Random(seed)
     lives = Incarnations(SETTINGS, seed=seed)
@@ -334,7 +334,7 @@ async def until_written(container: SegmentContainer, count: int) -> None:
 
 
 class DyingChunks(FaultyChunks):
-    """At the change number `at` the process dies, before it, in the midst of it, or after it; then nothing changes."""
+    """At change number `at` the process dies, before, during or after the change; later calls change nothing."""
 
     def __init__(self, at: int, mode: str) -> None:
         super().__init__()
@@ -498,7 +498,7 @@ async def test_lives_that_write_no_image_leave_what_the_last_one_needs(lives: In
 
 @pytest.mark.parametrize("has_effect", [False, True])
 async def test_an_image_that_fails_leaves_what_was_there(lives: Incarnations, has_effect: bool) -> None:
-    """The flush that asked for it hears of that; no chunk is deleted; the next one succeeds."""
+    """The flush that requested the image gets the error; no chunk is deleted; the next image succeeds."""
     container = await lives.start()
     await container.create("s/a", rollover_bytes=10)
     await append(container, "s/a", bytes(100))
@@ -530,7 +530,7 @@ async def test_an_image_that_hangs_is_given_up(lives: Incarnations) -> None:
 
 
 async def test_on_full_storage_chunks_are_deleted_and_earlier_images_go(lives: Incarnations) -> None:
-    """Only deletions make room. Nobody is to build a store from an image whose chunks are gone."""
+    """Only deletions make room. No store may be built from an image whose chunks are deleted."""
     container = await lives.start()
     await container.create("s/a", rollover_bytes=10)
     await append(container, "s/a", bytes(100))
@@ -610,9 +610,9 @@ async def test_images_are_taken_under_load(lives: Incarnations) -> None:
 
 
 async def test_images_are_of_one_moment_while_everything_of_the_container_is_written(lives: Incarnations) -> None:
-    """SS-236: its tables, indexes and storage records, and the chunks of all of them; whoever builds it can read all.
+    """SS-236: its tables, indexes and storage records, and the chunks of all of them. A rebuilt store can read all.
 
-    A key is put behind the append that it counts, so an image with the key has those bytes.
+    Each key is put after the append that it counts, so an image with the key has those bytes.
     """
     container = await lives.start(
         images=replace(IMAGES, bytes_max=1 << 30), table_index_min_bytes=200, table_compact_bytes=400,  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Chunks that no record leads to are deleted, by the start that left them behind or by a later one; no others are."""
+"""Chunks without a record are deleted, by the next start or a later one; no others are."""
 
 from __future__ import annotations
 

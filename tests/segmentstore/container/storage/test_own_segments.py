@@ -113,7 +113,7 @@ async def test_a_half_written_change_of_its_own_segments_is_never_read(supports_
 
 
 class Unusable:
-    """A table of records that nobody may ask."""
+    """A table of records that fails every request."""
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         raise AssertionError(keys)
@@ -152,10 +152,10 @@ async def test_its_own_segments_are_written_and_truncated_without_the_table_of_r
 
 
 async def test_five_lives_in_a_row_that_cut_nothing_off_the_log_are_all_replayed() -> None:
-    """SS-225: each moves bytes to storage, its own tables with them, and ends before it can note that anywhere else.
+    """SS-225: each moves bytes to storage, its own tables included, and ends before it can record that elsewhere.
 
-    The log has the bytes of these tables, too: were their records forgotten, they would be stored once more and nobody
-    would miss a byte. So the records themselves are compared behind each life.
+    The log has the bytes of these tables, too. If their records were lost, the bytes would be stored once more and no
+    read would show a difference. So the records themselves are compared after each incarnation.
     """
     lives = Incarnations(QUIET)
     container = await lives.start()

@@ -211,7 +211,7 @@ async def test_storage_that_fails_five_times_gets_everything_once(lives: Incarna
 
 
 async def test_bytes_of_a_write_whose_reply_was_lost_are_never_taken_for_data(lives: Incarnations) -> None:
-    """SS-174, SS-175: they are changed before the writer comes again: that harms nobody, and they stay as they are."""
+    """SS-174, SS-175: the bytes are changed before the writer retries. They do no harm and stay as they are."""
     container = await lives.start()
     await pause_writer(container)
     await container.create(A)
@@ -236,7 +236,7 @@ async def test_bytes_of_a_write_whose_reply_was_lost_are_never_taken_for_data(li
 
 
 async def test_a_write_that_was_committed_although_it_failed_is_found_by_its_length(lives: Incarnations) -> None:
-    """SS-174: the reply to the whole write is lost, its commit included: the writer looks, and goes on behind it."""
+    """SS-174: the reply to the whole write is lost, its commit included: the writer checks the length and resumes."""
     container = await lives.start()
     await pause_writer(container)
     await container.create(A)
@@ -356,7 +356,7 @@ async def test_a_chunk_that_was_cut_or_removed_stops_the_flush_and_the_reads_of_
 ) -> None:
     """SS-176: nothing is written over the damage, the log keeps what storage lacks, all else serves, nothing disabled.
 
-    The error says chunk and byte, and once the chunk is back the flush goes on by itself.
+    The error names chunk and byte, and once the chunk is back the flush resumes without intervention.
     """
     container = await lives.start(writer_interval_s=0.005, writer_retry_s=0.01, flush_age_s=0.0)
     await container.create(A)
@@ -419,7 +419,7 @@ async def test_storage_that_has_more_than_the_log_knows_of_stops_the_container(
             await lives.start()
     chunks = {name: bytes(data) for name, data in stored_chunks(lives).items()}
     assert b"storedfrom nowhere" in chunks.values()
-    # Not disabled: whoever puts storage right again has to do nothing more.
+    # Not disabled: after the storage is repaired, no further step is needed.
     with pytest.raises(CorruptionError, match="more than the log knows of"):
         await lives.start()
     assert {name: bytes(data) for name, data in stored_chunks(lives).items()} == chunks
@@ -908,7 +908,7 @@ async def test_under_pressure_the_largest_are_flushed_and_the_others_left_alone(
 
 
 async def test_pages_that_can_go_put_no_pressure_on_segments(lives: Incarnations) -> None:
-    """A cache full of what storage has: it is evicted, and nobody is flushed before the time."""
+    """The cache is full of bytes that storage has: they are evicted, and no segment is flushed early."""
     chunks = StuckFor(lives.chunks)
     container = await over(lives, chunks)
     await pause_writer(container)
@@ -927,7 +927,7 @@ async def test_pages_that_can_go_put_no_pressure_on_segments(lives: Incarnations
 
 
 async def test_a_stopped_container_leaves_nothing_in_the_count_of_the_cache(lives: Incarnations) -> None:
-    """The cache outlives its containers; what one had waiting must press nobody else."""
+    """The cache outlives its containers. A stopped container's backlog must not put pressure on the others."""
     container = await lives.start()
     await container.create(A)
     await append(container, A, bytes(1000))

@@ -107,7 +107,7 @@ async def test_a_truncated_merge_waits_for_no_room(
 async def test_a_crash_in_the_middle_of_leaving_a_merge_out_is_gone_on_from(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch, step: str, has_effect: bool, is_partly_stored: bool
 ) -> None:
-    """The process dies before or behind each of its steps; the next one goes on."""
+    """The process dies before or after each of its steps; the next one resumes."""
     container = await merged_and_truncated(lives, is_partly_stored=is_partly_stored)
 
     def dies(original: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:

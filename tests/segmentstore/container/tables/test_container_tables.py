@@ -104,7 +104,7 @@ async def test_many_entries_are_found_after_a_restart(lives: Incarnations) -> No
 
 
 async def test_a_scan_that_fails_is_done_again_once(lives: Incarnations) -> None:
-    """Who waits for a failing scan hears of it; the next call scans again. All share one index: two lose updates."""
+    """Callers of a failing scan get its error; the next call scans again. All share one index: two lose updates."""
     container = await lives.start()
     segment = await table_of(container)
     await container.tables.put(segment, [TableUpdate(b"k", b"stored")], -1)

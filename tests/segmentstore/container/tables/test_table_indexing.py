@@ -288,7 +288,7 @@ async def test_a_condition_is_looked_up_again_when_the_index_moves_meanwhile(liv
 
 
 async def test_unconditional_puts_look_nothing_up(lives: IndexedIncarnations) -> None:
-    """Their keys are counted when somebody asks for the count, or when they go into the index."""
+    """Their keys are counted when the count is requested, or when they are indexed."""
     lives.disk.cached_share = 0.0
     container = await filled(lives)
     segment = container.segment(TABLE)
@@ -354,7 +354,7 @@ async def test_a_copy_does_not_hide_a_newer_value_after_a_restart(lives: Indexed
 
 
 def test_a_copy_counts_only_where_its_original_would() -> None:
-    """SS-155, rules R6.4 and R6.10: copies behind a newer put, behind a removal, behind their original, and alone."""
+    """SS-155, rules R6.4 and R6.10: copies after a newer put, after a removal, after their original, and alone."""
     log = b"".join(
         [
             encode_put(b"newer", b"1"),
@@ -764,7 +764,7 @@ async def test_a_get_that_compaction_overtakes_finds_the_copy_of_an_indexed_key(
 
 
 async def test_a_compaction_ends_when_its_table_is_released(lives: IndexedIncarnations) -> None:
-    """It must not copy on the word of a state that nobody updates any more."""
+    """It must not copy entries on the basis of state that is no longer updated."""
     lives.disk.cached_share = 0.0
     container = await filled(lives, 20)
     segment = container.segment(TABLE)
