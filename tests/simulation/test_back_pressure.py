@@ -73,7 +73,7 @@ class SlowChunks(FaultyChunks):
 
 
 class Stack:
-    """A segment store on a simulated host, and another host for those who speak to it."""
+    """A segment store on a simulated host, and another host for its clients."""
 
     def __init__(self, simulation: Simulation, settings: SegmentStoreSettings) -> None:
         self.simulation = simulation
@@ -195,7 +195,7 @@ def play(scenario: Callable[[Stack], Awaitable[None]], settings: SegmentStoreSet
 
 @pytest.mark.parametrize("length", [40, 20_000])
 def test_thirty_connections_against_a_stalled_log_stay_within_the_budget(length: int) -> None:
-    """A minute of small or of large appends, ten times what fits. Then the log goes on, and everything arrives."""
+    """A minute of small or of large appends, ten times what fits. Then the log resumes, and everything arrives."""
 
     async def scenario(stack: Stack) -> None:
         total = (20 if length > 1000 else 2) << 20

@@ -115,7 +115,7 @@ def test_an_outage_longer_than_the_limit_costs_the_limit_once_and_leaves_nothing
 def test_an_outage_shorter_than_the_limit_is_outlasted(call: str, how: str) -> None:
     took_s, error, _ = run_call(call, how, 3.0)
     if isinstance(error, OutcomeUnknownError):
-        # A change whose one attempt was under way: nobody can know.
+        # A change whose one attempt was under way: its outcome is unknown.
         assert call in ("create_stream",)
     else:
         assert error is None, error

@@ -1,4 +1,4 @@
-"""A client's machine dies in the midst of a commit, at one moment after the other, on a simulated clock."""
+"""A client's machine dies during a commit, at each of many moments, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.testing.simulation.simulation import Simulation
 
 STREAM = "scope/stream"
 EVENTS = [b"%d" % number for number in range(20)]
-#: From the call of the commit to the death of who has called it: all that a commit takes, and more.
+#: From the call of the commit to the death of its caller: longer than a commit takes.
 STEP_S, STEP_COUNT = 0.000_1, 24
 MERGED_WITHIN_S = 1.0
 

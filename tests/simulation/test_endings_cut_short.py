@@ -1,7 +1,7 @@
 """Commits, closings and flushes that are cancelled, or whose servers die, at one moment after the other.
 
-The moments are virtual milliseconds after the call began; a call takes some tens of them. Whatever comes between: what
-the user was told holds, and what is asked for again is done once.
+The moments are virtual milliseconds after the call began; a call takes some tens of them. At each moment, results
+that the user got hold, and a repeated call takes effect once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOMENTS_MS = (0.0, 0.1, 0.3, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0)
 OUTAGE_MS = 3000
 EVENT = b"12345678"
 FRAMED_LENGTH = 16
-#: What a user may be told when an answer is missing; what follows settles it.
+#: Errors that a user may get when an answer is missing; the next call settles the outcome.
 UNSURE = (OutcomeUnknownError, ControllerUnavailableError, asyncio.CancelledError)
 
 
@@ -94,7 +94,7 @@ def test_a_commit_troubled_at_any_moment_is_whole_or_not_at_all(moment_ms: float
     length = play(use, moment_ms, trouble)
     assert told in ([True], [False])
     assert length == (10 * FRAMED_LENGTH if told[0] else 0)
-    # A cancellation alone takes nothing away: the commit goes on, and is told when it is asked for again.
+    # A cancellation alone undoes nothing: the commit continues, and a repeated call returns its outcome.
     assert told[0] or trouble != "cancelled"
 
 

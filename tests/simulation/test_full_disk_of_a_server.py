@@ -89,7 +89,7 @@ def test_a_writer_reports_a_full_disk_and_gives_up_at_the_limit(
     took_s, error = run(use)
     assert took_s == pytest.approx(LIMIT_S, abs=1.0)
     assert "disk full on the server" in str(error)
-    # What was sent may be stored once there is space; what was not is certainly not stored.
+    # Events that were sent may be stored once there is space; those that were not sent are certainly not stored.
     assert isinstance(error, UnacknowledgedStorageFullError) == is_set_up
     first = next(line for line in lines(caplog) if "disk full" in line)
     assert first.startswith("write to shop/orders: waiting for ")

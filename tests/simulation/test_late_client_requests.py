@@ -27,9 +27,9 @@ SETTINGS = ClusterSettings(
         keepalive_interval_s=0.6,
     ),
 )  # fmt: skip
-#: Longer than a session lasts: the others take it for dead.
+#: Longer than a session lasts: the other clients take it for dead.
 STANDS_STILL_S = 8.0
-#: Shorter: nobody does, and it never hears of anything.
+#: Shorter: its session survives, and the client notices nothing.
 STANDS_STILL_SHORTLY_S = 2.0
 IMPATIENT = replace(
     SETTINGS, client=replace(SETTINGS.client, controller_request_timeout_s=0.4, keepalive_interval_s=0.25)
@@ -102,7 +102,7 @@ async def found(client: Client) -> tuple[object, ...]:
     return tags, bool(await client.segments_of(STREAM)), sorted(scopes)
 
 
-#: What is done before, what is asked of the one that stands still, and what is asked for behind that.
+#: Requests made before, requests to the suspended controller, and requests made afterwards.
 CASES: dict[str, tuple[tuple[Call, ...], Call, tuple[Call, ...]]] = {
     "update": ((create,), update("old"), (update("new"),)),
     "creation": ((), create, (seal, delete)),

@@ -84,8 +84,8 @@ SLOW = {
 
 @pytest.fixture(autouse=True)
 def collections_of_this_test_alone() -> None:
-    """Each run ends with a collection; what all tests before have left is none of its business, and takes a second."""
-    gc.freeze()  # For good: what is taken back would be looked at again by all tests that follow.
+    """Each run ends with a collection, which takes a second if it includes the objects that earlier tests left."""
+    gc.freeze()  # Never unfrozen: later collections would scan these objects again.
 
 
 PLANTED = [

@@ -115,7 +115,7 @@ def accounted_bytes(store: SegmentStore) -> int:
 
 
 async def watch(cluster: SimulatedCluster, host: Host, found: list[str], peaks: dict[str, int]) -> None:
-    """Look each second for as long as it runs."""
+    """Inspect each second for as long as it runs."""
     while True:
         store = cluster.store(host)
         assert store is not None
@@ -134,7 +134,7 @@ async def watch(cluster: SimulatedCluster, host: Host, found: list[str], peaks: 
 
 
 async def relieve(workload: Workload, found: list[str]) -> None:
-    """Do what must go on in the midst of it: look, and delete what fills memory."""
+    """Do what must work under overload: inspect, and delete what fills memory."""
     segments, now_s = workload.client._segment_client, workload.world.now_s
     info = await segments.segment_info(GOING)
     if info.length != 16 * EVENT_BYTES:
@@ -210,7 +210,7 @@ async def play(simulation: Simulation, found: list[str], peaks: dict[str, int]) 
     assert store is not None
     deadline_s = world.now_s + 120.0
     while any(container.state.unflushed for container in store.containers) and world.now_s < deadline_s:  # noqa: ASYNC110
-        await asyncio.sleep(1.0)  # Nobody tells the driver.
+        await asyncio.sleep(1.0)  # The driver gets no notification.
     for container in store.containers:
         waiting = [segment.name for segment in container.state.unflushed.values() if not segment.is_system]
         if waiting:
@@ -222,7 +222,7 @@ async def play(simulation: Simulation, found: list[str], peaks: dict[str, int]) 
 
 
 def test_an_hour_without_long_term_storage_keeps_memory_bounded_and_loses_nothing() -> None:
-    """Writers offer five times what fits. They are held, not failed; reads and deletions go on; then all drains."""
+    """Writers offer five times what fits. They are held, not failed; reads and deletions continue; then all drains."""
     found: list[str] = []
     peaks: dict[str, int] = {}
     with Simulation(seed=11, trace=Trace()) as simulation:

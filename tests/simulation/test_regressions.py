@@ -78,7 +78,7 @@ async def _commit_decided(result: TransactionStatus | PenstockError) -> Message:
 async def test_commit_whose_outcome_is_unknown_is_not_answered_as_refused(
     error: PenstockError, raised: type[PenstockError]
 ) -> None:
-    """Seed 138: a container was fenced while a commit was decided; the client was told that it never would be.
+    """Seed 138: a container was fenced while a commit was decided; the client got FAILURE.
 
     FAILURE is final for clients. The decision was durable, and the transaction was committed after the restart.
     """
@@ -91,7 +91,7 @@ async def test_commit_of_an_aborted_transaction_is_still_refused() -> None:
 
 
 def test_connection_attempt_that_nobody_waits_for_any_more_fails_silently() -> None:
-    """Seed 29: everybody who waited for a connection had been cancelled when it failed; the loop complained."""
+    """Seed 29: all tasks waiting for a connection had been cancelled when it failed; the loop reported the error."""
     with Simulation(seed=1) as simulation:
         client = simulation.host("client")
 
@@ -154,7 +154,7 @@ async def test_truncation_whose_caller_was_cancelled_fails_silently() -> None:
 
 
 def test_reader_whose_close_failed_can_be_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed 146: `close` had no answer; called again it did nothing, and the reader stayed in its group for good."""
+    """Seed 146: `close` had no answer; called again it did nothing, and the reader stayed in its group."""
     with Simulation(seed=1) as simulation:
         cluster = SimulatedCluster(simulation)
         host = cluster.add_client("client")
@@ -193,7 +193,7 @@ def test_nothing_is_taken_from_a_connection_behind_its_reset() -> None:
 
 
 class _SlowIndex(MemorySortedIndex):
-    """An index whose look-ups wait until they are let go."""
+    """An index whose look-ups wait until they are released."""
 
     def __init__(self) -> None:
         super().__init__(value_length=20)
@@ -244,7 +244,7 @@ async def test_what_a_successor_has_freed_is_no_corruption() -> None:
     await new.flush()
     with pytest.raises(ContainerOfflineError):
         await old.storage.read(segment, 0, 6)
-    # Damage is still damage where nobody else is the owner.
+    # Damage is still reported as corruption where there is no other owner.
     segment = await new.create("s/t/1.#epoch.0")
     await append(new, segment.name, b"stored")
     await new.flush()
@@ -283,7 +283,7 @@ async def test_read_of_a_chunk_is_tried_again_when_storage_fails_it() -> None:
 
 
 async def test_index_is_opened_while_another_object_of_it_gives_the_last_footer_back() -> None:
-    """Seed 356: a flush and a load had opened one index twice; a client was told that offset 122 was truncated."""
+    """Seed 356: a flush and a load had opened one index twice; a client got an error that offset 122 was truncated."""
     storage = MemoryIndexStorage("i")
     first, second = new_index(storage), new_index(storage)
     await first.open()
@@ -309,7 +309,7 @@ def test_seeds_that_failed_once_pass(seed: int) -> None:
 
 
 def test_who_takes_a_log_in_haste_misleads_nobody_who_comes_after() -> None:
-    """It does not wait until its predecessor can answer nothing any more, so it may not say that nobody can."""
+    """It does not wait until its predecessor can no longer answer, so it may not claim that none can."""
     changes = [
         f"{5 + 4 * container + delay_s} Takeover container={container} is_patient={is_patient}\n"
         for container in range(3)

@@ -1,8 +1,8 @@
 """Machines are lost at any moment, and what long-term storage has then is enough for a store: see `checks.rescues`.
 
-Containers write images; copies of long-term storage are taken in the midst of everything, faults included, and stores
-recovered from them, which have all that was flushed, byte for byte, nothing that was never written, and go on. In the
-end all is flushed, every machine is lost, and the whole cluster goes on from what was recovered.
+Containers write images. Copies of long-term storage are taken at random moments, faults included, and stores are
+recovered from them. These have all that was flushed, byte for byte, nothing that was never written, and work. In the
+end all is flushed, every machine is lost, and the whole cluster resumes from what was recovered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An hour of a stream that keeps its newest bytes, simulated: its space is bounded, and what is gone is never read."""
+"""An hour of a stream that keeps its newest bytes, simulated: space is bounded, and truncated bytes are never read."""
 
 from __future__ import annotations
 

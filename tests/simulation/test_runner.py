@@ -1,4 +1,4 @@
-"""The runner: one seed gives one trace, plans can be replaced and shrunk, failures are told so that people can read."""
+"""The runner: one seed gives one trace, plans can be replaced and shrunk, and reports of failures are readable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORT = Profile().of_length(10.0)
 PLANTED = next(mutation for mutation in MUTATIONS if mutation.name == "acknowledge before sync")
 
 
-#: Answers reads for ever once it is shut out: only a change of owners can reveal it.
+#: Keeps answering reads after it was fenced: only a change of owners can reveal it.
 ZOMBIE = next(mutation for mutation in MUTATIONS if mutation.name == "answer without a lease")
 OWNER_KINDS = {"Takeover", "Reassignment", "Move"}
 

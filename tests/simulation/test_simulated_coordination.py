@@ -1,6 +1,6 @@
-"""The simulated coordination service: sessions end by its clock, and whoever lost one learns of it last.
+"""The simulated coordination service: sessions end by its clock, and a member that lost its session learns it last.
 
-And clusters of several controllers that learn of each other from it.
+Also clusters of several controllers that learn of each other through it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_members_that_are_heard_of_stay_for_as_long_as_they_like() -> None:
 
 
 def test_a_member_that_stands_still_for_too_long_is_gone_and_wakes_up_as_one_that_does_not_know_it() -> None:
-    """The others are told meanwhile; it takes itself for a member until it asks."""
+    """The other members are notified meanwhile; it takes itself for a member until its next request."""
 
     async def scenario(service: Service) -> None:
         first, second = await service.join(service.one), await service.join(service.other)
@@ -102,7 +102,7 @@ def test_a_member_that_stands_still_for_less_than_that_stays() -> None:
 
 
 def test_a_member_that_is_cut_off_has_no_answers_and_is_gone_for_the_others() -> None:
-    """It does not know, and is told when it can ask again; whoever waited for a change is told, too."""
+    """It gets an error with its first request after the reconnect; a call that waited for a change fails as well."""
 
     async def scenario(service: Service) -> None:
         first, second = await service.join(service.one), await service.join(service.other)
@@ -183,7 +183,7 @@ def test_a_client_asks_another_controller_when_its_own_gives_no_answer(trouble: 
 
 
 def test_what_a_controller_has_left_is_finished_by_another_one_without_anybody_asking() -> None:
-    """A controller dies in the midst of a seal, while the segment store stands still, and does not come back."""
+    """A controller dies during a seal, while the segment store is paused, and does not come back."""
     with Simulation(3) as simulation:
         cluster = SimulatedCluster(simulation, ClusterSettings(controller_count=2))
         host = cluster.add_client("client")
@@ -204,7 +204,7 @@ def test_what_a_controller_has_left_is_finished_by_another_one_without_anybody_a
             host.spawn(client.seal_stream("scope/stream"))
             while not service._context.announcements._unfinished:  # noqa: ASYNC110  # the driver only looks
                 await asyncio.sleep(0.0005)
-            # The announcement is on its way, and is done behind the death of who sent it.
+            # The announcement is under way, and is processed after the death of its sender.
             cluster.stores[0].pause()
             await asyncio.sleep(0.1)
             cluster.controller.crash(Death.POWER)

@@ -1,4 +1,4 @@
-"""The loop alone: virtual time, what is in order and what is drawn, limits, and the refusal of everything real."""
+"""The loop alone: virtual time, ordered and random scheduling, limits, and the refusal of everything real."""
 
 import asyncio
 import contextvars

@@ -196,7 +196,7 @@ def test_what_a_partition_holds_arrives_in_order_after_it(seed):
         _, writer = await world.connect()
         await world.send(writer, b"1")
         await asyncio.sleep(1)
-        # One piece is on the wire when the link breaks, others are sent into the break, one comes after it.
+        # One segment is on the wire when the link breaks, others are sent during the break, one is sent after it.
         await world.send(writer, b"2")
         world.network.partition("client", "server")
         await world.send(writer, b"3")

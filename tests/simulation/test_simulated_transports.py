@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 
 
 class Recorder(asyncio.Protocol):
-    """Keeps all that it is told."""
+    """Keeps all that it receives."""
 
     def __init__(self):
         self.calls = []

@@ -202,7 +202,7 @@ def test_troubles_of_a_disk_add_up_and_end_each_for_itself():
 
 
 def test_missing_storage_is_an_empty_directory_and_comes_back_as_it_was():
-    """Across a power failure, too. What was written under the mount point is hidden again."""
+    """Across a power failure as well. Files written under the mount point are hidden again."""
 
     async def scenario(simulation, host):
         write(host.disk, "/data/tier2/chunk", b"a")

@@ -1,7 +1,7 @@
-"""Long-term storage that is full, slow or gone, over each binding: it is told, appends go on, then all does.
+"""Long-term storage that is full, slow or gone, over each binding: the store reports it, and appends continue.
 
-What is told is what `penstock top` shows: what is wrong, since when, and what the store does meanwhile. The server is
-not restarted: when storage is well again everything is flushed, and nothing is told any more.
+The report is what `penstock top` shows: what is wrong, since when, and what the store does meanwhile. The server is
+not restarted: when storage works again everything is flushed, and the report ends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS = SegmentStoreSettings(
 
 
 def play(binding: str, trouble: Callable[[Simulation, SimulatedCluster, bool], None], told: str) -> None:
-    """Append, let `trouble` begin, append, look at what is told, let it end, and see that all is flushed."""
+    """Append, let `trouble` begin, append, check the report, let the trouble end, and see that all is flushed."""
     with Simulation(3) as simulation:
         cluster = SimulatedCluster(simulation, ClusterSettings(remote_faults=BINDINGS[binding], segment_store=SETTINGS))
         host = cluster.stores[0]

@@ -1,4 +1,4 @@
-"""Groups that subscribe to a stream which forgets all that it may, in seeds made for them: whoever dies, none loses."""
+"""Groups that subscribe to a stream truncated as far as allowed, in dedicated seeds: no death makes one lose events."""
 
 from __future__ import annotations
 

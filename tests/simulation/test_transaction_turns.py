@@ -78,7 +78,7 @@ def took_s(seed: int, *changes: str) -> dict[str, float]:
 
 @contextmanager
 def unfair_lanes() -> Iterator[None]:
-    """Let a lock be free when it is given back, for whoever comes first: those who wait only look again."""
+    """Make a released lock free for the first to take it: the waiters only try again."""
 
     async def acquire(self, lane):
         while self._is_held:  # noqa: ASYNC110  # The bug that is planted.

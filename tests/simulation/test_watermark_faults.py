@@ -43,7 +43,7 @@ def test_no_event_comes_that_was_noted_before_the_lower_bound_whoever_dies(seed:
 
         async def write(client: Client, first: int) -> None:
             async with client.event_writer(STREAM) as writer:
-                # Nobody can be waited for who has not said that he is there.
+                # A writer is included in watermarks only after its first time.
                 await writer.note_time(0)
                 await together.wait()
                 for number in range(ROUNDS):
@@ -52,8 +52,8 @@ def test_no_event_comes_that_was_noted_before_the_lower_bound_whoever_dies(seed:
                         await writer.write(b"%d" % time, routing_key=f"key {key}")
                     await writer.note_time(time)
                     await asyncio.sleep(rng.uniform(0.0, 2.0))
-                # Not closed before the reader has seen its last time: who has left is not waited for.
-                while not bounds or bounds[-1] < 10 * (ROUNDS - 1) + 1:  # noqa: ASYNC110  # nobody tells of it
+                # Not closed before the reader has seen its last time: watermarks do not wait for writers that left.
+                while not bounds or bounds[-1] < 10 * (ROUNDS - 1) + 1:  # noqa: ASYNC110  # there is no notification
                     await asyncio.sleep(1.0)
 
         async def follow(client: Client) -> None:
@@ -71,7 +71,7 @@ def test_no_event_comes_that_was_noted_before_the_lower_bound_whoever_dies(seed:
                     assert window.upper_bound is None or window.upper_bound > window.lower_bound
                     lower = window.lower_bound
                     bounds.append(lower)
-            # Behind it there may be some of the faster writer, and nothing else.
+            # After it there may be some events of the faster writer, and nothing else.
             while (event := await reader.read(30.0)) is not None:
                 read.append(int(event.data))
                 assert read[-1] > lower
@@ -103,7 +103,7 @@ def test_no_event_comes_that_was_noted_before_the_lower_bound_whoever_dies(seed:
             async def follow_all() -> None:
                 client = cluster.client(reading)
                 client._open()
-                while not await client.stream_exists(STREAM):  # noqa: ASYNC110  # nobody tells of it
+                while not await client.stream_exists(STREAM):  # noqa: ASYNC110  # there is no notification
                     await asyncio.sleep(0.1)
                 await follow(client)
 
