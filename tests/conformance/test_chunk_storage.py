@@ -148,7 +148,7 @@ async def test_nothing_is_created_where_the_identity_is_gone_or_another_one(
     storage.hold_to_identity(b"of cluster 1")
     await storage.create_with_content(NAME, [b"abc"])
     await replace_identity(storage, tmp_path, b"of cluster 2" if is_foreign else None)
-    # A look at what is there now makes it no more the right place.
+    # Reading the identity that is there now does not make it the right place.
     assert await storage.read_identity() == (b"of cluster 2" if is_foreign else None)
     for name in ("other/place/chunk", f"{NAME}-2"):
         with pytest.raises(StorageUnavailableError):
@@ -171,7 +171,7 @@ async def test_its_place_and_its_longest_name_are_told(storage: ChunkStorage) ->
 
 
 async def replace_identity(storage: ChunkStorage, tmp_path: Path, identity: bytes | None) -> None:
-    """Put another identity behind the storage's back."""
+    """Put another identity in place of the storage's own, without its knowledge."""
     while isinstance(storage, WrappedChunkStorage):
         storage = storage.inner
     if isinstance(storage, MemoryChunkStorage):
@@ -387,7 +387,7 @@ async def test_list_is_sorted_and_filtered_by_prefix(storage: ChunkStorage) -> N
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 99])
 async def test_names_are_gone_through_page_by_page(storage: ChunkStorage, limit: int) -> None:
-    """Every chunk that stays comes once, whatever comes and goes meanwhile; the name to go on behind may be gone."""
+    """Every chunk that stays is listed once, despite concurrent changes; the name to continue after may be deleted."""
     stay = {"s/a/0.E-1", "s/a/0.E-10", "s/a/1.E-1", "s/a-b/0", "s/a.x", "s/b/0", "t", "s/a0/x/y/z"}
     for name in (*stay, "s/a/0.E-2", "s/b/1"):
         await storage.create_with_content(name, [b"x"])

@@ -19,13 +19,13 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.testing.simulation.coordination import CoordinationServer, CoordinationSettings, Sessions
 from penstock.testing.simulation.coordination_client import SimulatedCoordinator
 
-#: What is told must be told by then, in seconds.
+#: Changes must be reported within this many seconds.
 TOLD_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A coordinator, and how it comes to hold a member for dead."""
+    """A coordinator, and a function that makes it take a member for dead."""
 
     coordinator: Coordinator
     expire: Callable[[str], Awaitable[None]]
@@ -44,7 +44,7 @@ async def in_process() -> AsyncIterator[Backend]:
 
 @asynccontextmanager
 async def simulated() -> AsyncIterator[Backend]:
-    """Make that of the simulation, here over real sockets. Nobody times out unless a test says so."""
+    """Make the simulated coordinator, here over real sockets. No session times out unless a test expires it."""
     settings = CoordinationSettings(session_timeout_s=600.0, request_timeout_s=TOLD_S)
     server = CoordinationServer(Sessions(), settings)
     port = await server.start("127.0.0.1", 0)
@@ -77,7 +77,7 @@ async def test_who_joins_is_seen_by_all_and_by_itself(backend: Backend) -> None:
 
 
 async def test_who_leaves_is_gone_for_all(backend: Backend) -> None:
-    """S-214: and it is told so itself; leaving twice is fine."""
+    """S-214: the member that left is notified as well. Leaving twice is allowed."""
     first, second = await backend.coordinator.join("a"), await backend.coordinator.join("b")
     await second.leave()
     assert second.is_over
@@ -114,7 +114,7 @@ async def test_a_name_is_not_given_twice(backend: Backend) -> None:
 
 
 async def test_a_change_wakes_who_waits_for_it(backend: Backend) -> None:
-    """A join and a leave, each seen by a waiter; versions ascend, and are the same for all who ask."""
+    """A join and a leave, each seen by a waiter; versions ascend, and are the same for all callers."""
     first = await backend.coordinator.join("a")
     before = await first.members()
     waiting = asyncio.ensure_future(first.changed(before.version))
@@ -134,7 +134,7 @@ async def test_a_change_wakes_who_waits_for_it(backend: Backend) -> None:
 
 
 async def test_who_missed_changes_hears_at_once(backend: Backend) -> None:
-    """Several of them as one: somebody who came and went between two looks need not be seen."""
+    """Several changes are reported as one: a member that joined and left between two polls may go unnoticed."""
     first = await backend.coordinator.join("a")
     before = await first.members()
     await (await backend.coordinator.join("b")).leave()
@@ -144,7 +144,7 @@ async def test_who_missed_changes_hears_at_once(backend: Backend) -> None:
 
 
 async def test_who_waits_hears_of_its_own_end(backend: Backend) -> None:
-    """Otherwise a controller would wait for ever among the dead."""
+    """Otherwise a controller whose session ended would wait without end."""
     membership = await backend.coordinator.join("a")
     version = (await membership.members()).version
     waiting = asyncio.ensure_future(membership.changed(version))
@@ -169,7 +169,7 @@ async def test_a_wait_that_is_cancelled_leaves_the_membership_as_it_was(backend:
 
 
 async def test_many_join_and_go_at_once(backend: Backend) -> None:
-    """Nobody is lost and nobody stays."""
+    """No member is lost, and none remains after it left."""
     joined = await asyncio.gather(*(backend.coordinator.join(str(number)) for number in range(20)))
     assert (await joined[0].members()).names == {str(number) for number in range(20)}
     await asyncio.gather(*(membership.leave() for membership in joined[10:]))

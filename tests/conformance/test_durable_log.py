@@ -73,7 +73,7 @@ class FillableFile:
 
 
 class FillableDisk(LocalDisk):
-    """The real disk, which can be told to have no more room."""
+    """The real disk, with a switch that makes it full."""
 
     is_full = False
 
@@ -89,7 +89,7 @@ class Backend:
     """A kind of log, and what is done to the medium under it.
 
     `fill`: there is no more room; `free`: there is again. `tear`: make the last frame of container 0, which holds
-    these bytes, look as if the machine had stopped in the midst of writing it: nothing behind it was written.
+    these bytes, look as if the machine had stopped during the write: nothing after it was written.
     """
 
     factory: DurableLogFactory
@@ -273,7 +273,7 @@ async def test_second_open_fences_the_first(factory: DurableLogFactory) -> None:
 
 
 async def test_acknowledged_appends_in_flight_at_the_fence_are_kept(factory: DurableLogFactory) -> None:
-    """SS-76: 100 appends in flight; what is acknowledged is a prefix, and the second owner reads at least that."""
+    """SS-76: 100 appends in flight; the acknowledged ones are a prefix, and the second owner reads at least those."""
     first = await opened(factory)
     payloads = [f"{number}".encode() * 40 for number in range(100)]
     futures = [first.append([payload], len(payload)) for payload in payloads]
@@ -334,7 +334,7 @@ async def test_truncation_forgets_up_to_and_including_the_address(factory: Durab
 
 
 async def test_whether_any_log_was_ever_opened_is_told_to_everybody(factory: DurableLogFactory) -> None:
-    """What was not opened does not count, and asking opens nothing; closed and disabled logs do count."""
+    """Logs that were never opened do not count, and counting opens none; closed and disabled logs do count."""
     assert not await factory.has_logs()
     made = factory.create(0)
     assert not await factory.has_logs()
@@ -542,7 +542,7 @@ async def test_a_log_that_outgrows_its_files_under_load_loses_and_repeats_nothin
 async def test_a_live_owner_that_is_fenced_in_the_midst_of_its_appends_acknowledges_no_more(
     factory: DurableLogFactory,
 ) -> None:
-    """SS-76: it appends on without a pause; nothing it was told is missing, nothing comes behind what was read."""
+    """SS-76: the old owner appends without a pause. No acknowledged append is missing, none follows what was read."""
     first = await opened(factory)
     acknowledged: list[bytes] = []
 
@@ -627,7 +627,7 @@ async def test_a_reader_that_stops_early_leaves_the_log_usable(factory: DurableL
 async def test_ownership_is_confirmed_by_open_appends_and_looks_and_by_nothing_of_a_fenced_owner(
     backend: Backend,
 ) -> None:
-    """The time is that before the look; whoever was shut out gets no other, and hears of it."""
+    """The time is taken before the check. A fenced owner's time does not advance; its check raises `LogFencedError`."""
     times = iter(range(100, 10_000))
     backend.runtime.monotonic_s = lambda: float(next(times))
     log = backend.factory.create(0)
@@ -657,8 +657,8 @@ async def test_ownership_is_confirmed_by_open_appends_and_looks_and_by_nothing_o
 async def test_who_was_not_closed_is_waited_for_by_all_that_follow_until_one_has_waited(
     factory: DurableLogFactory,
 ) -> None:
-    """The first and one that was closed are followed at once. One that was overtaken may still answer; so does whoever
-    comes after a second one that had not waited for it yet, even if that was closed.
+    """The successor of no owner, or of one that closed, need not wait. A fenced predecessor may still answer appends,
+    and so may one before it that was not waited for, even if the owner in between closed.
     """
     first = await opened(factory)
     assert not first.may_predecessor_answer

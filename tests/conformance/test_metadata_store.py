@@ -104,7 +104,7 @@ async def test_removed_row_does_not_break_a_token(store: MetadataStore) -> None:
 
 
 async def test_pages_show_what_has_come_and_gone_since(store: MetadataStore) -> None:
-    """Rows that were put or removed after an earlier look at the same pages, and those of a table made anew."""
+    """Rows put or removed after an earlier read of the same pages, and those of a table created again."""
 
     async def keys() -> set[str]:
         return {row.key for row in (await store.rows(TABLE, limit=10)).rows}
@@ -145,7 +145,7 @@ async def test_missing_table_is_an_error_of_its_own(store: MetadataStore) -> Non
 
 
 async def test_one_of_many_concurrent_creators_wins(store: MetadataStore) -> None:
-    """Twenty writers want the key to be new: one is told that it was, the others that it was not."""
+    """Twenty writers create the same key at once: one succeeds, the others get an error that it exists."""
     results = await asyncio.gather(
         *(store.put(TABLE, [Write("a", b"%d" % number, VERSION_ABSENT)]) for number in range(20)),
         return_exceptions=True,

@@ -34,7 +34,7 @@ ACTIVITY = ActivitySettings(interval_s=1000.0, scale_advice=ScaleAdviceSettings(
 
 @dataclass
 class Stack:
-    """A store with two containers of which one runs, and what advises about it."""
+    """A store with two containers of which one runs, and its scale advisor."""
 
     store: SegmentStore
     advisor: ScaleAdvisor
@@ -106,7 +106,7 @@ async def test_hot_and_cold_segments_are_told_and_others_are_not(stack: Stack) -
 
 
 async def test_what_is_sealed_deleted_or_fixed_by_now_has_no_advice(stack: Stack) -> None:
-    """S-253, S-254: also before the next look at it, asked about all and by name."""
+    """S-253, S-254: also before the next pass over it, requested for all and by name."""
     sealed, fixed, kept, deleted = [await stack.segment(700) for _ in range(4)]
     await stack.store.seal_segment(sealed)
     await stack.store.update_policy(fixed, scale_type=0, target_rate=0)
@@ -176,7 +176,7 @@ async def test_an_answer_is_bounded(stack: Stack) -> None:
 
 
 async def test_a_container_that_is_elsewhere_is_no_cold_one(stack: Stack) -> None:
-    """Nobody takes a missing answer for "nothing to do"."""
+    """A missing answer is not taken for "nothing to do"."""
     with pytest.raises(ContainerNotFoundError):
         await stack.advisor.scale_advice(1)
 

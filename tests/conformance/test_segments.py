@@ -363,7 +363,7 @@ async def test_deltas_show_the_last_write_of_each_key(segments: Segments) -> Non
         if delta.reached_end:
             break
         position = delta.last_position
-    collected.pop(b"b", None)  # Removed behind the first page: nobody is told of that later.
+    collected.pop(b"b", None)  # Removed after the first page: deltas do not report the removal later.
     assert collected == {b"a": b"2", b"c": b"1"}
 
 
@@ -442,7 +442,7 @@ async def test_a_table_may_be_deleted_only_if_empty(segments: Segments) -> None:
 
 
 async def test_bulk_calls_have_a_result_for_each_name(segments: Segments) -> None:
-    """One name that fails does not touch the others; a name may come twice."""
+    """A name that fails does not affect the others; a name may be given twice."""
     names = [f"s/t/{number}.#epoch.0" for number in range(300)]
     for name in names[::2]:
         await segments.create_segment(name)
@@ -464,7 +464,7 @@ async def test_bulk_calls_have_a_result_for_each_name(segments: Segments) -> Non
 
 
 async def test_segments_are_truncated_together(segments: Segments) -> None:
-    """Each has a result of its own; one that is refused, or missing, does not touch the others."""
+    """Each has a result of its own; one that is refused, or missing, does not affect the others."""
     names = [f"s/t/{number}.#epoch.0" for number in range(150)]
     for name in names[:100]:
         await segments.create_segment(name)
@@ -544,7 +544,7 @@ async def test_hash_tables_have_no_ranges_but_keys_alone(segments: Segments) -> 
 
 
 async def test_an_offset_without_a_known_border_leads_to_an_end(segments: Segments) -> None:
-    """What is answered is a border between appends all the same: the start, or the segment's length."""
+    """The answer is nevertheless a border between appends: the start, or the segment's length."""
     await segments.create_segment(A)
     await segments.append(A, b"0123456789")
     await segments.truncate_segment(A, 4)
