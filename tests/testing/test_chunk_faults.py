@@ -75,7 +75,7 @@ async def test_lost_reply_has_the_whole_effect(call: str) -> None:
 
 
 async def test_partial_write_leaves_a_true_prefix() -> None:
-    """At least a byte, never all; the next write at the old offset is told so."""
+    """At least a byte, never all; the next write at the old offset gets an error."""
     chunks = await filled()
     chunks.inject("write", ChunkFault.PARTIAL_WRITE)
     with pytest.raises(ChunkReplyLostError):

@@ -68,7 +68,7 @@ def new_disk(seed: int, order: NameOrder = NameOrder.PREFIX) -> SimulatedDisk:
 
 
 def tell(capsys: pytest.CaptureFixture[str], line: str) -> None:
-    """Say how much was explored, also when output is captured: the number is what was promised."""
+    """Print how much was explored, also when output is captured: that number is promised."""
     with capsys.disabled():
         sys.stdout.write(f"\n{line}\n")
 
@@ -169,7 +169,7 @@ async def recover_log(disk: RecordingDisk) -> FoundFrames:
 
 
 def check_log(promises: Sequence[object], found: FoundFrames) -> Iterable[str]:
-    """Say what is wrong with a recovered log."""
+    """Return what is wrong with a recovered log."""
     appended = max((p.number for p in promises if isinstance(p, Appended)), default=0)
     acknowledged = {p.number: p.address for p in promises if isinstance(p, Acknowledged)}
     cut_max = max((p.number for p in promises if isinstance(p, Truncating)), default=0)
@@ -472,7 +472,7 @@ class StorageScenario:
 
 
 async def recover_storage(disk: RecordingDisk) -> Stored:
-    """Read everything; then go on writing, as an owner would, and read that back."""
+    """Read everything; then continue writing, as an owner would, and read that back."""
     _, storage = await open_storage(disk, 77)
     found = await stored_in(storage)
     for segment, (start, data, is_sealed) in found.items():
@@ -562,7 +562,7 @@ class Answered:
 
 
 def stream_bytes(start: int, end: int) -> bytes:
-    """Return the bytes of the stream: each group of four is its number, so that no two places look alike."""
+    """Return the bytes of the stream: each group of four is its number, so that no two places are equal."""
     groups = range(start // 4, end // 4 + 1)
     return b"".join(group.to_bytes(4, "big") for group in groups)[start % 4 :][: end - start]
 
@@ -693,7 +693,7 @@ async def test_container_survives_every_explored_crash_state(
 
 @pytest.mark.parametrize("order", list(NameOrder))
 async def test_data_directory_identity_survives_every_crash_state(order: NameOrder) -> None:
-    """The first start of a server, exhaustively: no identity yet, or for ever the one that was returned."""
+    """The first start of a server, exhaustively: no identity yet, or permanently the one that was returned."""
 
     async def scenario(disk: RecordingDisk) -> None:
         disk.mark(DataDirectory("/srv/data", runtime_on(disk, 1)).open(4))

@@ -23,7 +23,7 @@ def make(duplicate_rate, stuck_rate, seed=1):
 
 
 async def test_what_may_be_repeated_comes_once_more_and_its_answer_is_heard_by_nobody():
-    """A table and an unconditional removal: the second removal takes away what was written between."""
+    """A table and an unconditional removal: the second removal deletes what was written between."""
     store, late, counts = make(1.0, 0.0)
     await late.create_table("t")
     await late.table_put("t", [TableUpdate(b"k", b"1", VERSION_ABSENT)])
@@ -38,7 +38,7 @@ async def test_what_may_be_repeated_comes_once_more_and_its_answer_is_heard_by_n
 
 
 async def test_a_conditional_request_is_stuck_and_never_done_twice():
-    """Its caller hears that the reply is lost; the change comes later, or never, and once at most."""
+    """Its caller gets the error that the reply is lost; the change is applied later, or never, and once at most."""
     outcomes = set()
     for seed in range(20):
         store, late, counts = make(1.0, 1.0, seed)

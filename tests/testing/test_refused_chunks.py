@@ -1,4 +1,4 @@
-"""Chunks that a storage refuses for ever, in `FaultyChunkStorage`."""
+"""Chunks that a storage refuses permanently, in `FaultyChunkStorage`."""
 
 from __future__ import annotations
 

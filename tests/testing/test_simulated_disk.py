@@ -74,7 +74,7 @@ def test_writes_to_different_sectors_are_reordered() -> None:
 
 
 def test_length_and_data_of_an_extension_survive_apart() -> None:
-    """Data without length (cut), length without data (zeros); never bytes that nobody wrote."""
+    """Data without length (cut), length without data (zeros); never bytes that were not written."""
     disk = disk_with({"/f": b"ab"})
     write(disk, "/f", 2, b"cdef")
     found = contents_after_crash(disk, "/f")
@@ -91,7 +91,7 @@ def test_synced_bytes_survive_everything() -> None:
 
 
 def test_unsynced_truncation_took_effect_or_not_and_hides_what_it_cut() -> None:
-    """What is written behind a cut is seen only if the cut happened; the bytes cut off never come back after it."""
+    """Bytes written after a cut are seen only if the cut happened; the bytes cut off never come back after it."""
     disk = disk_with({"/f": b"aaaabbbbcc"})
     file = disk.open("/f")
     file.truncate(6)

@@ -217,7 +217,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, writes=WRITES, crash_s=st.none() | MOMENTS)
     def write(self, name: str, writes: list[tuple[str, int]], crash_s: float | None) -> None:
-        """A crash in the middle changes nothing: the writer finds out what is stored and sends the rest."""
+        """A crash in the middle changes nothing: the writer finds out which events are stored and sends the rest."""
         events = self._events(writes)
 
         async def work() -> None:
@@ -297,7 +297,7 @@ class StreamMachine(RuleBasedStateMachine):
 
         async def work() -> None:
             await (transaction.commit() if is_commit else transaction.abort())
-            # The controller tells nobody when it is done.
+            # The controller sends no notification when it is done.
             while await transaction.state() in ("COMMITTING", "ABORTING"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -326,7 +326,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(joined=groups, count=st.integers(1, 20), crash_s=st.none() | MOMENTS)
     def read(self, joined: list[object], count: int, crash_s: float | None) -> None:
-        """A group reads what is next of some key; it is told once of events that were truncated before it."""
+        """A group reads the next event of some key; it gets one error for events that were truncated before it."""
         name, stream, model, _, reader = joined
         assert isinstance(model, GroupModel)
         assert isinstance(reader, Reader)
@@ -353,7 +353,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(joined=groups)
     def replace_reader(self, joined: list[object]) -> None:
-        """Close a group's reader and start another one: it goes on where the first was."""
+        """Close a group's reader and start another one: it resumes where the first was."""
         name, stream, _, group, reader = joined
         assert isinstance(group, ReaderGroup)
         assert isinstance(reader, Reader)

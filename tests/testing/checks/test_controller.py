@@ -1,4 +1,4 @@
-"""The check of a controller's records says what is left unfinished, and nothing of what goes on by itself."""
+"""The check of a controller's records reports unfinished work, and omits what completes without intervention."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def commit_order(history: History) -> None:
 
 
 def order_elsewhere(history: History) -> None:
-    """Nobody was told of a commit before the other one was called; but two segments disagree."""
+    """Neither commit was acknowledged before the other one was called; but two segments disagree about their order."""
     for txn in "tu":
         written(history, f"{txn}1", txn=txn, key=f"{txn}-k")
         written(history, f"{txn}2", txn=txn, key=f"{txn}-l")
@@ -400,7 +400,7 @@ def test_acknowledged_append_that_reads_differently_is_named() -> None:
 
 
 def test_lengths_and_reads_that_know_of_what_was_acknowledged() -> None:
-    """What is acknowledged while somebody asks may be missed, and so may what nobody was told of; nothing else."""
+    """A read may miss what is acknowledged during the call, and what was not acknowledged; nothing else."""
     history = new_history()
     history.ok(history.invoke("w", AppendBytes("s/0", b"abc")), 0)
     asked, waiting = history.invoke("r", GetLength("s/0")), history.invoke("q", ReadRange("s/0", 3))

@@ -1,4 +1,4 @@
-"""The live assertions hold all through random work, crashes included, and each names what is broken on purpose."""
+"""The live assertions hold throughout random work, crashes included, and each names the deliberate damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not in memory has its invariants, too: each thing broken on purpose is named, in the books and in storage."""
+"""Data outside memory has invariants as well: each deliberate damage is named, in the records and in storage."""
 
 from __future__ import annotations
 

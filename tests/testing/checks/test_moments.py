@@ -1,4 +1,4 @@
-"""What leaves no trace is told as it happens, and nothing is told of what is in order."""
+"""Violations that leave no trace are reported as they happen, and correct behaviour is not reported."""
 
 from __future__ import annotations
 
