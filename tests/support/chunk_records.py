@@ -51,19 +51,19 @@ class World:
         return record
 
     async def chunk_records(self, segment: str = SEGMENT) -> list[ChunkRecord]:
-        """Return the chunks in order; checks every invariant of section 8.4 on the way."""
+        """Return the chunks in sequence; checks every invariant of section 8.4 on the way."""
         return (await checked_chunks(self.table, segment))[1]
 
     async def chunk_names(self) -> list[str]:
         return [info.name for info in await self.chunks.list()]
 
     async def put(self, *records: Record) -> None:
-        """Overwrite records behind everybody's back."""
+        """Overwrite records without notice to the storage."""
         await self.table.commit([TableUpdate(r.key, encode_record(r)) for r in records], [])
 
 
 async def checked_chunks(table: MemoryMetadataTable, segment: str) -> tuple[SegmentRecord, list[ChunkRecord]]:
-    """Return a segment's record and its chunks in order; every invariant of section 8.4 holds of them."""
+    """Return a segment's record and its chunks in sequence; checks every invariant of section 8.4."""
     record = await MetadataTransaction(table, epoch=0).segment(segment)
     assert record is not None
     found: list[ChunkRecord] = []

@@ -1,4 +1,4 @@
-"""Clocks for tests: controllers whose wall clocks differ, own clocks that go on, processes that are suspended."""
+"""Clocks for tests: controllers whose wall clocks differ, separate clocks that advance, suspended processes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def run_command(
 ) -> Ran:
     """Run ``penstock`` with `arguments`. `uri`: the server that `PENSTOCK_URI` names.
 
-    `is_terminal`: somebody types. `is_screen`: somebody looks at what is printed.
+    `is_terminal`: the input is a terminal. `is_screen`: the output is a terminal.
     """
     source = io.TextIOWrapper(_Terminal(stdin) if is_terminal else io.BytesIO(stdin), encoding="utf-8")
     kind = _Terminal if is_screen else io.BytesIO

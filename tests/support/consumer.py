@@ -13,7 +13,7 @@ import sys
 
 from penstock import ClientSettings, aio
 
-#: A member that shows no life for so long is dead for the others.
+#: A member without a heartbeat for so long is dead for the others.
 READER_TIMEOUT_S = 3.0
 SETTINGS = ClientSettings(
     reader_timeout_s=READER_TIMEOUT_S, position_interval_s=0.2, reader_group_refresh_s=0.2, read_bytes=4096
@@ -39,7 +39,7 @@ async def consume(uri: str, stream: str, group_name: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    # Others are said on standard error to be taken for dead.
+    # Members taken for dead are reported on standard error.
     logging.basicConfig(level=logging.WARNING)
     # A shell lets what it starts in the background ignore Ctrl-C, and so does all that this starts in turn.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -39,7 +39,7 @@ SMALL_CACHE = CacheSettings(bytes_max=1 << 20, block_length=4096, small_append_l
 
 
 def memory_runtime(seed: int = 1) -> Runtime:
-    """Return a runtime whose clock stands still."""
+    """Return a runtime whose clock does not advance."""
     return Runtime(disk=LocalDisk(), work=ThreadedWork(1), rng=random.Random(seed), wall_clock_ms=lambda: 1_000)
 
 
@@ -67,7 +67,7 @@ class FaultyChunks(WrappedChunkStorage):
         self._gates[operation] = asyncio.Event()
 
     def release(self, operation: str) -> None:
-        """Let held calls go on."""
+        """Release the held calls."""
         self._gates.pop(operation).set()
 
     async def _before(self, operation: str) -> bool:
@@ -168,7 +168,7 @@ class Incarnations:
         return container
 
     async def crash(self, container: SegmentContainer) -> None:
-        """Let a container's tasks end where they are; nothing is finished or told to anybody."""
+        """End a container's tasks where they are; nothing is finished or reported."""
         self.live.remove(container)
         tasks = [*container._background, *container.reader._tasks]
         if hasattr(container, "writer"):
@@ -252,7 +252,7 @@ def memory_store(
     runtime: Runtime,
     settings: SegmentStoreSettings,
 ) -> SegmentStore:
-    """Return a segment store over what is given, not started."""
+    """Return a segment store over the given parts, not started."""
     return SegmentStore(logs=logs, chunks=chunks, runtime=runtime, settings=settings)
 
 

@@ -56,7 +56,7 @@ class ScriptedSegments(OneByOne):
         self.calls = 0
 
     async def repeat(self, number: int) -> None:
-        """Let a late duplicate of a write arrive; what it is answered nobody hears."""
+        """Let a late duplicate of a write arrive; its answer is dropped."""
         name, arguments, options = self.writes[number]
         try:
             await getattr(self.store, name)(*arguments, **options)

@@ -47,7 +47,7 @@ async def run(cluster, script_type, at: int, fault: Fault, *, again_at: int = 0)
 
 
 async def run_with_survivor(cluster, script_type, at: int, fault: Fault) -> int:
-    """As `run`, with another controller that is alive all the time; only it goes on when the first one has died."""
+    """As `run`, with another controller that is alive all the time; it alone continues when the first one has died."""
     store = cluster.store
     failing = FailingSegments(store, at, fault)
     survivor = await cluster.start(SETTINGS)
@@ -60,7 +60,7 @@ async def run_with_survivor(cluster, script_type, at: int, fault: Fault) -> int:
             if failing.is_dead and service is first:
                 await first.stop()
                 service = survivor
-                # It hears of the end in a turn of its own.
+                # It is notified of the end in a turn of its own.
                 await asyncio.sleep(0)
                 await survivor.idle()
         else:
@@ -101,7 +101,7 @@ async def _check_end(cluster, service) -> None:
     assert not store.segments
     for table in (layout.PENDING_WORK, layout.TRANSACTION_INDEX):
         assert not [key for key in store.tables[table].entries if b"/" in key]
-    # Streams that are gone are taken off the lists of cycles when these are looked at, here whoever owns them.
+    # Deleted streams are removed from the lists of cycles when a pass reads these, here for all owners.
     for cycle in (last._watermarks._cycle, last._retention._cycle):
         cycle._buckets = AllBuckets()
         await cycle.once()

@@ -1,4 +1,4 @@
-"""Stream cuts against successive epoch records, as the folds of `stream_cuts` are told them by a stream's history."""
+"""Stream cuts against successive epoch records, as a stream's history passes them to the folds of `stream_cuts`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A socket whose peer hears nothing of it any more: what arrives is discarded before the kernel sees it. Linux only."""
+"""A socket that receives nothing any more: what its peer sends is discarded before the kernel sees it. Linux only."""
 
 from __future__ import annotations
 

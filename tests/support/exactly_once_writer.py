@@ -77,7 +77,7 @@ class ExactlyOnceWriter:
             setup = await _receive(reader)
             assert isinstance(setup, AppendSetup), setup
             stored = 0 if setup.last_event_number == NO_EVENT else setup.last_event_number
-            # The promise: what was acknowledged is still there.
+            # The promise: acknowledged events are still there.
             assert self.acknowledged <= stored <= self.sent, (self.acknowledged, stored, self.sent)
             while self._pending and self._pending[0][0] <= stored:
                 self._pending.popleft()

@@ -6,7 +6,7 @@ from penstock.model.errors import StorageError
 
 
 class Failing:
-    """Lets one request of a store fail for good, before or after its effect."""
+    """Makes one request of a store fail permanently, before or after its effect."""
 
     CALLS = ("segment_info", "segment_infos", "read", "append", "get_attribute", "update_attribute",
              "truncate_segment", "truncate_segments", "delete_segments",

@@ -16,7 +16,7 @@ WRITES = {
 
 
 class Fault(Enum):
-    """Who dies, and when. LOST_BEFORE is a request, LOST_AFTER a reply that gets lost."""
+    """Which part dies, and when. LOST_BEFORE is a request, LOST_AFTER a reply that gets lost."""
 
     DIES_BEFORE = "dies before the write"
     DIES_AFTER = "dies after the write"

@@ -49,7 +49,7 @@ class HdfsServer:
     directory: Path
 
     def new_folder(self) -> FilePlace:
-        """Return a folder that nobody uses yet; it is not made."""
+        """Return an unused folder; it is not created."""
         return FilePlace.parse(f"hdfs://{self.name_node}/{uuid.uuid4().hex[:12]}/some/root")
 
     @property
@@ -137,7 +137,7 @@ def _start(directory: Path) -> dict[str, object]:
 
 
 def _start_once(jars: Path, home: Path, processes: list[subprocess.Popen[bytes]]) -> dict[str, object]:
-    """Format it and start it; ports that somebody else took in between make this fail."""
+    """Format it and start it; this fails if another process took a port in between."""
     ports = iter(_free_ports(2 + 3 * _DATA_NODE_COUNT))
     name_node, http = f"127.0.0.1:{next(ports)}", f"127.0.0.1:{next(ports)}"
     common = {

@@ -27,7 +27,7 @@ class InlineWork(WorkPools):
         super().__init__(lambda name, settings: _InlinePool(name, settings, self), PoolSettings(1))
 
     def release(self) -> None:
-        """Run what is held, and hold nothing any more."""
+        """Run the held work, and hold nothing any more."""
         self.held_names.clear()
         held, self.held = self.held, []
         for pool, job in held:

@@ -12,7 +12,7 @@ from support.java_client import JavaObject, JavaSession, content_of
 READ_TIMEOUT_MS = 200
 #: When nothing has come for so long there is no more: longer than the client takes to try again after a restart.
 QUIET_S = 40.0
-#: How long checkpoints and stream cuts may take; readers must go on meanwhile.
+#: How long checkpoints and stream cuts may take; readers must continue meanwhile.
 CUT_TIMEOUT_S = 30.0
 
 
@@ -94,7 +94,7 @@ def read_events(
 ) -> list[tuple[str, str]]:
     """Read `count` events, fewer when nothing comes for `quiet_s`, with readers taking turns; return (reader, event).
 
-    In place of an event there may be "truncated", when a reader is told that something was lost, and "end", when the
+    In place of an event there may be "truncated", when a reader gets a truncation error, and "end", when the
     group has read everything it ever will. The readers stay for later calls. Says "begun" at a third.
     """
     made = [(name, _reader(java, group, name)) for name in readers]
@@ -191,7 +191,7 @@ def _cuts_of(java: JavaSession, made: JavaObject) -> JavaObject:
 
 
 def stream_cuts(java: JavaSession, group: str, readers: Sequence[str]) -> dict[str, tuple[str, dict[int, int]]]:
-    """Generate stream cuts while readers go on; return text and offsets of each by stream."""
+    """Generate stream cuts while readers continue; return text and offsets of each by stream."""
     made = [_reader(java, group, reader) for reader in readers]
     executor = java.keep("executor", lambda: _Executor(java))
     wanted = _group(java, group).generateStreamCuts(executor.service)
@@ -233,7 +233,7 @@ def reset_to_streams(java: JavaSession, group: str, streams: Mapping[str, tuple[
 
 
 def must_begin_again(java: JavaSession, group: str, reader: str) -> bool:
-    """Return whether a reader is told that its group was reset; it is closed then."""
+    """Return whether a reader gets the error that its group was reset; it is closed then."""
     try:
         _reader(java, group, reader).readNextEvent(READ_TIMEOUT_MS)
     except java.java("stream.ReinitializationRequiredException"):

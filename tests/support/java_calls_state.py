@@ -41,7 +41,7 @@ def write_conditionally(java: JavaSession, stream: str, latest: str, value: str)
 
 
 def write_unconditionally(java: JavaSession, stream: str, value: str) -> None:
-    """Write whatever is there."""
+    """Write unconditionally."""
     _revisioned(java, stream).writeUnconditionally(value)
 
 
@@ -55,7 +55,7 @@ def read_from(java: JavaSession, stream: str, revision: str) -> list[str]:
 
 
 def truncate_to(java: JavaSession, stream: str, revision: str) -> None:
-    """Forget what is before a revision."""
+    """Forget everything before a revision."""
     _revisioned(java, stream).truncateToRevision(_revision(java, revision))
 
 
@@ -66,7 +66,7 @@ def mark(java: JavaSession, stream: str) -> str:
 
 
 def set_mark(java: JavaSession, stream: str, expected: str, revision: str) -> bool:
-    """Set the mark if it is the expected one; empty stands for none."""
+    """Set the mark if it is the expected one; an empty string means none."""
     first, second = (_revision(java, text) if text else None for text in (expected, revision))
     return bool(_revisioned(java, stream).compareAndSetMark(first, second))
 
@@ -86,7 +86,7 @@ def _counters(java: JavaSession, stream: str, name: str) -> JavaObject:
 
 
 def add(java: JavaSession, stream: str, name: str, count: int) -> list[int]:
-    """Add 1 to the counter "all" `count` times, each time on the condition that nobody else has changed anything.
+    """Add 1 to the counter "all" `count` times, each time on the condition that the state has not changed.
 
     Returns the values that were replaced. Says "begun" at a third. `name` tells the synchronizers of one stream apart.
     """
@@ -114,7 +114,7 @@ def add(java: JavaSession, stream: str, name: str, count: int) -> list[int]:
 
 
 def add_unconditionally(java: JavaSession, stream: str, name: str, amount: int) -> None:
-    """Add to the counter "all" whatever others do."""
+    """Add to the counter "all", without a condition on the state."""
     import jpype
 
     from support.java_counters import Addition

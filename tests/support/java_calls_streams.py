@@ -78,12 +78,12 @@ def delete_scope(java: JavaSession, is_recursive: bool) -> bool:
 
 
 def list_scopes(java: JavaSession) -> list[str]:
-    """Return all scopes in order of their names."""
+    """Return all scopes, sorted by name."""
     return sorted(map(str, manager(java).listScopes()))
 
 
 def list_streams(java: JavaSession, tag: str) -> list[str]:
-    """Return the scope's streams, those of a tag when it is not empty, in order of their names."""
+    """Return the scope's streams, those of a tag when it is not empty, sorted by name."""
     found = manager(java).listStreams(SCOPE, tag) if tag else manager(java).listStreams(SCOPE)
     return sorted(str(stream.getStreamName()) for stream in found)
 

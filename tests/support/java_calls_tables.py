@@ -58,12 +58,12 @@ def delete_table(java: JavaSession, name: str) -> bool:
 
 
 def list_tables(java: JavaSession) -> list[str]:
-    """Return the names of all tables in order."""
+    """Return the names of all tables, sorted."""
     return sorted(str(found.getKeyValueTableName()) for found in _manager(java).listKeyValueTables(SCOPE))
 
 
 def put(java: JavaSession, name: str, entries: dict[str, str]) -> list[str]:
-    """Put entries whatever is there, one by one; return their versions. Says "begun" at a third."""
+    """Put entries unconditionally, one by one; return their versions. Says "begun" at a third."""
     table, versions = _table(java, name), []
     for index, (key, value) in enumerate(entries.items()):
         update = java.java("tables.Put")(_key(java, key), _bytes(java, value))

@@ -116,11 +116,11 @@ class JavaSession:
             self.kept.clear()
 
     def say(self, note: str) -> None:
-        """Tell the test how far the call is: see `JavaCall.wait_for`."""
+        """Report the progress of the call to the test: see `JavaCall.wait_for`."""
         self._send((self._thread.number, "note", note))
 
     def run(self, number: int, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
-        """Run one call in this thread and send what comes of it."""
+        """Run one call in this thread and send its result."""
         import jpype
 
         self._thread.number = number
@@ -133,7 +133,7 @@ class JavaSession:
             while isinstance(cause, wrappers) and cause.getCause() is not None:
                 cause = cause.getCause()
             self._send((number, "error", (str(cause.getClass().getSimpleName()), _shortened(error.stacktrace()))))
-        except Exception as error:  # noqa: BLE001 - Whatever it is, the test has to hear of it.
+        except Exception as error:  # noqa: BLE001 - Every error is passed to the test.
             self._send((number, "error", (type(error).__name__, traceback.format_exc())))
 
 

@@ -72,7 +72,7 @@ def event(number: int) -> bytes:
 
 
 class Load:
-    """A writer that goes on until the server is gone; the events below `acknowledged` are stored, in three segments."""
+    """A writer that runs until the server is gone; the events below `acknowledged` are stored, in three segments."""
 
     def __init__(self, port: int, stream: str) -> None:
         self.acknowledged = 0

@@ -1,4 +1,4 @@
-"""A client whose process ends at one of its calls, or does not hear what came of it."""
+"""A client whose process ends at one of its calls, or does not get the call's outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Death(BaseException):
 
 
 class MortalPart:
-    """Stands before a part of a client: at the `at`-th call of any such part something happens."""
+    """Wraps a part of a client: a fault happens at the `at`-th call of any such part."""
 
     def __init__(self, part: object, calls: Iterator[int], at: int, how: str) -> None:
         self._part, self._calls, self._at, self._how = part, calls, at, how

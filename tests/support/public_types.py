@@ -20,7 +20,7 @@ _CAUSES = ("inferred differently", "is missing", "Type unknown", "Ambiguous")
 def main() -> int:
     """Check the sources beside this file with the packages of this interpreter."""
     scripts = Path(sys.executable).parent
-    # In this mode pyright looks for packages along these alone, whatever interpreter it is told of.
+    # In this mode pyright searches for packages along these alone, whatever interpreter it is configured with.
     paths = [str(ROOT / "src"), *(path for path in sys.path if path.endswith("site-packages"))]
     environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
     environment["PYTHONPATH"] = os.pathsep.join(paths)

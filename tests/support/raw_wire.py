@@ -21,7 +21,7 @@ class RawWire:
 
     @classmethod
     async def open(cls, port: int, *, greet: bool = True) -> RawWire:
-        """Connect, and greet unless told not to."""
+        """Connect, and send the greeting unless it is switched off."""
         wire = cls(*await asyncio.open_connection("127.0.0.1", port))
         if greet:
             await wire.ask(Hello(16, 5), Hello)

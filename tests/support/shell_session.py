@@ -36,7 +36,7 @@ def steps_of(document: Path, mark: str = "session") -> Iterator[Step]:
 
 
 def play(command: str, *, uri: str, directory: Path) -> str:
-    """Run a line and return what it prints: standard output, then what is complained about."""
+    """Run a line and return what it prints: standard output, then standard error."""
     if "penstock " not in command:
         return _shell(command, b"", directory).decode()
     before, inside, after = _around_penstock(command)

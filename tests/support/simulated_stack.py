@@ -133,7 +133,7 @@ class SimulatedStack:
         return self.simulation.run(lambda: self._client_host.run(work()))
 
     def pass_time(self, seconds: float) -> None:
-        """Let virtual time go by: what is due in the background happens."""
+        """Let virtual time pass, so that background work runs when it is due."""
         self.simulation.run(lambda: asyncio.sleep(seconds))
 
     def crash(self) -> None:

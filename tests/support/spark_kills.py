@@ -50,15 +50,15 @@ EXECUTOR = "executor"
 #: What one of them runs.
 _EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
 ROWS_PER_RUN = 400
-#: Nothing takes so long: whoever waits longer has failed.
+#: No step takes this long: one that does has failed.
 GUARD_S = 240.0
-#: How often a query or an export is started again behind one kill. One that nobody kills succeeds.
+#: How often a query or an export is restarted after one kill. One without a kill succeeds.
 REPETITIONS_MAX = 3
 #: How long after a transaction was seen open something dies, at most.
 OPEN_DELAY_S_MAX = 0.3
 _POLL_S = 0.005
 
-#: Runs the query from its checkpoint to what is there whenever it is told to, in one session. A task may be repeated.
+#: Runs the query from its checkpoint to the current end on each command, in one session. A task may be repeated.
 DRIVER = """
 import os, sys
 output = os.fdopen(os.dup(1), "w")
@@ -229,7 +229,7 @@ class KillRuns:
         self._store = StandaloneProcess(directory / "store")
         self._driver: Driver | None = None
         self._exit = ExitStack()
-        #: How long the latest query and export took that nobody disturbed.
+        #: How long the latest undisturbed query and export took.
         self._usual_s = {"query": 4.0, "export": 3.0}
         self.report = Report(seed)
 
@@ -427,7 +427,7 @@ class KillRuns:
     # -- the books ----------------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Compare stream and table with what was written, and the ledger with the checkpoint."""
+        """Compare stream and table with the written events, and the ledger with the checkpoint."""
         report = self.report
         missing, doubled = missing_and_doubled(rows_of_stream(self.client, TARGET), report.rows)
         report.missing += missing

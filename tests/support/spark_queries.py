@@ -22,7 +22,7 @@ def follow(spark, store, stream: str, **options: object):
 
 
 def run_to_the_end(frame, sink: Path, checkpoint: Path):
-    """Run a stream to what is there now into a Parquet directory, which records each batch once; return the query."""
+    """Run a stream to its current end into a Parquet directory, which records each batch once; return the query."""
     query = (
         frame.writeStream.format("parquet")
         .option("path", str(sink))

@@ -119,7 +119,7 @@ class FaultyIndex:
         await asyncio.sleep(0)
         fault = self._disk.faults.pop(0) if self._disk.faults else ""
         if fault == "conflict":
-            self._stored.version += 1  # Somebody else has written, though nothing that changes anything.
+            self._stored.version += 1  # Another writer has written, without changing any entry.
         if self._stored.version != version:
             raise BadOffsetError(self._name, expected=version, actual=self._stored.version)
         if fault == "before":

@@ -1,4 +1,4 @@
-"""`WireService`: a segment store in memory behind a real socket, spoken to in raw frames."""
+"""`WireService`: a segment store in memory, served over a real socket and driven by raw frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONNECTION = ConnectionSettings(drain_timeout_s=0.2)
 
 
 class WireService:
-    """A store behind a server."""
+    """A store and its server."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class WireService:
         await self.store.create_segment(A)
 
     async def connect(self, *, greet: bool = True) -> RawWire:
-        """Connect, and greet unless told not to."""
+        """Connect, and send the greeting unless it is switched off."""
         self.wires.append(await RawWire.open(self.server.port, greet=greet))
         return self.wires[-1]
 
