@@ -46,9 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Let the garbage collector look at no test that is found, neither now nor whenever it looks at everything.
+    """Exclude the collected tests from garbage collection.
 
-    Four hundred thousand objects that all stay take it a quarter of a second each time, and each seed ends with one.
+    A full collection takes a quarter of a second for these 400,000 permanent objects, and each seed ends with one.
     """
     gc.disable()
     try:
@@ -60,7 +60,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is for the night, and say so."""
+    """Skip the nightly tests, with a reason."""
     if os.environ.get("PENSTOCK_TEST_PROFILE") == "nightly":
         return
     for item in items:

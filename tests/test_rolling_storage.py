@@ -463,7 +463,7 @@ async def test_one_container_is_exported(left: StandaloneSettings) -> None:
 
 
 async def test_a_stream_that_was_scaled_becomes_one_of_a_single_epoch(left: StandaloneSettings) -> None:
-    """In the order of epochs, then of numbers; its chunks become nobody else's, whatever is asked for later."""
+    """In the order of epochs, then of numbers; its chunks belong to no other segment, whatever is requested later."""
     root = Path(left.tier2)
     scaled = ["0.#epoch.0", "1.#epoch.0", "10.#epoch.1", "9.#epoch.1", "2.#epoch.2"]
     order = ["0.#epoch.0", "1.#epoch.0", "9.#epoch.1", "10.#epoch.1", "2.#epoch.2"]
@@ -498,7 +498,7 @@ async def test_a_stream_that_was_scaled_becomes_one_of_a_single_epoch(left: Stan
 async def test_an_import_under_another_name_that_was_cut_off_goes_on(
     left: StandaloneSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reserved, and not yet taken over: nobody else gets it meanwhile."""
+    """Reserved, and not yet taken over: no other import gets it meanwhile."""
     from penstock.segmentstore.container.storage.adoptions import Adoptions
 
     adopt = Adoptions.adopt

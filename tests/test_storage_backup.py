@@ -102,7 +102,7 @@ async def test_a_stopped_store_is_restored_with_all_it_had(stopped: StandaloneSe
 
 
 async def test_a_running_store_is_backed_up_as_it_is_then(tmp_path: Path) -> None:
-    """Through the administrator's port, and it goes on. What is written later is not in the backup."""
+    """Through the administrator's port, while it keeps running. Later writes are not in the backup."""
     settings = settings_of(tmp_path, interval_s=0.0)
     await fill(settings)
     runtime = real_runtime(2)

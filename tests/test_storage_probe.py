@@ -139,7 +139,7 @@ async def test_whoever_gives_up_leaves_nothing(monkeypatch: pytest.MonkeyPatch, 
 
 
 async def test_what_cannot_be_deleted_is_named(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
-    """Credentials that may write and not delete: what is left says so, and is left to people."""
+    """Credentials that may write and not delete: the error names the object, which must be deleted by hand."""
     inner = InMemory()
     with (
         standing_in(monkeypatch, Breaking(inner, "read", "before", deletes=False)),

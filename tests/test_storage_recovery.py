@@ -129,8 +129,8 @@ async def test_an_image_of_a_later_version_is_not_passed_over_for_an_earlier_one
 
 
 async def test_the_newest_image_counts_whatever_numbers_are_missing_before_it(lost: StandaloneSettings) -> None:
-    """SS-229, SS-230, SS-242: each is whole by itself, so nothing is looked for in a row. A damaged one is told by
-    name; what is older stands, since it is removed only once a newer one is durable.
+    """SS-229, SS-230, SS-242: each image is complete, so no sequence of numbers is required. A damaged one is reported
+    by name; older images are still there, since they are removed only once a newer one is durable.
     """
     (path,) = images(lost, 0)
     name = ImageName.parse(f"_system/containers/{path.name}")
@@ -183,7 +183,7 @@ async def test_a_store_that_has_its_log_starts_from_that(tmp_path: Path) -> None
 async def test_what_cannot_be_recovered_is_refused_and_nothing_is_made(
     lost: StandaloneSettings, tmp_path: Path
 ) -> None:
-    """SS-230: loudly, and somebody has to decide."""
+    """SS-230: with an error; an operator has to decide."""
     (image,) = images(lost, 1)
     content = image.read_bytes()
     image.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -171,7 +171,7 @@ def test_a_group_is_created_described_reset_and_deleted(
 def test_a_group_holds_its_streams_until_they_are_acknowledged(
     penstock: Run, penstock_client: Client
 ) -> None:
-    """By hand; what lies before what was said is no news. Only a group with manual retention is told."""
+    """By hand. Acknowledging an earlier cut changes nothing. Only a group with manual retention can acknowledge."""
     penstock("stream", "create", "held/stream").ok  # noqa: B018
     penstock("group", "create", "held/audit", "held/stream").ok  # noqa: B018
     penstock("write", "held/stream", stdin=b"aa\nbb\n").ok  # noqa: B018
@@ -262,7 +262,7 @@ def test_a_table_is_filled_looked_up_scanned_and_deleted(penstock: Run) -> None:
 
 
 def test_a_table_whose_keys_have_two_parts_is_asked_by_the_first(penstock: Run) -> None:
-    """What is no text is told apart in JSON."""
+    """JSON marks values that are not text."""
     penstock("table", "create", "shelf/carts", "--key-length", "16", "--second-length", "8").ok  # noqa: B018
     for customer, item, count in (("ann", "apple", b"3"), ("ann", "pear", b"\xff"), ("bob", "apple", b"1")):
         penstock("table", "put", "shelf/carts", customer, "--second", item, stdin=count).ok  # noqa: B018

@@ -122,7 +122,7 @@ def test_a_child_works_under_the_lock_that_it_has_inherited(tmp_path: Path, runt
 
 
 def test_another_descriptor_than_that_of_the_lock_is_refused(tmp_path: Path, runtime: Runtime) -> None:
-    """Of another file, of the same file opened again, of a lock that nobody holds, and one that is closed."""
+    """A descriptor of another file, a second one of the same file, a lock that is not held, a closed descriptor."""
     parent = DataDirectory(str(tmp_path), runtime)
     parent.open(4)
     child = DataDirectory(str(tmp_path), runtime)
@@ -139,7 +139,7 @@ def test_another_descriptor_than_that_of_the_lock_is_refused(tmp_path: Path, run
 
 
 def test_the_root_of_a_fresh_volume_is_an_empty_directory(tmp_path: Path, runtime: Runtime) -> None:
-    """Each ext4 volume has a directory `lost+found` in its root, which nobody but root can list."""
+    """Each ext4 volume has a directory `lost+found` in its root, which only root can list."""
     (tmp_path / "lost+found").mkdir(mode=0o000)
     directory = DataDirectory(str(tmp_path), runtime)
     assert directory.open(4).container_count == 4
@@ -171,7 +171,7 @@ def test_nobody_claims_logs_of_a_directory_that_is_not_open(tmp_path: Path, runt
 
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_lock_whose_file_is_gone_is_taken_again(tmp_path: Path, runtime: Runtime, is_replaced: bool) -> None:
-    """Until then the directory is not held; afterwards nobody else gets it."""
+    """Until then the directory is not held. Afterwards no other process can lock it."""
     directory = opened(tmp_path / "data", runtime)
     for _ in range(2):
         assert directory.retake() is None
@@ -316,7 +316,7 @@ def test_a_directory_whose_content_was_exchanged_is_lost(
 
 
 def test_a_lock_that_cannot_be_taken_now_is_taken_later(tmp_path: Path, runtime: Runtime) -> None:
-    """A directory stands in its place, until somebody removes that. No log is claimed before."""
+    """A directory has the name of the lock file until it is removed. No log is claimed before that."""
     directory = opened(tmp_path, runtime)
     (tmp_path / "LOCK").unlink()
     (tmp_path / "LOCK").mkdir()

@@ -94,7 +94,7 @@ def test_a_line_without_its_key_ends_it_and_those_before_are_stored(penstock: Ru
 
 
 def test_a_transaction_is_read_whole(penstock: Run, penstock_client: Client) -> None:
-    """It ends committed; its id is told."""
+    """It ends committed; the command prints its id."""
     stream = created(penstock, "events/transaction", "--segments", "3")
     written = penstock("write", stream, "--transaction", "--json", stdin=b"a\nb\nc\n").ok.json
     assert (written["lines"], written["bytes"]) == (3, 3)
@@ -138,7 +138,7 @@ def test_a_rate_bounds_how_fast_lines_are_written(penstock: Run, monkeypatch: py
 
 
 def test_formats(penstock: Run) -> None:
-    """What is no text is told apart in JSON; offsets are those of the events' headers."""
+    """JSON marks events that are not text; offsets are those of the events' headers."""
     stream = created(penstock, "events/formats")
     penstock("write", stream, stdin="é\n".encode() + b"\xff\x00\n").ok  # noqa: B018
     assert [json.loads(line) for line in penstock("read", stream, "--format", "json").ok.lines] == [

@@ -26,7 +26,7 @@ from penstock.testing.server import MemoryServer
 from support.command_line import run_command
 from support.standalone_process import child_environment
 
-#: Nobody listens there: the port is reserved (RFC 6335, port 0 cannot be connected to, 1 is tcpmux).
+#: No server listens there: the port is reserved (RFC 6335, port 0 cannot be connected to, 1 is tcpmux).
 AWAY = "tcp://127.0.0.1:1"
 
 #: Arguments for each command that asks a server. A command that is missing here fails the tests below.
@@ -190,7 +190,7 @@ def every_command() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_is_known_here() -> None:
-    """So that none is forgotten below; all speak JSON, and those that ask a server can be told which."""
+    """So that the tests below cover each; all support JSON, and those that use a server have `--uri`."""
     names = set()
     for name, options in every_command():
         names.add(name)
@@ -255,7 +255,7 @@ def test_the_version_is_told() -> None:
 
 @pytest.fixture
 def hasty_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let clients wait no longer than it takes to see that nobody listens."""
+    """Limit the time that clients wait to what a refused connection needs."""
 
     def connect(uri: str, settings: ClientSettings | None) -> Client:
         assert settings is None
@@ -284,7 +284,7 @@ def test_a_server_that_is_away_is_told(name: str) -> None:
 
 
 def test_ready_waits_for_a_server_that_is_started_after_it() -> None:
-    """Nobody listens when it begins to ask: it asks again until its time is up, and not only for the first contact."""
+    """No server listens at first: the command retries until its time is up, not only for the first contact."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
@@ -335,7 +335,7 @@ def test_bad_input_is_told(name: str, some_of_each: MemoryServer) -> None:
         refused = run_command(*name.split(), *arguments, uri=some_of_each.uri, stdin=b"line\n")
         assert refused.code in (1, 2), (arguments, refused)
         assert refused.stdout == "", (arguments, refused)
-        # Those that are asked about, and have nobody to ask, have 2 as well.
+        # Commands that ask for confirmation and have no terminal exit with 2 as well.
         assert refused.stderr.startswith(("penstock: ", "Usage: ")), (arguments, refused)
         assert "Traceback" not in refused.stderr, (arguments, refused)
     assert run_command(*name.split(), "--no-such-option").code == 2
@@ -349,7 +349,7 @@ def test_bad_input_is_tried_with_every_command() -> None:
 def test_a_defect_is_told_in_a_line_and_its_traceback_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
-    """Nobody at a shell can do anything with a traceback; who mends it needs it."""
+    """A traceback is of no use at a shell; it is needed to repair the defect."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("penstock.cli.version.penstock_version", lambda: 1 / 0)
     broken = run_command("version")

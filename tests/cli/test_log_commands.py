@@ -73,7 +73,7 @@ def test_what_cannot_be_done_is_said_in_a_line(stopped: StandaloneProcess, tmp_p
 
 
 def test_a_running_server_is_told_to_be_stopped_first(make_server: Callable[..., StandaloneProcess]) -> None:
-    """Looking is allowed; changing is refused, and the server goes on."""
+    """Reading is allowed; changes are refused, and the server keeps running."""
     server = make_server().start()
     where = ("--data-dir", str(server.data_dir))
     assert set(logs_of(server)) == set(range(4))

@@ -81,7 +81,7 @@ def test_latencies_from_end_to_end_are_of_all_events(penstock: Run) -> None:
 
 
 def test_top_tells_what_a_cluster_does(penstock: Run, penstock_client: Client) -> None:
-    """For people once, when nobody looks on; for programs as often as they say."""
+    """Once when the output is not a terminal; with JSON as often as requested."""
     penstock("stream", "create", "busy/stream").ok  # noqa: B018
     penstock("group", "create", "busy/group", "busy/stream").ok  # noqa: B018
     penstock("write", "busy/stream", stdin=b"0123456789\n" * 500).ok  # noqa: B018

@@ -95,7 +95,7 @@ def test_text_says_what_goes_why_and_who_holds_the_head() -> None:
 
 
 def test_text_of_what_is_not_cut() -> None:
-    """Without a policy, of a sealed stream, switched off, with nothing behind the head, and held by nobody."""
+    """No policy, a sealed stream, retention switched off, nothing before the head, and no subscriber that holds it."""
 
     def line(what: str, **changes: object) -> str:
         found = [each for each in explanation_lines(explanation(**changes)) if each.startswith(f"  {what} ")]

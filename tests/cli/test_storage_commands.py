@@ -83,7 +83,7 @@ def event(text: str) -> bytes:
 def test_a_stream_that_an_older_pravega_left_is_read_written_and_given_back(
     make_server: Callable[..., StandaloneProcess],
 ) -> None:
-    """Survey, import, a stream over what was imported, its events by our client; then an export with what is new."""
+    """Survey, import, a stream over the imported one, its events by our client; then an export with the new events."""
     server = make_server().start()
     server.stop()
     root = server.data_dir / "tier2"

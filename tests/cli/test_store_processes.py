@@ -1,4 +1,4 @@
-"""`StoreProcesses.arrange`: who is told to run what, and when. The stores are stand-ins that only remember."""
+"""`StoreProcesses.arrange`: which store is ordered to run which containers, and when. The stores only record orders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.store_processes.processes import StoreProcess, StoreProcesses
 
 
 class Told(StoreProcess):
-    """Does what it is told when the test says so."""
+    """A store process that carries out its orders when the test says so."""
 
     def __init__(self, number: int, containers: Sequence[int]) -> None:
         super().__init__(number, 6000 + number)
@@ -43,7 +43,7 @@ class Told(StoreProcess):
         self.told.append(list(containers))
 
     def let_go(self) -> None:
-        """It holds no more than what it was told."""
+        """Hold only the containers of the last order."""
         self.held = self.granted
 
 
@@ -57,7 +57,7 @@ def processes() -> StoreProcesses:
 
 
 def told(processes: StoreProcesses) -> list[list[list[int]]]:
-    """Return what each was told since the last call."""
+    """Return the orders of each store since the last call."""
     all_told = []
     for store in processes.stores:
         assert isinstance(store, Told)
@@ -77,9 +77,9 @@ def test_nothing_is_said_while_nothing_changes(processes: StoreProcesses) -> Non
 
 
 def test_containers_are_given_only_when_their_holder_has_let_go(processes: StoreProcesses) -> None:
-    """Away and back: first one is told to stop, and the others to start only once it has.
+    """A store goes away and returns: it first gets an order to stop containers; the others start them afterwards.
 
-    S-242: so each store that a new assignment concerns hears of it, and who asks where a container is does at once.
+    S-242: each store that a new assignment concerns gets it, and requests for a container's place use it at once.
     """
     away = processes.stores[0]
     away.is_available = False
@@ -105,7 +105,7 @@ def test_containers_are_given_only_when_their_holder_has_let_go(processes: Store
 
 
 def test_what_a_dead_store_held_is_free_at_once(processes: StoreProcesses) -> None:
-    """It is told nothing while it is down."""
+    """A store that is down gets no orders."""
     dead = processes.stores[2]
     dead.is_up = False
     dead.is_available = False

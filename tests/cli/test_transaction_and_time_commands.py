@@ -56,7 +56,7 @@ def client(uri: str) -> Iterator[Client]:
 
 @pytest.fixture
 def stream(client: Client) -> str:
-    """A stream of three segments that nobody has used."""
+    """A fresh stream of three segments."""
     name = f"commands/s{next(_names)}"
     client.create_stream(name, scaling=Scaling.fixed(3))
     return name

@@ -170,7 +170,7 @@ async def test_an_ack_says_whether_its_event_is_durable(uri):
 
 
 async def test_what_was_not_opened_says_how_to(uri):
-    """Who forgets `await` in a notebook is shown what is missing."""
+    """The `repr`, which a notebook shows, names the missing `await`."""
     async with aio.connect(uri) as client:
         opening = client.begin_transaction(STREAM)
         assert repr(opening) == "<Opening: not opened yet; use `await`, or enter it with `async with`>"
@@ -202,7 +202,7 @@ async def test_a_reader_of_a_segment_gives_up_waiting_and_loses_nothing(uri):
 @pytest.mark.parametrize("name", ["SegmentReader", "ByteReader"])
 @pytest.mark.parametrize("closer", ["itself", "client"])
 async def test_who_waits_for_bytes_is_told_when_it_is_closed(uri, name, closer):
-    """By another task, itself or with its client; and who reads after that is told so at once."""
+    """By another task, through the reader or its client; a read after that raises `ClosedError` at once."""
     async with aio.connect(uri) as client:
         stream = f"alike/waits-{name.lower()}-{closer}"
         await client.create_stream(stream)

@@ -1,4 +1,4 @@
-"""Layouts of chunks over the wire: what is told, how long it stays, what is refused, and by whom nothing is told."""
+"""Layouts of chunks over the wire: content, how long a lease keeps it, what is refused, and when none is given."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CLIENT = ClientSettings(layout_timeout_s=30.0)
 
 
 class Bench:
-    """Stores over the same logs and chunks, one of which runs everything, and somebody who asks it."""
+    """Stores over the same logs and chunks, one of which runs all containers, and a client of its layouts."""
 
     def __init__(self) -> None:
         self.runtime = memory_runtime()
@@ -245,7 +245,7 @@ async def test_a_lease_is_no_longer_than_the_store_gives_and_no_more_are_given_t
 
 
 async def test_another_owner_knows_the_lease_and_takes_it_back(bench: Bench) -> None:
-    """SS-258: the container moves while somebody reads; what its old store says then is "not here"."""
+    """SS-258: the container moves during a read; its old store then answers `WrongHost`."""
     data = await bench.fill(2)
     layout = await bench.layouts.ask(A, 0, 1 << 40, lease_s=40.0)
     earlier = bench.port

@@ -1,4 +1,4 @@
-"""`ControllerClient` against a real gRPC server that fails on purpose: what is retried, what is unknown."""
+"""`ControllerClient` against a real gRPC server that fails on purpose: which calls are retried, which are unknown."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_created_by_an_unanswered_attempt_is_not_called_existing(script):
 
 
 async def test_with_exist_ok_it_does_not_matter_whose_attempt_made_the_stream(script):
-    # No answer, then it exists, then it is asked whether it does: with `exist_ok` that is what was wanted.
+    # No answer, then "exists", then the query whether it does: with `exist_ok` that is success.
     async with Client("tcp://unused", SETTINGS, controller=script.client) as client:
         unsure = [grpc.StatusCode.UNAVAILABLE, pb.CreateStreamStatus(status=pb.CreateStreamStatus.STREAM_EXISTS)]
         script.answers = [*unsure, pb.ExistsResponse(exists=True)]
@@ -187,7 +187,7 @@ async def test_scale_waits_until_it_is_complete(script):
 
 @pytest.mark.parametrize("bound", [0.5, 0.25])
 async def test_scale_that_was_done_by_an_attempt_without_an_answer_is_done(script, bound):
-    """The segments are current no more, because of what was asked for; or of somebody else, and then it is refused."""
+    """The segments were replaced by this scale, which then succeeds, or by a different one: then it is refused."""
     ends = [(0.0, bound), (bound, 1.0)]
     following = [
         pb.SuccessorResponse.SegmentEntry(

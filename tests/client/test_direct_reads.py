@@ -1,4 +1,4 @@
-"""Reads of chunks without the store: the same bytes, whatever is wrong with the storage, and none of them twice."""
+"""Reads of chunks without the store: the same bytes whatever fails in the storage, and none of them twice."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def damage(bench: Bench) -> None:
 async def test_a_chunk_that_cannot_be_read_is_read_from_the_store_from_that_byte_on(
     bench: Bench, harm, error: type[PenstockError], direct_bytes: int
 ) -> None:
-    """The store still has it in memory. Nothing comes twice, nothing is left out; what was verified before stands."""
+    """The store still has it in memory. Nothing is read twice or skipped; bytes verified before stay valid."""
     harm(bench)
     # Block by block, so that what comes before the harm has been given out.
     client = bench.new_client(ClientSettings(read_bytes=BLOCK_BYTES))

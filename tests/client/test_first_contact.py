@@ -31,7 +31,7 @@ def uri():
 
 @pytest.fixture
 def silent_port():
-    """The port of something that listens and says nothing, and hangs up on whoever speaks."""
+    """A port that accepts connections, sends nothing, and closes each connection on its first bytes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 

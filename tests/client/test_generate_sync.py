@@ -24,7 +24,7 @@ FILES = {"ByteReader", "ByteWriter"}
 
 
 def test_what_is_committed_is_what_the_generator_makes():
-    """Who changes an async class must run the generator, and nobody may edit what it makes."""
+    """A change of an async class requires a run of the generator; its output may not be edited."""
     made = generate()
     for name, text in made.items():
         assert (SYNC / name).read_text() == text, f"{name}: run python -m penstock.client.generate_sync"

@@ -71,7 +71,7 @@ def test_a_reader_that_dies_is_awaited_no_more_and_one_that_is_started_again_is(
     assert rgs.checkpoint_cuts(beat(again, "b", 5))["s/t"].positions == {0: 10, 1: 5}
     dead = rgs.leave(state, "b", handed_out={})
     assert rgs.checkpoint_cuts(dead)["s/t"].positions == {0: 10, 1: 0}
-    # All dead: what is stored, once somebody says so.
+    # All readers are dead: the stored positions count, once each has been removed.
     assert rgs.checkpoint_cuts(rgs.leave(rgs.begin_checkpoint(dead, 2), "a", handed_out={}))["s/t"].positions[0] == 10
 
 
@@ -103,7 +103,7 @@ def test_streams_that_go_leave_the_checkpoint_and_the_interval_follows():
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_each_one_taken_is_a_place_that_was_stored_after_it_was_begun(data):
-    """Whatever readers do meanwhile, nobody is awaited for ever, and no checkpoint lies before the one taken last."""
+    """Whatever readers do, no reader is awaited without end, and no checkpoint lies before the previous one."""
     state = with_readers("a", "b")
     behind: dict[str, int] = {}
     for _ in range(data.draw(st.integers(1, 40))):
@@ -149,7 +149,7 @@ _names = iter(range(1_000_000))
 
 @pytest.fixture
 def stream():
-    """A stream in a scope nobody has used."""
+    """A stream in a fresh scope."""
     return f"checked-{next(_names)}/orders"
 
 
@@ -162,7 +162,7 @@ async def write(client, stream):
 
 async def until(group, condition):
     async with asyncio.timeout(30):
-        while not condition(found := await group.describe()):  # noqa: ASYNC110  # nobody tells of it
+        while not condition(found := await group.describe()):  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
     return found
 

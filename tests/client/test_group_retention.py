@@ -38,7 +38,7 @@ _names = iter(range(1_000_000))
 
 @pytest.fixture
 def stream():
-    """A stream in a scope nobody has used."""
+    """A stream in a fresh scope."""
     return f"held-{next(_names)}/orders"
 
 
@@ -66,7 +66,7 @@ async def write(client, stream, count=5):
 
 async def until(condition):
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  # nobody tells of it
+        while not condition():  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 
 
@@ -295,7 +295,7 @@ async def test_group_that_has_read_to_its_end_holds_nothing_any_more(server, str
 
 
 async def test_a_change_that_was_overtaken_is_made_on_what_is_there_then(server, stream, published):
-    """The record of whoever acknowledges is late: it follows first."""
+    """The record of the acknowledging client is out of date: the newer one is published first."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
         async with client.reader_group("audit", [stream], retention="manual") as group:
@@ -304,7 +304,7 @@ async def test_a_change_that_was_overtaken_is_made_on_what_is_there_then(server,
                     await reader.read(20)
                 await group.checkpoint()
             registered = await client._controller_client.reader_group(stream.partition("/")[0], "audit")
-            # Somebody changes it and dies before the record follows.
+            # Another client changes the group and dies before it writes the record.
             assert await client._controller_client.update_reader_group(stream.partition("/")[0], "audit", registered)
             assert await group.acknowledge(cut_at(stream, 2 * EVENT_BYTES))
             assert [answer for _, _, answer in published] == [Publication.TAKEN]

@@ -60,7 +60,7 @@ async def ends(reader):
 
 
 async def test_streams_are_added_and_removed_while_readers_run(cluster):
-    """Both readers follow; a stream added again begins anew, and one that stays goes on where it is."""
+    """Both readers follow; a stream added again is read from its beginning, one that stays is read on."""
     async with cluster.client(**FAST) as client:
         await fill(client, A)
         await fill(client, B, 10)
@@ -153,7 +153,7 @@ async def test_changes_of_streams_at_the_same_time_are_all_made(cluster):
 
 
 async def test_reset_during_a_change_of_streams_sets_all_of_them_back(cluster, monkeypatch):
-    """The cuts were looked up for the streams of before: they are looked up again."""
+    """The cuts were resolved for the previous streams: they are resolved again."""
     async with cluster.client(**FAST) as client:
         await fill(client, A)
         await fill(client, B)
@@ -253,7 +253,7 @@ async def test_group_with_a_pattern_that_finds_nothing_yet_waits_for_the_first_s
             await client.seal_stream("retail/orders-1")
             await client.delete_stream("retail/orders-1")
             async with asyncio.timeout(20):
-                while (await group._state()).streams:  # noqa: ASYNC110  # nobody tells of it
+                while (await group._state()).streams:  # noqa: ASYNC110  # no event to await
                     await asyncio.sleep(0.01)
             assert not reader.is_finished
             await fill(client, "retail/orders-2")
@@ -306,9 +306,9 @@ async def test_group_whose_only_pattern_is_taken_away_keeps_it(cluster):
 @pytest.mark.parametrize("is_ended", [False, True])
 @pytest.mark.parametrize("is_looked_at_between", [False, True])
 async def test_stream_that_is_made_again_between_two_looks_is_read_anew(is_ended, is_looked_at_between):
-    """By its name it is the same, by its segments another: all of its events come, whether the old one was read or not.
+    """Same name, other segments: all its events are read, whether the old stream was read to its end or not.
 
-    Nobody looks while it is gone, unless the group has a reader by then.
+    The group does not scan while the stream is deleted, unless it has a reader by then.
     """
     again = "retail/orders-1"
     async with served() as client:

@@ -33,7 +33,7 @@ _names = iter(range(1_000_000))
 
 @pytest.fixture
 def scope():
-    """A scope nobody has used."""
+    """A fresh scope."""
     return f"groups-{next(_names)}"
 
 
@@ -65,7 +65,7 @@ async def test_controller_keeps_the_scope_of_a_group_and_deletes_its_table(serve
 
 
 async def test_scope_is_deleted_with_all_that_is_in_it_if_that_is_said(server, scope):
-    """Streams, sealed or not, groups and tables; what others have of its name is untouched. A missing one is told."""
+    """Streams, sealed or not, groups and tables, but not a scope with the same prefix. A missing one is an error."""
     async with Client(server.uri, FAST) as client:
         await write(client, f"{scope}/orders", range(3))
         await write(client, f"{scope}-2/orders", range(3))

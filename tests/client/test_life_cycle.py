@@ -16,7 +16,7 @@ from penstock.runtime.program import watch_program
 
 
 class Part(LifeCycle):
-    """Something with work to finish. `gate` lets the finishing go on; `told` is what happened, in order."""
+    """Something with work to finish. `gate` lets the finishing continue; `told` is the sequence of events."""
 
     def __init__(self, name: str, told: list[str] | None = None, *, close_timeout_s: float = 30.0) -> None:
         super().__init__(name, close_timeout_s=close_timeout_s)

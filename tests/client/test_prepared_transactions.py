@@ -34,7 +34,7 @@ def server():
 
 @pytest.fixture
 def stream():
-    """A stream nobody has used."""
+    """A fresh stream."""
     return f"prepared/s{next(_names)}"
 
 
@@ -48,12 +48,12 @@ async def contents(client, stream):
 
 async def settled(client, stream, transaction_id, state):
     async with asyncio.timeout(60):
-        while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # nobody tells of it
+        while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.005)
 
 
 async def test_prepared_transaction_is_committed_by_its_id_from_another_client(server, stream):
-    """All that was written is in it, also what was not flushed before; the one who began it may be gone."""
+    """It contains all writes, also those not flushed before; the client that began it may be gone."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         async with client.begin_transaction(stream) as transaction:
@@ -76,7 +76,7 @@ async def test_prepared_transaction_is_committed_by_its_id_from_another_client(s
 
 
 async def test_detached_transaction_is_prepared_by_its_id_from_another_client(server, stream):
-    """By who decides upon what others have written: what they flushed is in it, and they write no more."""
+    """By a coordinator of other clients' writes: it contains what they flushed, and they write no more."""
     async with Client(server.uri, FAST) as client, Client(server.uri, FAST) as driver:
         await client.create_stream(stream)
         detached, held = [await client.begin_transaction(stream) for _ in range(2)]
@@ -91,7 +91,7 @@ async def test_detached_transaction_is_prepared_by_its_id_from_another_client(se
             with pytest.raises(TransactionPreparedError):
                 await held.flush()
         except TransactionPreparedError:
-            pass  # It was told of the sealed segment before.
+            pass  # The writer got the error of the sealed segment before.
         await driver.commit_transaction(stream, detached.id)
         await settled(driver, stream, detached.id, "COMMITTED")
         await driver.commit_transaction(stream, held.id)
@@ -102,7 +102,7 @@ async def test_detached_transaction_is_prepared_by_its_id_from_another_client(se
 
 
 async def test_prepared_transaction_is_not_gone_on_with(server, stream):
-    """Or whoever does, and fails to write into it, would abort it by closing it undecided."""
+    """Otherwise a client that resumes it and fails to write would abort it by closing it undecided."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         transaction = await client.begin_transaction(stream)
@@ -150,7 +150,7 @@ async def test_prepared_transaction_is_decided_by_who_has_prepared_it(is_commit,
 
 @pytest.mark.parametrize("limit_s", [0, -1, 8 * 86_400])
 async def test_limit_out_of_bounds_is_refused_and_the_transaction_can_be_prepared_or_decided(limit_s, server, stream):
-    """At once, and not as if nobody knew; the next limit is taken."""
+    """The error is raised at once and is not an unknown outcome; a valid limit is accepted afterwards."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         transaction = await client.begin_transaction(stream)
@@ -165,7 +165,7 @@ async def test_limit_out_of_bounds_is_refused_and_the_transaction_can_be_prepare
 
 
 async def test_preparation_without_an_answer_is_repeated_or_undone(server, stream, monkeypatch):
-    """It may have been done: closing it then aborts it, as one that nobody has decided upon."""
+    """It may have been prepared: closing then aborts it, because it is undecided."""
     original = ControllerClient.prepare_transaction
 
     async def lose_the_reply(self, *given, **options):

@@ -68,7 +68,7 @@ def test_first_reader_takes_everything_and_shares_with_the_second():
 
 
 def test_reader_without_a_share_gets_one_from_a_full_one():
-    # 4 segments over 2 readers, then a third: nobody is above the ceiling of 2, yet one must give.
+    # 4 segments over 2 readers, then a third: no reader is above the ceiling of 2, yet one must release a segment.
     state = group(4, ["a", "b"])
     state = rgs.acquire(rgs.acquire(state, "a", 100), "b", 100)
     state = rgs.join(state, "c", "c-1")

@@ -1,4 +1,4 @@
-"""What applications of a reader decide: positions, places to go on at, pauses; and what they are told."""
+"""What applications control in a reader: positions, places to resume at, pauses; and the errors they get."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ async def test_application_is_told_which_segments_come_and_go(cluster):
 
 
 async def test_application_that_does_not_come_back_loses_its_segments(cluster):
-    """It holds an event for longer than the group allows: others go on, it joins again when it comes back."""
+    """It holds an event for longer than the group allows: others continue, and it joins again on its next call."""
     async with cluster.client(**FAST) as client:
         await fill(client, 20, segments=2)
         group = await client.reader_group("audit", [STREAM], processing_time_max_s=0.2)

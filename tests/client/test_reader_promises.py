@@ -1,6 +1,6 @@
-"""What a reader promises when something comes between: exceptions, cancellations, outages, deletions, large backlogs.
+"""Promises of a reader under interruptions: exceptions, cancellations, outages, deletions, large backlogs.
 
-Each test tells of one way in which events were lost or came twice, or a reader stood still for good.
+Each test covers one way in which events were lost or came twice, or a reader stopped reading permanently.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def drain(reader, idle_s=1.0):
 
 async def until(condition, timeout_s=20.0):
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110  # nobody tells of it
+        while not condition():  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.01)
 
 
@@ -213,7 +213,7 @@ async def test_read_cancelled_while_segments_are_taken_over_leaves_none_unread(c
 
 
 async def test_cancelled_join_leaves_no_member_behind(cluster):
-    """`group.reader()` is cut off at every step: nobody may stay in the group who reads nothing."""
+    """`group.reader()` is cancelled at every step: no member that reads nothing may stay in the group."""
     async with cluster.client(**FAST, keepalive_interval_s=100) as client:
         await fill(client, 0, segments=2)
         group = await client.reader_group("audit", [STREAM])
@@ -226,7 +226,7 @@ async def test_cancelled_join_leaves_no_member_behind(cluster):
             if not joining.cancelled():
                 await joining.result().close()
         async with asyncio.timeout(20):
-            while (await group._state()).readers:  # noqa: ASYNC110  # nobody tells of it
+            while (await group._state()).readers:  # noqa: ASYNC110  # no event to await
                 await asyncio.sleep(0.02)
         assert len((await group._state()).unassigned) == 2
 
@@ -256,7 +256,7 @@ async def test_segment_that_was_away_is_read_where_the_record_says(cluster):
 
 
 async def test_reader_reads_on_after_an_outage_longer_than_its_patience(cluster):
-    """The error of the outage is told once, and not again when the store is back."""
+    """The error of the outage is raised once, and not again when the store is back."""
     async with cluster.client(retry_time_max_s=0.05, **FAST) as client:
         await fill(client, 5)
         group = await client.reader_group("audit", [STREAM])
@@ -429,7 +429,7 @@ async def test_group_in_a_scope_that_is_missing_is_refused_and_leaves_nothing(cl
 
 
 async def test_group_made_anew_begins_anew(cluster):
-    """Whoever deleted the registration, and however: the positions of the old life are not those of the new one."""
+    """Whichever client deleted the registration, and how: the new group does not use positions of the old one."""
     async with cluster.client(**FAST) as client:
         await fill(client, 10)
         group = await client.reader_group("audit", [STREAM])

@@ -82,7 +82,7 @@ async def test_cancelled_and_finished_tasks_are_not_told():
 
 
 async def test_a_call_that_is_collected_ends_without_a_complaint() -> None:
-    """A loop that ends drops calls under way: they are closed elsewhere than they ran, with nobody to hear an error."""
+    """A loop that ends drops pending calls: they are closed in another context, where an error has no receiver."""
 
     async def call() -> None:
         with within("wait for ever", 1.0, "limit_s"):

@@ -245,7 +245,7 @@ async def test_lost_replies_do_not_count_twice(cluster):
 
 
 async def test_a_fetch_ends_in_its_time_though_a_read_is_not_answered(cluster, monkeypatch):
-    """What reads ahead has no part in the deadline of who waits for it: a call took as long as the store was away."""
+    """Read-ahead has no part in the deadline of the waiting call: such a call took as long as the store was away."""
     async with cluster.client(retry_time_max_s=0.2) as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         await theirs.update(lambda _: [["a", 1]])

@@ -1,4 +1,4 @@
-"""What a client is told of the whole cluster: by real stores, by such as hang or are none, and how it adds up."""
+"""A client's statistics of the whole cluster: from real stores, from stores that hang or are none, and their sums."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stores:
         self.runtime = memory_runtime()
         self.stores: list[SegmentStore] = []
         self.servers: list[SegmentStoreServer] = []
-        #: By container id; nobody: where nobody listens.
+        #: By container id; containers without an entry are at a port without a listener.
         self.ports: dict[int, int] = {}
 
     async def add(self, *containers: int) -> SegmentStore:
@@ -174,7 +174,7 @@ async def test_who_asks_again_is_told_of_news_and_knows_the_rest(stores: Stores)
         await store.seal_segment(doomed)
         await stores.look()
         second = await client.statistics(first)
-        # Nobody has looked since: nothing is new, and nothing is made up.
+        # No pass has run since: nothing is new, and nothing is invented.
         third = await client.statistics(second)
     assert {name: load.length_bytes for name, load in second.segments.items()} == {busy: 110, idle: 10}
     assert second.segments[busy].bytes_per_s > 0 == second.segments[idle].bytes_per_s
@@ -240,7 +240,7 @@ async def test_a_restarted_store_is_not_taken_for_the_one_before(stores: Stores)
 async def test_a_store_that_does_not_say_takes_nothing_from_the_others(
     stores: Stores, talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]
 ) -> None:
-    """It hangs, or is Pravega's. It is named with its problem, and the containers that nobody speaks of are missing."""
+    """It hangs, or is Pravega's. It is named with its problem; containers without a report are listed as missing."""
     store = await stores.add(0, 1)
     (segment,) = segments_in(1, 1)
     await fill(store, segment)
@@ -260,7 +260,7 @@ async def test_a_store_that_does_not_say_takes_nothing_from_the_others(
 
 
 async def test_what_was_known_of_a_store_that_does_not_say_any_more_is_not_repeated(stores: Stores) -> None:
-    """Numbers of before would look like numbers of now. When it is back, all is told again."""
+    """Old figures would pass for current ones. When the store is back, all figures are reported again."""
     store = await stores.add(0, 1, 2, 3)
     (segment,) = segments_in(1, 1)
     await fill(store, segment)

@@ -1,4 +1,4 @@
-"""What a client is told of the segments that a stream has had, by the real controller."""
+"""A client's view of the segments that a stream has had, from the real controller."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _names = iter(range(1_000_000))
 
 @pytest.fixture
 def stream():
-    """A stream name nobody has used."""
+    """A fresh stream name."""
     return f"scope-{next(_names)}/events"
 
 
@@ -355,14 +355,14 @@ def test_a_blocking_table_is_used_as_a_dict(client):
         assert str(missing.value) == "shelf/prices: key 'apple' does not exist"
         assert prices.pop("pear", 7) is None
         assert prices.pop("pear", 7) == 7
-        # An empty one is not false: nobody asks a server by `if prices:`.
+        # An empty stream is not false: `if prices:` does not ask a server.
         assert prices
     with pytest.raises(penstock.ClosedError):
         prices["apple"]
 
 
 def test_a_watch_of_a_shared_state_follows_others_and_ends_with_a_word(client, uri, stream):
-    """Another thread's changes are told as they come; a close, too, instead of a wait for ever."""
+    """Changes by another thread arrive as they are made; a close ends the wait with an error."""
     client.create_stream(stream)
     state = client.shared_state(stream, initial=0, states=JsonSerializer())
     changes = state.watch()

@@ -1,4 +1,4 @@
-"""What a scan of a table reads ahead: a page at most, within a bound, and nothing for nobody."""
+"""Read-ahead of a table scan: one page at most, within a bound, and none without a consumer."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ async def test_very_many_watermarks_are_read_block_by_block(stored):
 
 
 async def test_watermarks_that_are_truncated_are_passed_over(stored):
-    """They tell of what is truncated, too."""
+    """They are about truncated data, too."""
     await stored.put(*(mark(10 * number, 5 * number, 5 * number) for number in range(1, 4)))
     assert await stored.window(0, 0) == (None, 11)
     stored.marks._ahead.clear()
@@ -197,7 +197,7 @@ async def test_damaged_watermarks_are_told(stored):
 
 
 async def test_new_watermarks_are_looked_for_once_in_a_while():
-    """Whoever asks after every event costs a request once in the time that the settings say."""
+    """A caller that asks after every event causes one request per configured interval."""
     stored = Stored(refresh_s=3600.0)
     await stored.segments.create_segment(stored.name)
     assert await stored.window(0, 0) == (None, None)
@@ -248,7 +248,7 @@ def stream():
 async def window_is(reader, stream, lower, upper):
     """Wait for a window: watermarks come some time after the writers' times."""
     async with asyncio.timeout(60):
-        while await reader.time_window(stream) != TimeWindow(lower, upper):  # noqa: ASYNC110  # nobody tells of it
+        while await reader.time_window(stream) != TimeWindow(lower, upper):  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 
 
@@ -484,9 +484,9 @@ def test_the_blocking_client_commits_with_times(uri, stream):
 
 
 async def test_a_commit_by_id_notes_a_time_as_a_transactions_own_does(uri, stream):
-    """Prepared or detached, by whoever knows the id; of what one client commits so each time moves the window.
+    """Prepared or detached, by any client that has the id; each time that one client commits moves the window.
 
-    The first commit's time counts. With what can be no time nothing is decided.
+    The time of the first commit counts. An invalid time leaves the transaction undecided.
     """
     async with Client(uri, FAST) as client:
         await client.create_stream(stream, timestamp_aggregation_timeout_s=3600.0)

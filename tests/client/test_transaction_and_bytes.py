@@ -32,7 +32,7 @@ async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
 
 
 async def test_lease_is_renewed_by_who_goes_on_with_the_transaction(cluster):
-    """And by nobody once it was detached: its first client keeps nothing open."""
+    """After a detach, by no client until it is resumed: its first client keeps nothing open."""
     async with cluster.client() as first, cluster.client() as second:
         await first.create_stream("retail/orders")
         transaction = await first.begin_transaction("retail/orders", lease_s=0.03)
@@ -66,8 +66,7 @@ async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):
 
 @pytest.mark.parametrize("fault", ["drop_before_append", "drop_after_append"])
 async def test_byte_writer_settles_an_unknown_outcome_by_looking(cluster, fault):
-    # The reply of an append is lost; whether it was stored is told by the writer's own number there, and it is stored
-    # once.
+    # The reply of an append is lost. The writer's number at the store shows whether it was stored. It is stored once.
     async with cluster.client() as client:
         await client.create_stream("retail/bytes")
         async with await client.byte_writer("retail/bytes") as writer:
@@ -97,7 +96,7 @@ async def test_byte_writer_finds_another_one_behind_a_lost_reply(cluster, found)
 
 
 async def test_sealed_byte_stream_is_read_to_its_end_and_takes_no_writer(cluster):
-    """Its bytes are there as before. Who wants to write is told why not, and not that segments are missing."""
+    """Its bytes stay readable. A writer gets the error of a sealed stream, not that of missing segments."""
     async with cluster.client() as client:
         await client.create_stream("retail/bytes")
         async with client.byte_writer("retail/bytes") as writer:

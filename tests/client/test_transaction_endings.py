@@ -62,7 +62,7 @@ def uri():
 
 async def settled(client, stream, transaction_id, state):
     async with asyncio.timeout(60):
-        while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # nobody tells of it
+        while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 
 
@@ -137,7 +137,7 @@ TRIED = {"write": "write to", "flush": "write to"}
 @pytest.mark.parametrize("call", ["write", "flush", "commit", "abort", "go on with"])
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_what_is_over_says_how_to_each_call(uri, monkeypatch, ending, call, is_blocking):
-    """The error is of one kind whatever was asked, and names what was tried, the transaction and its stream."""
+    """Every call raises the same kind of error, which names the call, the transaction and its stream."""
     end, kind, words, fine = ENDINGS[ending]
     stream = f"endings/s{next(_names)}"
     async with Client(uri, FAST) as other:
@@ -158,7 +158,7 @@ async def test_what_is_over_says_how_to_each_call(uri, monkeypatch, ending, call
                 await ask(call, transaction, client, stream, 60)
                 return
             if call == "go on with" and ending == "deleted":
-                # Whoever has but an id cannot know whether the stream ever was.
+                # With an id alone a client cannot know whether the stream existed.
                 kind, words = NoSuchStreamError, "stream"
             with pytest.raises(kind, match=words) as raised:
                 await ask(call, transaction, client, stream, 60)
@@ -167,7 +167,7 @@ async def test_what_is_over_says_how_to_each_call(uri, monkeypatch, ending, call
                 assert tried in str(raised.value)
                 assert (raised.value.stream, raised.value.transaction) == (stream, transaction.id)
             if call != "go on with":
-                # What comes after it is told the same.
+                # Later calls raise the same error.
                 with pytest.raises(kind):
                     await write(transaction)
         finally:
@@ -175,7 +175,7 @@ async def test_what_is_over_says_how_to_each_call(uri, monkeypatch, ending, call
 
 
 async def test_kinds_of_endings_are_kinds_of_what_callers_know():
-    """Whoever looks for sealed and missing streams, or for aborted transactions, finds these, too."""
+    """Handlers of sealed and missing streams and of aborted transactions catch these errors, too."""
     assert issubclass(TransactionStreamSealedError, (StreamSealedError, TransactionAbortedError))
     assert issubclass(TransactionStreamDeletedError, (NoSuchStreamError, TransactionError))
     assert issubclass(TransactionExpiredError, TransactionAbortedError)
@@ -202,7 +202,7 @@ async def test_a_prepared_transaction_says_so_to_who_writes_into_it(uri):
 
 
 async def test_a_controller_that_is_not_penstocks_tells_the_state_alone(uri, monkeypatch):
-    """Pravega's has no call that describes a transaction: it was aborted, and nobody knows why."""
+    """Pravega's has no call that describes a transaction: it was aborted, for an unknown reason."""
     async with Client(uri, FAST) as client:
         stream = f"endings/s{next(_names)}"
         await client.create_stream(stream)

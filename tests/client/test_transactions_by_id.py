@@ -1,4 +1,4 @@
-"""Transactions that another process goes on with, by their ids, and what is said of those that are over."""
+"""Transactions that another process resumes by their ids, and the errors of those that are over."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server():
 
 @pytest.fixture
 def stream():
-    """A stream nobody has used."""
+    """A fresh stream."""
     return f"ids/s{next(_names)}"
 
 
@@ -51,12 +51,12 @@ async def contents(client, stream):
 
 async def settled(client, stream, transaction_id, state):
     async with asyncio.timeout(20):
-        while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # nobody tells of it
+        while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 
 
 async def test_transaction_that_was_detached_is_gone_on_with_by_its_id(server, stream):
-    """Its first client is closed, which aborts what nobody has decided on, but not this."""
+    """Closing its first client aborts undecided transactions, but not this one."""
     async with Client(server.uri, FAST) as first:
         await first.create_stream(stream)
         transaction = await first.begin_transaction(stream)
@@ -92,7 +92,7 @@ with penstock.connect(uri) as client:
 
 
 async def test_transaction_is_gone_on_with_by_another_process(server, stream):
-    """It writes, commits, and is told what became of it."""
+    """The other process writes, commits, and gets the outcome."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         transaction = await client.begin_transaction(stream, lease_s=60)

@@ -1,4 +1,4 @@
-"""Readers and writers of values: an event that cannot be decoded is told of with its place, and never passed over."""
+"""Readers and writers of values: an event that cannot be decoded is reported with its place, and never skipped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_values_come_with_their_places_and_are_committed_by_them(cluster):
 
 @pytest.mark.parametrize("positions", ["automatic", "manual", "at_exit"])
 async def test_event_that_cannot_be_decoded_stays_the_next_one_and_unread(cluster, positions):
-    """However often it is asked for, and by the reader that comes after; what was before it is done."""
+    """However often it is read, and by the next reader; the events before it are done."""
     async with cluster.client(**FAST) as client:
         await fill(client, b"1", b"2", b"no json", b"4")
         group = await client.reader_group("audit", [STREAM])

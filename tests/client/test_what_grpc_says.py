@@ -9,7 +9,7 @@ import pytest
 
 from penstock.standalone_process import child_environment
 
-#: A server is stopped while calls of twenty clients are under way, which each of them is told by a GOAWAY.
+#: Stops a server while calls of twenty clients are under way; each of them gets a GOAWAY.
 PROGRAM = """
 import penstock
 import asyncio
@@ -59,7 +59,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("verbosity", [None, "INFO"], ids=["by itself", "asked for"])
 def test_grpc_tells_users_of_no_server_that_goes_unless_they_ask(verbosity):
-    """Whoever asks is told if gRPC hears of it before the connection is gone, which is not sure, and not looked at."""
+    """With INFO, gRPC logs a GOAWAY only if it comes before the connection is closed; this is not checked."""
     environment = child_environment(**({} if verbosity is None else {"GRPC_VERBOSITY": verbosity}))
     if verbosity is None:
         environment.pop("GRPC_VERBOSITY", None)

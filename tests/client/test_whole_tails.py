@@ -24,7 +24,7 @@ def server():
 
 @pytest.fixture
 def stream():
-    """A stream nobody has used."""
+    """A fresh stream."""
     return f"whole/s{next(_names)}"
 
 
@@ -78,7 +78,7 @@ async def test_a_tail_of_a_stream_that_is_not_there(server, stream):
 
 
 async def test_a_controller_without_whole_tails_is_asked_for_none(server, stream, monkeypatch):
-    """Pravega's: who insists hears that there are none; a batch to the present end ends where segments do."""
+    """Pravega's: `whole_transactions=True` raises; a batch to the present end ends where segments do."""
 
     async def whole_tail(self, scope, stream):
         raise UnsupportedOperationError("unimplemented")

@@ -239,7 +239,7 @@ async def test_read_data_survive_the_receive_buffer():
 
 
 async def test_full_socket_is_told_and_so_is_its_end():
-    # The server does not read: the connection stops being writable; once it reads, the handler hears of it.
+    # The server does not read: the connection stops being writable; the handler is called once the server reads.
     gate = asyncio.Event()
     told = asyncio.Event()
 
@@ -290,7 +290,7 @@ async def test_too_many_requests_are_refused():
 
 
 async def test_closing_does_not_wait_for_a_server_that_takes_nothing():
-    """The server hangs with the sockets full: what could not be sent will not be, and nobody waits for it."""
+    """The server hangs with the sockets full: unsent bytes are dropped, and closing does not wait for them."""
     script = Script()
     is_over = asyncio.Event()
 

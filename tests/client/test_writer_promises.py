@@ -90,7 +90,7 @@ async def test_acks_settle_with_an_error_when_the_client_cannot_flush(cluster):
 
 @pytest.mark.parametrize("steps", range(0, 24, 2))
 async def test_cancelling_close_at_any_moment_loses_nothing(cluster, steps):
-    # Whoever is cancelled stops waiting; the closing itself goes on.
+    # A cancelled caller stops waiting; the closing itself continues.
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         writer = await client.event_writer(STREAM)
@@ -136,7 +136,7 @@ async def test_a_writer_that_waits_for_room_is_told_when_the_writer_is_abandoned
 
 
 def test_events_that_the_end_of_the_loop_cuts_off_are_said_with_their_number(caplog):
-    """An async program that leaves `asyncio.run` with an open writer: nobody can flush any more, so it is said."""
+    """An async program leaves `asyncio.run` with an open writer: no flush is possible then, so the loss is reported."""
     from client.conftest import Cluster
 
     held = []

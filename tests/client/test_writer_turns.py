@@ -1,4 +1,4 @@
-"""What a writer does in one turn of the event loop is bounded, and what is cut into turns stays in order."""
+"""A writer's work in one turn of the event loop is bounded, and work split into turns stays in order."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ async def test_write_many_takes_so_many_bytes_in_a_turn(cluster, monkeypatch):
 
 
 async def test_writes_of_a_few_after_one_another_take_no_longer_turns_than_one_of_many(cluster, monkeypatch):
-    """Whoever never waits for anything else, by one call or by thousands, lets others have their turn."""
+    """A caller that awaits nothing else, in one call or thousands, lets other tasks run."""
     counts: Counter[int] = Counter()
     put = event_writer.EventWriter._put_run
     async with cluster.client() as client:
@@ -232,7 +232,7 @@ async def test_reading_what_is_there_lets_others_have_their_turn_between_chunks(
         async with client.reader_group("audit", [STREAM]) as group, group.reader() as reader:
             await reader.read(20)
             async with asyncio.timeout(20):
-                while reader.read_ahead_bytes < 1_500_000:  # noqa: ASYNC110  # nobody tells of it
+                while reader.read_ahead_bytes < 1_500_000:  # noqa: ASYNC110  # no event to await
                     await asyncio.sleep(0.01)
             turns = Turns()
             seen = Counter([turns.number])

@@ -86,7 +86,7 @@ async def until(condition, what):
 async def test_late_duplicate_of_a_removal_leaves_the_next_announcement_alone(cluster, segments, started):
     """A truncation ends and withdraws; the request is delivered again while the next truncation is under way.
 
-    Before, that one's announcement was gone: its controller died, and the stream stayed in TRUNCATING for good.
+    Before, this removed the next one's announcement: its controller died, and the stream stayed in TRUNCATING.
     """
     await started.truncate_stream("scope", "stream", {0: 10, 1: 10})
     (*_, removal) = writes_of(segments, "table_remove", "pendingWork")
@@ -172,9 +172,9 @@ async def test_stream_left_in_a_state_without_an_announcement_is_brought_back(cl
 
 
 async def test_controller_that_was_overtaken_does_no_harm(cluster, segments, started):
-    """A controller stands still in the midst of a truncation; a second one finishes it, and begins another one.
+    """A controller stalls during a truncation; a second one finishes it, and begins another one.
 
-    When the first one goes on, it neither ends the second's work nor withdraws its announcement.
+    When the first one resumes, it neither ends the second's work nor withdraws its announcement.
     """
     at_segments, go_on, of_second = asyncio.Event(), asyncio.Event(), asyncio.Event()
     truncate = segments.truncate_segment
@@ -340,7 +340,7 @@ async def test_recovery_at_the_start_that_outlasts_its_retries_goes_on(cluster, 
 
 @pytest.mark.parametrize("change", [_truncate, _update], ids=["truncate", "update"])
 async def test_work_that_can_never_be_done_does_not_block_the_stream(cluster, segments, started, change, caplog):
-    """A segment refuses for good: the work is given up, the log says so, and the stream takes other changes."""
+    """A segment refuses permanently: the work is given up and logged, and the stream accepts other changes."""
     bad = InvalidArgumentError("never")
     segments.rule = (
         lambda name, arguments: bad

@@ -72,7 +72,7 @@ async def test_controller_list_has_the_published_endpoint(cluster):
 
 
 async def test_no_host_at_all_is_every_address_of_the_machine(cluster):
-    """As for the segment store; clients are told a name that they can use."""
+    """As for the segment store; clients get a name that they can use."""
     from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 
     async with (
@@ -635,7 +635,7 @@ async def test_configuration_of_a_missing_stream_is_not_found(stub):
 
 @pytest.mark.parametrize("missing", [info("x" * 10_000), info(scope="x" * 10_000)])
 async def test_names_too_long_for_the_store_are_of_nothing_that_exists(stub, missing):
-    """Changes are told that there is no such stream, group or scope, as they are for shorter names."""
+    """Changes fail because there is no such stream, group or scope, as they do for shorter names."""
     group = pb.ReaderGroupConfiguration(
         scope=missing.scope, readerGroupName=missing.stream, maxOutstandingCheckpointRequest=1,
         readerGroupId="00000000-0000-4000-8000-000000000000", startingStreamCuts=[pb.StreamCut(streamInfo=info())],
@@ -705,7 +705,7 @@ async def test_too_large_a_message_is_refused(connect):
 
 
 async def test_unexpected_fault_stays_in_the_log(wire, caplog):
-    """A bug in the service is told to the log, and to the client only that there was one."""
+    """A bug in the service is described in the log; the client only learns that there was one."""
 
     async def broken(scope):
         raise ZeroDivisionError("secret detail")

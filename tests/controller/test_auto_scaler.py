@@ -27,7 +27,7 @@ CONTAINERS = 4
 
 
 class Advisor:
-    """`ScaleAdvisor` that says what the test says; `told` by name, `known` only when asked by name."""
+    """`ScaleAdvisor` with the test's answers; `told` by name, `known` only when asked by name."""
 
     def __init__(self):
         self.told = {}
@@ -62,7 +62,7 @@ def advisor():
 
 
 def controller(cluster, advisor, **settings):
-    """Return a controller that looks only when it is told to."""
+    """Return a controller that scans only on request."""
     made = ControllerSettings(auto_scaling=AutoScalingSettings(interval_s=1e9, **settings))
     service = ControllerService(
         metadata=SegmentsMetadataStore(cluster.store, made),
@@ -206,7 +206,7 @@ async def test_a_store_that_does_not_answer_keeps_nobody_else_waiting(cluster, a
 
 
 async def test_a_store_that_hangs_is_given_up(cluster, advisor, caplog):
-    """A question has an end of its own, whoever is asked."""
+    """A question has its own time limit, whichever store it goes to."""
     service = await started(cluster, advisor, answer_timeout_s=0.05)
 
     async def hangs(container_id, segments=None):
@@ -235,8 +235,7 @@ async def test_neighbours_of_which_nothing_is_known_are_not_merged(cluster, advi
 
 
 async def test_advice_that_races_a_manual_scale_is_decided_anew(cluster, advisor):
-    """That one comes between the first look at the stream and its lock: what is advised is of an epoch that has gone.
-    """
+    """The scale comes between the first read of the stream and its lock: the advice is for a past epoch."""
     service = await started(cluster, advisor)
     advisor.hot(0)
     alone = service._runner.alone
@@ -290,7 +289,7 @@ async def itself(tables):
 
 
 async def test_a_policy_that_becomes_fixed_meanwhile_is_obeyed(cluster, advisor):
-    """Between the first look at the stream and the lock: it is looked at again there."""
+    """Between the first read of the stream and the lock: it is read again under the lock."""
     service = await started(cluster, advisor)
     advisor.hot(0)
     alone = service._runner.alone
@@ -319,7 +318,7 @@ async def test_two_controllers_with_the_same_advice_scale_once(cluster, advisor)
 
 
 async def test_one_stream_that_cannot_be_scaled_keeps_no_other_from_it(cluster, advisor, caplog):
-    """It is said, and asked for again at the next look."""
+    """The failure is logged, and retried in the next scan."""
     service = await started(cluster, advisor)
     await service.create_stream("scope", "other", StreamConfig(RATE))
     advisor.hot(0)
@@ -359,7 +358,7 @@ async def test_it_looks_by_itself_and_stops_with_the_controller(cluster, advisor
 
 
 async def test_it_can_be_turned_off(cluster, advisor, caplog):
-    """Nobody is asked, and the log says of a policy that it is not enforced."""
+    """No store is asked, and the log says that a policy is not enforced."""
     settings = ControllerSettings(auto_scaling=AutoScalingSettings(is_enabled=False))
     service = ControllerService(
         metadata=SegmentsMetadataStore(cluster.store, settings),

@@ -70,9 +70,9 @@ async def test_what_is_given_up_does_not_hide_what_is_damaged() -> None:
 
 @pytest.mark.parametrize("error", [DAMAGE, WorkElsewhereError("elsewhere"), ContainerOfflineError(1, "away")], ids=repr)
 async def test_what_is_posted_is_tried_again_until_it_is_done(house: House, error: PenstockError) -> None:
-    """Damage that somebody repairs, another controller at work, an outage longer than all attempts: none is the end.
+    """Damage that is repaired later, another controller at work, a long outage: none of them ends the retries.
 
-    Once the item was forgotten after the first two: a transaction stayed COMMITTING, and nobody tried it again.
+    Before, the item was dropped after the first two: a transaction stayed COMMITTING and was never retried.
     """
     attempts = []
 
@@ -129,7 +129,7 @@ async def test_waiting_for_a_lock_holds_no_slot(house: House) -> None:
 
 
 async def test_waiting_for_the_next_attempt_holds_no_slot(house: House) -> None:
-    """Work that fails for ever, more of it than there are slots, does not keep other work waiting."""
+    """Work that fails permanently, more of it than there are slots, does not keep other work waiting."""
     for number in range(SETTINGS.workflow_concurrency_max + 1):
         house.work.start(f"bad {number}", lambda: _fails(ContainerOfflineError(1, "away")))
     async with asyncio.timeout(20):
@@ -166,7 +166,7 @@ async def test_two_controllers_that_give_up_at_once_are_both_on_record(house: Ho
 
 
 async def test_work_that_fails_for_long_does_not_fill_the_log(house: House, caplog) -> None:
-    """Of 200 failures in a row not one in ten is told, the last line of them late; none of them ends the work."""
+    """Of 200 failures in a row less than a tenth are logged, the last of these late; none of them ends the work."""
     failures = iter(range(200))
 
     async def fails_for_long() -> None:
@@ -182,7 +182,7 @@ async def test_work_that_fails_for_long_does_not_fill_the_log(house: House, capl
 
 
 async def test_work_on_one_stream_goes_in_order_beside_that_on_others(house: House) -> None:
-    """S-195: what is posted for a stream, and what waits for its lock, in the order of coming; each hears its end."""
+    """S-195: items posted for a stream, and waiters for its lock, run in order of arrival; each gets its own result."""
     gate = asyncio.Event()
     running: list[str] = []
     done: list[tuple[str, str, int]] = []
@@ -225,7 +225,7 @@ async def test_work_on_one_stream_goes_in_order_beside_that_on_others(house: Hou
 
 
 async def test_what_raises_before_it_begins_fails_as_anything_else(house: House, caplog) -> None:
-    """S-197: a function that raises instead of returning what is waited for; what is posted afterwards is done."""
+    """S-197: a function that raises instead of returning an awaitable; items posted afterwards are done."""
     errors = iter([ContainerOfflineError(1, "away"), None, InvalidArgumentError("never"), ValueError("a slip"), None])
     attempts, done = [], []
 

@@ -79,7 +79,7 @@ def test_shares_differ_by_one_at_most_and_few_buckets_move(bucket_count, seed):
 
 
 def test_nobody_has_buckets_where_nobody_is():
-    """S-229: no members, no owners; and a controller that has heard of nobody owns nothing."""
+    """S-229: without members there are no owners; a controller that knows no members owns nothing."""
     assert shared_out("kind", 100, frozenset()) == {}
     buckets = Buckets("kind", 100, Peers())
     assert not buckets.owned("scope", "stream")
@@ -95,7 +95,7 @@ def test_kinds_with_one_bucket_do_not_all_fall_to_one_member():
 
 
 async def test_who_is_taken_for_dead_owns_nothing_from_then_on():
-    """It need not have heard of it by its watch: its membership says so."""
+    """Its watch need not have reported it: its membership has expired."""
     coordinator = InProcessCoordinator()
     peers = Peers()
     membership = await coordinator.join("a")

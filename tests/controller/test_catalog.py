@@ -28,7 +28,7 @@ ID = "00000000-0000-4000-8000-000000000001"
 
 
 async def half_create(service, depth, created_ms):
-    """Leave behind what the first `depth` of four steps of a creation make, which nobody has announced."""
+    """Leave behind what the first `depth` of four steps of a creation make, without an announcement."""
     catalog, requests = service._catalog, service._context.segments
     tables = catalog.tables_of("scope", "stream", await catalog.add_stream("scope", "stream", ID))
     if depth >= 2:
@@ -49,7 +49,7 @@ async def ids(service):
 
 
 async def test_a_scope_is_found_by_its_name_or_not_at_all(service):
-    """S-003: one that exists has its name and an id; one that does not is not found, whatever is asked of it."""
+    """S-003: a scope that exists has its name and an id; one that does not is not found by any call."""
     assert await service.scope_exists("scope")
     assert (await service.list_scopes("")).names == ("_system", "scope")
     assert await service._catalog.scope_id("scope", cached=False)
@@ -82,7 +82,7 @@ async def test_a_scope_without_all_its_tables_is_replaced_by_the_next_creation(s
 
 
 async def test_a_lost_connection_is_not_taken_for_a_missing_scope_or_stream(cluster, service):
-    """S-014: who asks for either is told of the connection, also where an answer without an error would do."""
+    """S-014: a request for either gets the connection error, also where an answer without an error is possible."""
     await service.create_stream("scope", "stream", CONFIG)
     segments = ScriptedSegments(cluster.store)
     other = cluster.build(ControllerSettings(attempts_max=2, retry_delay_ms_first=0), segments=segments)
@@ -104,9 +104,9 @@ async def test_a_lost_connection_is_not_taken_for_a_missing_scope_or_stream(clus
 
 @pytest.mark.parametrize("depth", [3, 4])
 async def test_who_creates_a_stream_again_is_told_whether_it_was_there_or_was_being_made(service, cluster, depth):
-    """S-009: the same request for a stream that another one has left by half completes it, and says so.
+    """S-009: the same request for a stream that another one has left half created completes it, and says so.
 
-    The next one is told that it exists. The configuration is that of the first one all the time.
+    The next one gets that it exists. The configuration is that of the first one all the time.
     """
     await half_create(service, depth, cluster.clock_ms - 1000)
     with pytest.raises(StreamExistsError, match="was being created by another request, and is complete now"):
@@ -120,7 +120,7 @@ async def test_who_creates_a_stream_again_is_told_whether_it_was_there_or_was_be
 
 @pytest.mark.parametrize("depth", [1, 2])
 async def test_a_stream_without_records_is_not_found(service, cluster, depth):
-    """It is listed, and has its tables or not: whatever is asked of it, there is no such stream."""
+    """It is listed, with or without its tables: every call gets that there is no such stream."""
     await half_create(service, depth, cluster.clock_ms)
     for ask in (
         service.stream_configuration("scope", "stream"),
@@ -138,7 +138,7 @@ async def test_a_stream_without_records_is_not_found(service, cluster, depth):
 
 @pytest.mark.parametrize("depth", [3, 4])
 async def test_a_stream_that_is_being_made_is_neither_written_nor_read_yet(service, cluster, depth):
-    """It is not ready to be written, and has no beginning to read from; what is on record of it is told."""
+    """It is not ready to be written, and has no beginning to read from; its records can be read."""
     await half_create(service, depth, cluster.clock_ms)
     with pytest.raises(HalfCreatedStreamError):
         await service.current_segments("scope", "stream")

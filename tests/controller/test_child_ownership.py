@@ -160,10 +160,11 @@ async def test_late_duplicates_change_nothing_of_the_next_life(cluster, recorded
 
 @LIVES
 async def test_late_duplicates_of_a_life_that_is_over_are_in_the_way_of_no_other(cluster, recorded, life):
-    """It has died when every write of its life comes again: whoever makes it anew gets a whole one, of the new life.
+    """Writes of a life are repeated after its end: the next creation makes a complete object of the new life.
 
-    The request that made its record finds none. What it leaves is of work that is over; before, whoever created the
-    group got it as if it were one, without a stream for its readers, and a table of this name could not be made again.
+    The request that made its record finds none. It leaves only results of finished work. Before, the next creation of
+    the group returned them as the group, without a stream for its readers, and a table of this name could not be
+    created.
     """
     service, segments = recorded
     await life.live(service, 0)
@@ -245,7 +246,7 @@ WORK = pytest.mark.parametrize(
 
 @WORK
 async def test_work_on_children_of_a_live_peer_is_left_to_it(pair, cluster, before, work, held_call, key):
-    """One stands still in its midst; another one starts, sweeps, and is asked for the same: it does none of it."""
+    """One stalls in the middle; another one starts, sweeps, and gets the same request: it does none of the work."""
     first, second, held = pair
     if before is not None:
         await before(first)
@@ -270,7 +271,7 @@ async def test_work_on_children_of_a_live_peer_is_left_to_it(pair, cluster, befo
 
 @WORK
 async def test_work_on_children_of_who_is_gone_is_finished_by_who_is_there(pair, cluster, before, work, held_call, key):
-    """Nobody starts and nobody asks: the survivor hears of the end, and does what was begun."""
+    """No controller starts and no call comes: the survivor learns of the end, and finishes the work."""
     first, second, held = pair
     if before is not None:
         await before(first)
@@ -298,9 +299,9 @@ async def test_work_on_children_of_who_is_gone_is_finished_by_who_is_there(pair,
 
 
 async def test_work_of_which_a_peer_has_a_part_goes_on_when_that_is_done(pair, cluster):
-    """A group is deleted while another controller stands still in a change of its stream: the rest comes after it.
+    """A group is deleted while another controller is stalled in a change of its stream: the rest is done afterwards.
 
-    Before, the rest was left as if it were that one's: nobody did it until somebody asked, or this controller ended.
+    Before, the rest was left to the other controller: it was done only at the next call, or when this one ended.
     """
     first, second, held = pair
     await _make_group(first)

@@ -93,12 +93,12 @@ async def test_commits_in_a_row_end_the_same_whichever_write_fails(fault, fresh)
 
 
 async def test_commits_in_a_row_are_finished_by_the_controller_that_is_alive(fresh):
-    """The first one dies behind each write; the other one goes on with what it has never seen."""
+    """The first one dies after each write; the other one continues work that it has never seen."""
     await at_each_write(run_with_survivor, fresh, Script, Fault.DIES_AFTER)
 
 
 async def test_commits_through_two_controllers_keep_the_order_of_their_decisions(cluster):
-    """A client asks one and then the other: what was decided first comes first, in every segment."""
+    """A client calls one and then the other: the decision made first is merged first, in every segment."""
     services = [await cluster.start(), await cluster.start()]
     await services[0].create_scope("s")
     await services[0].create_stream("s", "t", StreamConfig(Scaling.fixed(2)))
@@ -132,7 +132,7 @@ async def test_what_another_controller_has_decided_before_is_merged_before(clust
 
 
 async def test_a_commit_after_a_scale_at_another_controller_goes_to_the_new_segments(cluster):
-    """What the first one knows of state and epoch is behind: it sees that, and rolls over or begins anew."""
+    """The first one's state and epoch are out of date: it detects that, and rolls over or begins anew."""
     first, second = await cluster.start(), await cluster.start()
     await first.create_scope("s")
     await first.create_stream("s", "t", StreamConfig(Scaling.fixed(1)))

@@ -1,4 +1,4 @@
-"""Many callers at once, and callers that come without end: nobody is refused, nobody starves, nothing is left half."""
+"""Many callers at once, and callers without end: none is refused, none starves, nothing is left half done."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_commits_in_a_loop_do_not_starve_other_changes(service, change):
         "seal": lambda: service.seal_stream("scope", "stream"),
     }
     changing = asyncio.create_task(calls[change]())
-    # Turns of the loop and not seconds: a change takes some 50 of them when nobody is in its way.
+    # Turns of the loop and not seconds: a change takes some 50 of them when no other work conflicts with it.
     for _ in range(20_000):
         if changing.done():
             break

@@ -142,9 +142,9 @@ class Script:
 
 @pytest.mark.parametrize("fault", [Fault.DIES_BEFORE, Fault.DIES_AFTER])
 async def test_a_death_at_any_write_is_followed_by_the_controller_that_is_alive(fault, fresh):
-    """Two controllers are alive; one dies at each write of the script in turn, the other one finishes all it began.
+    """Two controllers are alive; one dies at each write of the script in turn, the other one finishes its work.
 
-    S-202: whatever had been announced and not been withdrawn is done again, also what was done but for the withdrawal.
+    S-202: all work announced and not withdrawn is done again, also if only the withdrawal was missing.
     """
     await at_each_write(run_with_survivor, fresh, Script, fault)
 

@@ -252,7 +252,7 @@ def expected(name, error):
     return failure if is_final and failure else status
 
 
-#: Calls that ask nobody anything.
+#: Calls that send no request of their own.
 CERTAIN = {"getControllerServerList", "getDelegationToken", "getControllerToBucketMapping"}
 
 
@@ -280,7 +280,7 @@ async def test_refusal_of_a_page_carries_the_token_that_was_sent():
 
 
 async def test_late_answer_to_a_workflow_is_not_a_refusal():
-    """Whoever gives up waiting says so, and does not speak of the outcome."""
+    """A call that gives up waiting reports that, and nothing about the outcome."""
     for name in WORDS.keys() - CERTAIN:
         assert await answer_to(name, WorkflowTimeoutError("not yet")) == "DEADLINE_EXCEEDED", name
 
@@ -392,7 +392,7 @@ def test_streams_of_groups_and_marks_are_their_owners():
 
 
 def test_access_operation_decides_what_segments_and_tokens_need():
-    """Section 12.4: nobody who only looks needs to be allowed to write."""
+    """Section 12.4: a caller that only reads needs no permission to write."""
     for name in ("getCurrentSegments", "getSegments"):
         assert needed(name, access=pb.StreamInfo.NONE)[0] == _R
         assert needed(name, access=pb.StreamInfo.READ)[0] == _RU

@@ -1,7 +1,7 @@
 """Two live controllers on one stream, their requests to the store in many orders, each drawn from a seed.
 
-Every request of either lets the other one go on, before it and after it, for a number of turns that is drawn. Some runs
-take one of the two for dead in the midst of it; it lives on, and joins again.
+Before and after each request of one, the other one runs for a number of turns that is drawn. In some runs the
+membership of one expires during the work; it keeps running, and joins again.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ async def play(cluster, seed, *, expires):
             await asyncio.sleep(0)
         cluster.expire(rng.choice(services))
     await asyncio.gather(*running)
-    # Who was taken for dead last has joined again, and has begun to look for what is left.
+    # The controller that expired last has joined again, and has begun to scan for unfinished work.
     for _ in range(2000):
         await asyncio.sleep(0.001)
         if not any(service._context.announcements._membership.is_over for service in services):
@@ -184,9 +184,9 @@ async def scale_once(service, rng):
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_what_follows_a_segment_is_the_same_whenever_it_is_asked_for(cluster, seed):
-    """S-020: one controller scales again and again; another one is asked who follows each segment it knows of.
+    """S-020: one controller scales repeatedly; another one is asked for the successors of each segment it knows.
 
-    Nothing yet, or what is told afterwards as well; and not nothing once the segment has left the current ones.
+    The answer is empty or the same as later ones, and not empty once the segment is no longer current.
     """
     rng = random.Random(seed)
     first, second = (
@@ -268,7 +268,7 @@ class Deciding:
         for segment in (0, 1):
             name = transaction_segment_name(segment_name("s", "t", segment), transaction.high, transaction.low)
             await self.cluster.store.append(name, text)
-        self.cluster.clock_ms += 20_000  # Its lease is over, and nobody has looked yet.
+        self.cluster.clock_ms += 20_000  # Its lease is over, and no controller has checked yet.
         asked = list(self.services)
         self.rng.shuffle(asked)
         answers = await asyncio.gather(
@@ -299,7 +299,7 @@ class Deciding:
     ids=lambda value: " and ".join(value) if isinstance(value, tuple) else "",
 )
 async def test_a_transaction_that_two_controllers_end_at_once_ends_in_one_way(fresh, ways, ends):
-    """One outcome, which both of them tell, and which their callers were told; its events are there once, or not at
+    """One outcome, which both controllers and the replies to their callers report; its events are there once, or not at
     all; nothing of it is left. Over all seeds each way has been the first one.
     """
     seen = set()

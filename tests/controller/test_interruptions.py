@@ -1,4 +1,4 @@
-"""Callers that go away in the midst of a call, streams that end under a transaction, starts with much to look after."""
+"""Callers that disconnect during a call, streams that end under a transaction, starts with many open transactions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _is_third(segment):
 async def test_commit_whose_client_went_away_is_merged_at_once(cluster, started, turns):
     """The call is cancelled after each possible number of turns, as gRPC does: a stored decision is carried out.
 
-    Nobody waits for the end of the lease.
+    This does not wait for the end of the lease.
     """
     transaction = await begin(started)
     name = transaction_segment_name(segment_name("scope", "stream", 0), transaction.high, transaction.low)
@@ -70,7 +70,7 @@ async def test_commit_whose_client_went_away_is_merged_at_once(cluster, started,
 
 
 async def test_commit_whose_reply_was_lost_is_merged_at_once(cluster):
-    """The store's reply to the decision is lost: it is looked for, found, and carried out; the client hears of it."""
+    """The store's reply to the decision is lost: it is read back, carried out, and reported to the client."""
     segments = ScriptedSegments(cluster.store)
     service = cluster.build(IMPATIENT, segments=segments)
     await service.start()
@@ -238,7 +238,7 @@ async def test_start_does_not_wait_for_open_transactions(cluster, started):
         service = cluster.build(segments=segments)
         await service.start()
         counts.append(segments.calls)
-        # Calls are served meanwhile, for transactions that are still to be looked after too.
+        # Calls are served meanwhile, also for transactions that this controller does not track yet.
         if count:
             assert service.transactions.open_count < count
             last = await begin(service)

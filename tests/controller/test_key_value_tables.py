@@ -317,7 +317,7 @@ async def test_scope_made_anew_behind_its_deletion_can_be_deleted_itself(service
 
 
 async def test_scope_is_created_once_and_never_by_half_beside_its_deletion(service, cluster):
-    """Of many who create it at once one is told so; who deletes it meanwhile leaves no table of it behind."""
+    """Of many concurrent creations one reports that it made the scope; a concurrent deletion leaves no table of it."""
     made = await asyncio.gather(*(service.create_scope("other") for _ in range(3)), return_exceptions=True)
     assert sorted(type(found).__name__ for found in made) == ["NoneType", "ScopeExistsError", "ScopeExistsError"]
     await service.delete_scope("other")

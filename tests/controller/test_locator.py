@@ -18,15 +18,15 @@ def container_of_stream(stream):
 
 
 async def test_a_segment_is_where_its_container_is_to_run(service):
-    """S-241: an error before any store has said where it is, and for containers of one that has not; else its address.
+    """S-241: an error before any store has reported its address, and for containers of such a store; else its address.
 
-    So for whoever asks the controller, and for the controller itself. The segments need not exist.
+    This holds for callers of the controller, and for the controller itself. The segments need not exist.
     """
     locator = AssignedLocator(share_out(6, 3, range(3)), 3)
     service._locator = locator
 
     async def found(stream):
-        """Return what is told of the stream's first segment; None when it is refused, in both ways."""
+        """Return the endpoint of the stream's first segment; None when it is refused, in both ways."""
         container, name = container_of_stream(stream), segment_name("scope", stream, 0)
         if locator.endpoint_of(container) is None:
             with pytest.raises(ContainerNotFoundError, match=f"container {container}: no segment store") as refused:

@@ -1,6 +1,6 @@
 """Replies that no message can hold: each names its stream for each segment, and there may be ten thousand of them.
 
-gRPC itself answers RESOURCE_EXHAUSTED, as for want of room that passes, and every client asks again until it gives up.
+gRPC itself answers RESOURCE_EXHAUSTED, as for a temporary shortage, and every client retries until it gives up.
 """
 
 from __future__ import annotations

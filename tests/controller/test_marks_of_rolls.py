@@ -1,4 +1,4 @@
-"""Times of transactions that a scale has overtaken: noted in epochs that are not on record yet, and whoever dies then.
+"""Times of transactions that a scale has overtaken: noted in epochs without a record yet, with crashes meanwhile.
 
 Shows S-165 for marks.
 """
@@ -104,8 +104,8 @@ async def check(service, made):
 async def test_times_of_a_roll_are_noted_whichever_of_its_writes_fails(fault, fresh):
     """A controller dies, or a request or a reply is lost, at each write from the batch to its end.
 
-    Streams are looked at for watermarks before anybody goes on. None comes too early: what is noted with the
-    transactions lies behind all that is on record then.
+    Watermarks are computed before the work is resumed. None comes too early: what is noted with the
+    transactions lies after everything on record then.
     """
     at = 0
     while True:
@@ -122,7 +122,7 @@ async def test_times_of_a_roll_are_noted_whichever_of_its_writes_fails(fault, fr
             await cycle(second)
             assert {each.lower_bound for each in await watermarks(second)} <= {0, 7}, at
             await first.stop()
-            # It hears of the end in a turn of its own.
+            # It learns of the end in a turn of its own.
             await asyncio.sleep(0)
             await second.idle()
             await check(second, made)

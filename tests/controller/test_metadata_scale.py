@@ -1,4 +1,4 @@
-"""Streams that change for ever: what their operations cost, what lies how far back, and what was the case at a time.
+"""Streams with an unbounded number of changes: the cost of operations, distances in the history, states at a time.
 
 Shows S-025 to S-027, S-029, S-032, S-095 to S-097, S-100, S-102, S-104 and S-110, over many history chunks.
 """
@@ -227,7 +227,7 @@ async def test_the_epoch_at_a_time_is_found_by_the_index(cluster, small_records)
 
 
 async def test_a_stream_without_an_index_is_searched_and_gets_one(cluster, service, small_records):
-    """An early release kept none: the epochs themselves tell, and what is left out of leaf and root is added."""
+    """An early release kept no index: the epochs are read instead, and missing entries of leaf and root are added."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     tables = await tables_of(service)
 

@@ -89,7 +89,7 @@ CHANGES = pytest.mark.parametrize(
 
 @CHANGES
 async def test_work_of_a_live_peer_is_left_to_it(pair, cluster, change, held_call):
-    """One controller stands still in a change; the other one starts, sweeps, and is asked for a change of the stream.
+    """One controller stalls in a change; the other one starts, sweeps, and gets a change of the stream.
 
     It neither takes the work over nor does any of it, and its own change comes after it.
     """
@@ -123,7 +123,7 @@ async def test_work_of_a_live_peer_is_left_to_it(pair, cluster, change, held_cal
 
 
 async def test_waiting_for_a_live_peer_has_an_end(pair, cluster):
-    """A peer that is alive and never ends its work: who waits for it is told so, and has done nothing."""
+    """A peer is alive and never ends its work: a waiting call gets an error, and has done nothing."""
     first, _, held = pair
     held.is_blocked, held.call_name = True, "truncate_segment"
     changing = asyncio.create_task(_truncate(first))
@@ -184,7 +184,7 @@ async def test_a_commit_of_a_live_peer_is_not_finished_by_another(pair, cluster)
 
 @CHANGES
 async def test_work_of_who_is_gone_is_finished_by_who_is_there(pair, cluster, change, held_call):
-    """S-214, S-217: nobody starts and nobody asks; the survivor hears of the end and does what was begun."""
+    """S-214, S-217: no controller starts and no call comes; the survivor learns of the end and finishes the work."""
     first, second, held = pair
     held.is_blocked, held.call_name = True, held_call
     changing = asyncio.create_task(change(first))
@@ -360,7 +360,7 @@ async def test_an_announcement_without_a_reply_is_not_made_again_when_others_hav
 
 
 async def test_who_is_overtaken_before_it_reads_puts_no_old_configuration_in_the_place_of_a_later_one(pair, cluster):
-    """It has announced an update, and stands still; that one is done, and another one after it; then it goes on."""
+    """It stalls after announcing an update; that one is done, and another one after it; then it resumes."""
     first, second, _ = pair
     stream_id = await first._catalog.stream_id("scope", "stream")
     order = UpdateStream(StreamConfig(Scaling.fixed(2), tags=("old",)))
@@ -394,7 +394,7 @@ async def test_a_seal_that_was_taken_over_is_not_done_to_the_next_stream_of_the_
 
 @pytest.mark.parametrize("change", [_seal, _scale], ids=["seal", "scale"])
 async def test_who_is_overtaken_calls_no_segment_lost_that_was_deleted_since(pair, cluster, change, caplog):
-    """It stands still before it seals segments; the survivor does that, and the stream is deleted. Then it goes on."""
+    """It stalls before it seals segments; the survivor seals them, and the stream is deleted. Then it resumes."""
     first, second, held = pair
     held.is_blocked, held.call_name = True, "seal_segment"
     changing = asyncio.create_task(change(first))
@@ -445,7 +445,7 @@ async def test_a_stream_that_was_deleted_is_not_made_again_by_who_was_overtaken_
 
 
 async def test_a_controller_alone_that_is_taken_for_dead_finishes_its_own_work(cluster):
-    """Nobody else is there: it takes over, under its new name, what it had begun under the old one."""
+    """It is the only controller: under its new name it takes over what it began under the old one."""
     segments = ScriptedSegments(cluster.store)
     alone = cluster.build(SETTINGS, segments=segments)
     await alone.start()
@@ -466,7 +466,7 @@ async def test_a_controller_alone_that_is_taken_for_dead_finishes_its_own_work(c
 
 
 async def test_a_coordinator_that_cannot_be_asked_is_asked_again(cluster, monkeypatch):
-    """It is out for longer than any number of attempts: what is gone meanwhile is swept when it is back."""
+    """It is unavailable for longer than all attempts: members that ended meanwhile are swept when it is back."""
     is_out = False
     changed = type(cluster.coordinator)._changed
 
@@ -494,7 +494,7 @@ async def test_a_coordinator_that_cannot_be_asked_is_asked_again(cluster, monkey
 
 
 async def test_who_is_taken_for_dead_makes_and_deletes_no_scope(pair, cluster):
-    """What it was asked may be long ago; nothing announces a scope, so nobody else would notice."""
+    """The request may be old; a scope has no announcement, so no other controller would notice."""
     first, second, _ = pair
     await second.create_scope("kept")
     announcements = first._context.announcements
@@ -507,7 +507,7 @@ async def test_who_is_taken_for_dead_makes_and_deletes_no_scope(pair, cluster):
 
 
 async def test_a_coordinator_that_gives_no_answer_keeps_nobody_from_making_a_scope(pair, monkeypatch):
-    """Members that know of no end go on, as with everything else."""
+    """Members that know of no end continue, as with everything else."""
     first, _, _ = pair
 
     async def members():
@@ -519,7 +519,7 @@ async def test_a_coordinator_that_gives_no_answer_keeps_nobody_from_making_a_sco
 
 
 async def test_one_announcement_that_cannot_be_read_does_not_hide_the_others(cluster, caplog):
-    """It is reported, and tried again until somebody repairs it."""
+    """It is reported, and retried until it is repaired."""
     first = await cluster.start(SETTINGS)
     await first.create_scope("scope")
     subjects = [Subject(SubjectKind.STREAM, "scope", name) for name in ("a", "b", "c")]
@@ -625,7 +625,7 @@ async def test_an_announcement_that_lands_after_the_last_sweep_is_finished(clust
 
 
 async def test_a_transaction_that_lands_after_the_last_sweep_gets_a_lease(cluster):
-    """Its index entry names a controller that is gone: another one looks after it, and aborts it in the end."""
+    """Its index entry names a controller that is gone: another one takes it over, and aborts it in the end."""
     settings = replace(SETTINGS, sweep_interval_s=0.02, transaction_sweep_interval_s=0.05)
     gone, alive = await cluster.start(settings), await cluster.start(settings)
     await gone.create_scope("scope")

@@ -133,7 +133,7 @@ async def test_lease_of_a_prepared_transaction_ends_nothing(cluster, started):
 
 
 async def test_limit_of_a_prepared_transaction_ends_it(cluster, started):
-    """Nobody has decided for so long: it is aborted, as nobody may know its id any more."""
+    """It was undecided for its whole limit: it is aborted, because its id may be lost."""
     transaction = await begin(cluster, started)
     await prepare(started, transaction)
     found = await (await tables_of(started)).transaction(transaction)
@@ -155,7 +155,7 @@ async def test_timer_of_a_prepared_transaction_is_that_of_its_limit(cluster, sta
 
 
 async def test_ping_of_a_prepared_transaction_changes_nothing(cluster, started):
-    """A writer that pings on is told that all is well, and takes nothing of the limit away."""
+    """A writer that keeps pinging gets OK, and the limit stays as it is."""
     transaction = await begin(cluster, started)
     await prepare(started, transaction)
     before = await (await tables_of(started)).transaction(transaction)
@@ -273,7 +273,7 @@ async def test_stream_with_a_prepared_transaction_is_not_sealed(cluster, started
 
 
 async def test_stream_whose_transaction_is_prepared_while_it_is_sealed_is_active_again(cluster, started, monkeypatch):
-    """It was looked for before: the second look, in state SEALING, finds it; what was decided then is merged."""
+    """The first scan missed it: the second scan, in state SEALING, finds it; transactions decided then are merged."""
     prepared, decided = await begin(cluster, started, b"kept"), await begin(cluster, started, b"<>")
     ended = started._context.creations.ended
 
@@ -313,13 +313,13 @@ async def test_preparation_right_before_a_seal_would_abort_the_transaction_is_sp
 
 
 async def test_seal_that_another_controller_takes_over_spares_what_was_prepared_since(cluster):
-    """The first one dies in state SEALING; whoever finishes its work takes the seal back, and the stream goes on."""
+    """The first one dies in state SEALING; its successor takes the seal back, and the stream is active again."""
     first, second, held = await start_pair(cluster)
     dropped, kept = await begin(cluster, first, b"dropped"), await begin(cluster, first, b"kept")
     held.is_blocked, held.call_name = True, "delete_segment"
     sealing = asyncio.ensure_future(first.seal_stream("scope", "stream"))
     async with asyncio.timeout(60):
-        while await status(second, dropped) is OPEN:  # noqa: ASYNC110  # Nobody tells of it.
+        while await status(second, dropped) is OPEN:  # noqa: ASYNC110  # There is no event to await.
             await asyncio.sleep(0)
     assert isinstance(await prepare(second, kept), ActiveTransaction)
     cluster.expire(first)
@@ -376,7 +376,7 @@ async def test_prepared_transaction_keeps_its_limit_through_a_restart(cluster, s
 
 
 async def test_limit_that_ended_while_no_controller_was_there_leaves_a_lease_to_decide(cluster, started):
-    """Whoever was to decide could not: it has as long as its writer's lease from the take-over on."""
+    """No decision was possible: after the take-over there is as long as the writer's lease to decide."""
     transaction = await begin(cluster, started)
     record = await prepare(started, transaction)
     await started.stop()
@@ -396,7 +396,7 @@ async def test_limit_that_ended_while_no_controller_was_there_leaves_a_lease_to_
 
 
 async def test_prepared_transaction_is_open_on_pravegas_wire_and_prepared_on_ours(wire):
-    """The calls of both services, one port; what is completed, or unknown, says so."""
+    """The calls of both services, on one port; a completed or unknown transaction is reported as such."""
     service, info = wire.service, pb.StreamInfo(scope="scope", stream="stream")
     await service.create_scope("scope")
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
@@ -461,7 +461,7 @@ async def test_conflict_of_a_preparation_is_to_be_asked_again():
         await row.serve(Front(service, list), additions_pb2.PrepareTransactionRequest(streamInfo=info))
 
 
-# Whoever dies meanwhile.
+# Crashes during the work.
 
 
 class Script:

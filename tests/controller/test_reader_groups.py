@@ -113,7 +113,7 @@ async def test_group_that_holds_data_subscribes_to_every_stream(groups, retentio
 
 
 async def test_subscription_to_a_missing_stream_creates_nothing(groups, service):
-    """Told before anything is written; a group that holds nothing is created without looking."""
+    """The error comes before any write; a group without retention is created without a check."""
     with pytest.raises(NoSuchStreamError):
         await groups.create("scope", "g", config("a", "none", retention=GroupRetention.MANUAL), ID)
     assert await subscribed(groups) == ""
@@ -253,7 +253,7 @@ async def test_generation_of_a_subscriber_grows_only(groups, service):
 
 
 async def test_many_groups_subscribe_to_one_stream_at_once(groups):
-    """Concurrent changes of one set of subscribers lose nobody."""
+    """Concurrent changes of one set of subscribers lose no subscriber."""
     names = [f"g{number:02d}" for number in range(12)]
     wanted = config("a", retention=GroupRetention.MANUAL)
     await asyncio.gather(*(groups.create("scope", name, wanted) for name in names))
@@ -261,7 +261,7 @@ async def test_many_groups_subscribe_to_one_stream_at_once(groups):
 
 
 async def test_groups_are_listed_in_pages(groups):
-    """S-185: every group once, then an empty page that repeats the token; a token that makes no sense is told."""
+    """S-185: every group once, then an empty page that repeats the token; an invalid token is reported."""
     assert (await groups.list("scope", "")).names == ()
     for number in range(5):
         await groups.create("scope", f"g{number}", config("a"))

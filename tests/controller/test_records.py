@@ -223,7 +223,7 @@ def test_stored_bytes_of_announcements_are_pinned():
 
 
 def test_every_kind_of_announcement_is_stored_and_can_be_finished(service):
-    """A kind that nobody registers would be announced, and never be finished; one without a sample, never be tried."""
+    """An announcement of an unregistered kind would never be finished; one without a sample would never be tested."""
     kinds = set(get_args(pending_work.Order))
     assert service._registry.kinds == kinds
     assert {type(record.order) for record in SAMPLES if isinstance(record, PendingWork)} == kinds

@@ -259,7 +259,7 @@ async def test_recorded_calls_get_the_recorded_kind_of_answer(client, wire):
 
 
 async def test_stream_unknown_to_the_recording_is_not_found(wire):
-    """The harness itself: a call that must fail is told apart from one that must not."""
+    """The harness itself: a call that must fail is distinguished from one that must not."""
     with pytest.raises(AssertionError):
         await Replay(wire).hold(
             {

@@ -1,9 +1,9 @@
-"""Recorded calls of the Rust and the Java client about streams that are scaled, made again with ours.
+"""Recorded calls of the Rust and the Java client about scaled streams, replayed against our controller.
 
 `data/scaled-streams.jsonl` holds calls and replies recorded between Pravega 0.13 and its clients, in order. A stream is
-made anew where the recording begins with one; between a scale and its end ours is held for as long as the recorded
-controller took. Replies must be equal to the recorded ones, ids, key ranges and epochs included, but for the order of
-segments that follow.
+created anew where its recording begins; between a scale and its end ours is held for as long as the recorded controller
+took. Replies must equal the recorded ones, ids, key ranges and epochs included, except for the order of successor
+segments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Streams truncated as their policies say and their subscribers need: over in-memory segments, looked at when told to.
+"""Retention by policies and subscribers, over in-memory segments; cycles run on request.
 
 The numbers are those of the controller internals specification, section 8.8: two segments, one byte an event.
 """
@@ -67,7 +67,7 @@ class House:
             await self.cluster.store.append(name, bytes(length - present))
 
     async def look(self, after_ms=1):
-        """Look at the stream, as a controller does that knows nothing of it. It does what was explained before."""
+        """Run a cycle as a controller without any state does. It does what `explain` reported before."""
         self.cluster.clock_ms += after_ms
         retention = retention_of(self.service)
         before, explained = await self.head(), await self.explain()
@@ -126,7 +126,7 @@ async def house(cluster):
 
 
 async def test_what_a_look_would_do_is_explained(house):
-    """Every look of the tests below does what was explained right before; here the rest of an explanation."""
+    """Every cycle of the tests below does what was explained right before; this covers the rest of an explanation."""
     one = await house(by_size(2, 25))
     await one.to(5, 5)
     await one.publish("fast", {0: 9, 1: 9})
@@ -162,7 +162,7 @@ async def test_what_a_look_would_do_is_explained(house):
 
 
 async def test_of_very_many_cuts_and_subscribers_some_are_explained(house):
-    """The newest cuts, and the subscribers that hold the others back; how many there are is told."""
+    """The newest cuts, and the subscribers that hold the stream back most; the total counts are reported."""
     few = RetentionSettings(
         interval_s=60.0, cut_interval_s_min=0.0, explained_cuts_max=3, explained_subscribers_max=2
     )
@@ -263,8 +263,7 @@ async def test_by_size_over_epochs_and_behind_a_manual_truncation(house):
 
 
 async def test_a_truncation_that_is_under_way_is_waited_for(house, monkeypatch):
-    """S-126: somebody truncates when a look does; the look goes on behind it, and the head is the farther of the two.
-    """
+    """S-126: a cycle waits for a truncation that is under way; the head is the later of the two."""
     one = await house(by_size(100))
     await one.to(50, 50)
     await one.write({0: 160, 1: 160})
@@ -495,9 +494,9 @@ async def test_no_stream_has_more_cuts_than_its_policy_needs(house):
 
 @pytest.mark.parametrize("is_applied", [False, True], ids=["lost request", "lost reply"])
 async def test_a_look_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_applied):
-    """Every request of a look that records, truncates and forgets fails in turn, with and without its effect.
+    """Every request of a cycle that records, truncates and forgets fails in turn, with and without its effect.
 
-    Another controller goes on: the head is where it would be, and the cuts are those that lie behind it.
+    Another controller takes over: the head is the same as without a failure, and the cuts are those after it.
     """
     for step in range(200):
         cluster = fresh()
@@ -551,7 +550,7 @@ async def test_the_cycle_runs_by_itself(cluster):
     for length in (8, 16):
         await one.write({0: length, 1: length})
         async with asyncio.timeout(60):
-            while {0: length, 1: length} not in await one.cuts():  # Nobody tells of it.
+            while {0: length, 1: length} not in await one.cuts():  # There is no event to await.
                 cluster.clock_ms += 1
                 await asyncio.sleep(0.01)
     async with asyncio.timeout(60):

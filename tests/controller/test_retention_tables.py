@@ -230,7 +230,7 @@ async def test_a_crash_at_any_write_leaves_nothing_behind_in_the_end(small_chunk
                 await step(retention)
             except OutcomeUnknownError:
                 was_cut_off = True
-                # Whoever looks meets no cut whose record is gone.
+                # A reader never finds a cut whose record is gone.
                 for entry in await all_entries(retention):
                     assert await retention.cut_of(entry) is not None
                 retention = StreamTables(RecordStore(store), "s", "t", "id").retention

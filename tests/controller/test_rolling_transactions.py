@@ -186,7 +186,7 @@ async def test_transactions_of_two_old_epochs_are_rolled_one_epoch_after_the_oth
 async def test_transactions_of_the_epoch_that_the_current_one_repeats_are_merged_directly(cluster, started):
     """S-144: whether they began before the roll or after it. Their segments are named by the epoch of their ids.
 
-    So who asks for the segments of that epoch, to go on with one by its id, is told of those that there are.
+    A request for the segments of that epoch, to resume one by its id, therefore gets the segments that exist.
     """
     old = await begin(cluster, started, b"old")
     await scale(started, HALVES)
@@ -297,7 +297,7 @@ async def test_a_roll_that_comes_while_a_scale_runs_waits_for_it(cluster):
 
 
 async def test_a_scale_that_comes_while_transactions_are_rolled_over_waits_for_that(cluster):
-    """S-145: it names segments that the roll replaces, and is told so; the next order is for their copies."""
+    """S-145: it names segments that the roll replaces, and gets an error; the next order is for their copies."""
     held = BlockedSegments(cluster.store, lambda name: name.startswith("scope/"), call_name="merge_segments")
     first, second, transaction = await overtaken(cluster, held)
     held.is_blocked = True
@@ -396,9 +396,9 @@ async def test_a_roll_that_stands_still_at_any_write_is_finished_by_another_cont
 
 @pytest.mark.parametrize("call", ["merge_segments", "seal_segment"])
 async def test_a_roll_that_was_overtaken_makes_no_segments_of_a_stream_that_is_gone(cluster, call, caplog):
-    """It stands still as it merges, or seals; another one ends it, and the stream is deleted. Then it goes on.
+    """It stalls as it merges, or seals; another one ends the roll, and the stream is deleted. Then it resumes.
 
-    That the segments are missing is no loss: everything was merged into them. It says nothing of one.
+    The missing segments are no loss: everything was merged into them. It reports none.
     """
     held = BlockedSegments(cluster.store, lambda name: name.startswith("scope/"), call_name=call)
     first, second, transaction = await overtaken(cluster, held)
@@ -514,11 +514,11 @@ async def _itself(tables):
 
 @pytest.mark.parametrize("fault", [Fault.DIES_BEFORE, Fault.DIES_AFTER])
 async def test_a_death_at_any_write_is_followed_by_the_controller_that_is_alive(fault, fresh):
-    """Records and segments alike: the one dies there, the other one rolls on, and goes on with what comes after."""
+    """Records and segments alike: one controller dies, the other one finishes the roll and the work after it."""
     await at_each_write(run_with_survivor, fresh, Script, fault)
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_rolls_end_the_same_whichever_write_fails(fault, fresh):
-    """The controller dies, or a request or a reply is lost, at each write; the next one, or the same one, goes on."""
+    """The controller dies, or a request or a reply is lost, at each write; the next one, or the same one, resumes."""
     await at_each_write(run, fresh, Script, fault)

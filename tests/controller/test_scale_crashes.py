@@ -78,7 +78,7 @@ class Script:
         assert await service.transactions.status("s", "t", self.transaction) is TransactionStatus.COMMITTED
         found = await service.current_segments("s", "t")
         assert [segment.id for segment in found] == [segment_id(1, 3), segment_id(2, 3)]
-        # One that was begun, and of which nobody was told, is open until its lease ends.
+        # A transaction that began without a reply to its client is open until its lease ends.
         stored = {name: bytes(found.data) for name, found in self.store.segments.items() if found.data}
         assert stored == {"s/t/0.#epoch.2": b"committed"}
 
@@ -100,7 +100,7 @@ class Script:
         assert await tables.sealed_sizes([*ended, *(segment.id for segment in found)]) == ended
         between = await service.segments_between("s", "t", {0: 0}, {segment.id: 0 for segment in found})
         assert len(between) == 9
-        # One whose transaction nobody was told of is open until its lease ends.
+        # A segment of a transaction without a reply to its client is open until its lease ends.
         open_names = [
             name
             for name, found in without_marks(self.store).items()

@@ -63,7 +63,7 @@ def test_the_last_part_ends_where_the_segment_did():
 
 
 def test_all_hot_segments_are_split_in_one_epoch_and_nothing_is_merged_beside_them():
-    """What is to be merged is looked at again, with the loads that are left."""
+    """Merges are decided again later, with the loads of that time."""
     order = decide(FOUR, RATE, {1: 2, 3: 2}, cold={0})
     assert order.to_seal == (1, 3)
     assert len(order.ranges) == 4
@@ -113,7 +113,7 @@ def test_a_stream_keeps_the_least_number_of_segments():
     ],
 )
 def test_a_cold_segment_is_merged_with_both_neighbours_at_most(count, sealed):
-    """All of a stream cold: at once what the specification does one after the other, nobody left alone."""
+    """All segments of a stream are cold: done at once instead of one after the other, with no segment left single."""
     current = epoch_of(*(index / count for index in range(count)), 1.0)
     order = decide(current, RATE, cold=range(count))
     assert order.to_seal == tuple(itertools.chain(*sealed))
@@ -139,7 +139,7 @@ def test_neighbours_that_are_not_known_are_asked_about():
 
 @given(data=st.data())
 def test_every_order_is_one_that_a_scale_takes(data):
-    """Whatever is hot and cold, the order fits the epoch, keeps the bounds of the policy, and tiles the keys."""
+    """For all hot and cold segments the order fits the epoch, keeps the bounds of the policy, and tiles the keys."""
     count = data.draw(st.integers(1, 12))
     bounds = data.draw(st.sets(st.floats(0.001, 0.999), min_size=count - 1, max_size=count - 1))
     current = epoch_of(0.0, *sorted(bounds), 1.0)

@@ -53,7 +53,7 @@ class Advisor:
 
 
 def controller(cluster, segments):
-    """Return a controller that looks at loads only when it is told to, and then at those of all streams."""
+    """Return a controller that reads loads only on request, and then those of all streams."""
     service = ControllerService(
         metadata=SegmentsMetadataStore(segments, SETTINGS),
         segments=segments,
@@ -100,7 +100,7 @@ async def by_hand(service, segment, parts):
 
 
 async def by_load(service, segment, parts):
-    """Have the controller look at a load that asks for a split; whoever is refused then begins nothing."""
+    """Let the controller process a load that asks for a split; a refused one begins nothing."""
     service._auto_scaler._advisor.advice = ScaleAdvice(
         segment_name("scope", "stream", segment), ScaleDirection.UP, parts
     )
@@ -192,9 +192,9 @@ async def ends_of_all_points(fresh, first_order, second_order, second_segment):
 
 @ORDERS
 async def test_of_two_scales_of_one_segment_one_is_done_once(fresh, first_order, second_order):
-    """S-062 (both by hand), S-063 (both by load), S-042 (one each): the other one is refused, or finds nothing to do.
+    """S-062 (both by hand), S-063 (both by load), S-042 (one each): the second is refused, or finds nothing to do.
 
-    What is announced first is done, wherever its controller stands still.
+    The scale announced first is done, wherever its controller stalls.
     """
     ends = await ends_of_all_points(fresh, first_order, second_order, 0)
     accepted, refused = ("accepted" if first_order is by_hand else "looked at"), {"looked at"}
@@ -212,9 +212,9 @@ async def test_of_two_scales_of_one_segment_one_is_done_once(fresh, first_order,
 
 @ORDERS
 async def test_of_two_scales_of_different_segments_the_second_runs_after_the_first(fresh, first_order, second_order):
-    """S-062, S-063, S-042 where both can be done: each once, one after the other; nobody is refused for ever.
+    """S-062, S-063, S-042 where both can be done: each once, one after the other; neither is refused permanently.
 
-    Whoever comes second is planned for the epoch that the one before it has made.
+    The second one is planned for the epoch that the first one has made.
     """
     ends = await ends_of_all_points(fresh, first_order, second_order, 1)
     assert [scales for *_, scales in ends[1:]] == [[FIRST_PARTS, SECOND_PARTS]] * (len(ends) - 1)
@@ -225,7 +225,7 @@ async def test_of_two_scales_of_different_segments_the_second_runs_after_the_fir
 
 
 async def test_an_order_that_finds_another_one_on_record_waits_for_it(cluster):
-    """S-065: one by hand is told of the conflict, one by load gets in line; what is on record runs, then who waits."""
+    """S-065: one by hand gets the conflict, one by load gets in line; the recorded one runs, then the waiting one."""
     held = BlockedSegments(
         cluster.store, lambda segment: segment.startswith("scope/stream/"), call_name="create_segment"
     )

@@ -151,7 +151,7 @@ async def test_what_is_seen_at_each_step(cluster):
 
 
 async def test_what_clients_are_told_of_a_scale(wire):
-    """S-073: by the epoch that they ask for, the current one, and what the records say of a scale that goes on."""
+    """S-073: by the epoch of the request, the current one, and the records of a scale that is under way."""
     service, reply = wire.service, pb.ScaleStatusResponse
     await service.create_scope("scope")
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
@@ -193,7 +193,7 @@ async def test_what_clients_are_told_of_a_scale(wire):
 
 
 async def test_an_announced_scale_without_a_transition_on_record_is_planned_or_is_over(stream, cluster):
-    """S-043: whoever has ordered it. Nothing of it was done: it is done now; all of it was: nothing is done again."""
+    """S-043: by hand or by load. If nothing of it was done, it is done now; if all of it was, nothing is repeated."""
     tables = await tables_of(stream)
     order = ScaleStream(ScaleOrder(0, (0,), tuple(HALVES)))
     await stream._context.begin(tables.subject, order, tables.stream_id)

@@ -154,7 +154,7 @@ async def test_a_creation_whose_replies_are_lost_is_made_good_by_the_next(fresh)
 
 
 async def test_many_creations_of_a_scope_at_two_controllers_make_one(cluster):
-    """One caller succeeds, the others are told that the scope exists."""
+    """One caller succeeds, the others get that the scope exists."""
     services = [await cluster.start(SETTINGS) for _ in range(2)]
     answers = await asyncio.gather(*(create(service) for service in services * 5))
     assert answers.count("created") == 1

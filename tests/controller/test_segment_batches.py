@@ -82,7 +82,7 @@ def requests(store):
 
 
 async def test_many_segments_are_asked_for_in_bounded_batches(store, requests):
-    """One container each, and no more of them at a time than the settings say, whoever asks."""
+    """One container each, and no more at a time than the settings allow, over all callers."""
     offsets = dict.fromkeys(NAMES, 5)
     await asyncio.gather(*(requests.truncate_all(offsets) for _ in range(5)), requests.infos(NAMES))
     assert max(length for _, _, length in store.batches) == 50
@@ -92,7 +92,7 @@ async def test_many_segments_are_asked_for_in_bounded_batches(store, requests):
     assert sorted(infos) == sorted(NAMES)
     assert {info.start_offset for info in infos.values()} == {5}
     await requests.delete_all(NAMES)
-    await requests.delete_all(NAMES)  # What is gone is done.
+    await requests.delete_all(NAMES)  # Segments that are gone count as deleted.
     assert store.segments == {}
 
 
@@ -107,7 +107,7 @@ async def test_what_failed_is_asked_for_again_alone(store, requests):
 
 
 async def test_attempts_have_an_end(store, requests):
-    """A segment that cannot be reached for ever: the error of the last attempt is told, the others are done."""
+    """A segment stays unreachable: the error of the last attempt is raised, the other segments are done."""
     bad = NAMES[17]
     store.fault = lambda segment: ContainerOfflineError(3) if segment == bad else None
     with pytest.raises(ContainerOfflineError):
@@ -128,7 +128,7 @@ async def test_what_can_never_succeed_is_told_at_once(store, requests):
 
 
 async def test_a_container_that_does_not_answer_holds_up_its_own_segments_alone(store, requests):
-    """Its slots are taken for good; requests about segments of the others go on."""
+    """Its slots stay occupied; requests about segments of the others continue."""
     hung = container_of(NAMES[0], CONTAINERS)
     store.hung.add(hung)
     waiting = [asyncio.ensure_future(requests.truncate_all(dict.fromkeys(NAMES, 5))) for _ in range(4)]

@@ -148,7 +148,7 @@ class FailingOnA:
 @pytest.mark.parametrize("name", calls(None))
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_only_what_may_pass_is_tried_again(store, requests, filled, name, fault):
-    """S-243: a wrong host, a time-out and a lost connection are; a refused token is told at once."""
+    """S-243: a wrong host, a time-out and a lost connection are retried; a refused token is raised at once."""
     error, is_tried_again = FAULTS[fault]
     store.rule = rule = FailingOnA(error, 2)
     if is_tried_again:
@@ -163,7 +163,7 @@ async def test_only_what_may_pass_is_tried_again(store, requests, filled, name, 
 
 @pytest.mark.parametrize("name", calls(None))
 async def test_attempts_have_an_end(store, requests, filled, name):
-    """S-243: a host that stays the wrong one is told after the last of `attempts_max` attempts."""
+    """S-243: a host that stays the wrong one is reported after the last of `attempts_max` attempts."""
     error, _ = FAULTS["wrong host"]
     store.rule = rule = FailingOnA(error, 1000)
     with pytest.raises(PenstockError) as caught:

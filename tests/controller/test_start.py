@@ -126,9 +126,9 @@ async def test_the_search_for_open_work_outlasts_an_outage(cluster: Cluster) -> 
 
 @pytest.mark.parametrize("broken", [layout.PENDING_WORK, layout.TRANSACTION_INDEX], ids=["work", "transactions"])
 async def test_a_search_that_fails_for_long_does_not_hold_up_the_other_one(cluster: Cluster, broken: str) -> None:
-    """S-216: one of the two lists of what a dead controller has left cannot be read, for longer than any attempt.
+    """S-216: one of the two lists of a dead controller's work cannot be read, for longer than any attempt.
 
-    What is on the other one is looked after meanwhile, and the rest as soon as the list can be read.
+    The work of the other list is taken over meanwhile, and the rest as soon as the list can be read.
     """
     settings = ControllerSettings(attempts_max=1, retry_delay_ms_first=1, retry_delay_ms_max=1)
     first = await cluster.start()

@@ -36,9 +36,9 @@ async def begin(cluster, service, stream, data):
 
 
 async def test_a_stop_fails_the_calls_and_loses_nothing_that_was_begun_or_decided(pair, cluster):
-    """S-198: one change is under way, others and a commit wait for it. Who is there goes on with what is on record.
+    """S-198: one change is under way, others and a commit wait for it. The other controller resumes the recorded work.
 
-    The calls hear of the stop. What had only waited is not done.
+    The calls fail because of the stop. Changes that only waited are not done.
     """
     first, second, held = pair
     transaction = await begin(cluster, first, "stream", b"decided")
@@ -68,7 +68,7 @@ async def test_a_stop_fails_the_calls_and_loses_nothing_that_was_begun_or_decide
 
 
 async def test_what_ended_before_what_was_begun_earlier_is_not_done_again(pair, cluster, monkeypatch):
-    """S-199: of three that were begun in order the second one has ended; only the others are done by who is there."""
+    """S-199: of three begun in order the second one has ended; the other controller does only the remaining two."""
     first, second, held = pair
     for stream in "abc":
         await first.create_stream("scope", stream, StreamConfig())

@@ -51,7 +51,7 @@ HISTORY = [BOTH, ONE, TWO]
         # One of two that merge is read to its end: what follows both is to come.
         ({0: 5, 2: OFFSET_FUTURE}, True),
         ({1: 5, 2: OFFSET_FUTURE}, True),
-        # Nobody is in s4 while somebody is in s0: s2 lies between.
+        # s4 has a position while another is in s0: s2 lies between and has none.
         ({0: 5, 4: 3}, False),
         ({0: 5, 4: OFFSET_FUTURE}, False),
         ({1: 5, 3: 0}, False),

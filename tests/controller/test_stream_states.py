@@ -45,7 +45,7 @@ async def test_a_state_becomes_only_what_it_may(tables, before, after):
         written = await tables.set_state(after)
         assert await tables.state() == written
         assert written.record.state is after
-        # Whoever has read it before is too late, whatever it wants.
+        # A write based on the earlier version is too late, whatever it changes.
         with pytest.raises(MetadataConflictError):
             await tables.set_state(after, of=read)
     else:

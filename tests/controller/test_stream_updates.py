@@ -20,7 +20,7 @@ from penstock.rpc import controller_pb2 as pb
 from support.mark_segments import without_marks
 
 SETTINGS = ControllerSettings(peer_poll_ms=1, retry_delay_ms_first=1, retry_delay_ms_max=2)
-#: Waits for others for no longer than this; work that is in nobody's way may take longer.
+#: Waits for other work for no longer than this; work without conflicts may take longer.
 IMPATIENT = replace(SETTINGS, workflow_timeout_s=0.05)
 STREAM = Subject(SubjectKind.STREAM, "scope", "stream")
 OLD = StreamConfig(Scaling.by_event_rate(5), tags=("both", "old"))
@@ -67,9 +67,9 @@ def rates(cluster):
 
 
 async def test_an_update_is_on_record_before_anything_of_it_is_done(cluster):
-    """S-074: with what it replaces still in force: policy of the segments, their number, tags. No other one begins.
+    """S-074: the replaced policy of the segments, their number and tags are still in force. No other update begins.
 
-    Whoever asks for another one meanwhile waits, and is refused when its time is over; it leaves no trace.
+    A second update meanwhile waits, and is refused when its time is over; it leaves no trace.
     """
     held = Held(cluster.store)
     service = await cluster.start(SETTINGS)

@@ -45,7 +45,7 @@ async def play(cluster, service, data):
 
 
 def note_calls(segments):
-    """Count requests from now on, by what is asked of which table or segment."""
+    """Count requests from now on, by call and by table or segment."""
     calls = Counter()
 
     def note(name, arguments):

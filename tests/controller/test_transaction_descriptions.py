@@ -51,7 +51,7 @@ async def listed(service):
 
 
 async def test_what_is_known_of_a_transaction_in_each_state(cluster, started, monkeypatch):
-    """Ages and what is left of leases are told as the controller's clock has them; behind the end since when it is."""
+    """Ages and remaining leases are by the controller's clock; after the end, the time of the end is reported."""
     transaction = await begin(started, 20_000)
     cluster.clock_ms += 5_000
     slack_ms = started.settings.lease_slack_ms
@@ -154,7 +154,7 @@ async def test_a_token_that_is_none_is_refused(started, token):
 
 
 async def test_the_calls_over_the_wire(connect):
-    """Pages end with an empty one. A bad token is refused for good, a stream that is none is NOT_FOUND."""
+    """Pages end with an empty one. A bad token is a permanent error, a stream that does not exist is NOT_FOUND."""
     wire = await connect(ControllerSettings(page_entries_max=2))
     ours = PenstockControllerServiceStub(wire.channel)
     await wire.stub.createScope(pb.ScopeInfo(scope="scope"))

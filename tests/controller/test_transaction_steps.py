@@ -141,7 +141,7 @@ async def test_each_step_that_is_done_again_changes_nothing(cluster, started, on
 
 
 async def test_steps_in_the_wrong_order_are_refused_and_change_nothing(cluster, started, only_decides):
-    """S-133: to merge what is open or aborted, to delete what is open or committed, to ping what is decided."""
+    """S-133: merging an open or aborted one, deleting an open or committed one, pinging a decided one."""
     tables, context = await tables_of(started), started._context
     opened, committing, aborting = [await begin(cluster, started, text) for text in (b"open", b"kept", b"dropped")]
     # Each has a place in the order, as if its commit had been about to be decided.
@@ -182,9 +182,9 @@ async def test_a_decision_at_another_version_is_a_conflict(cluster, started, onl
 
 @pytest.mark.parametrize("is_posted", [False, True], ids=["alone", "by a decision that comes later"])
 async def test_a_batch_that_was_left_comes_before_what_waits(cluster, started, only_decides, is_posted):
-    """S-140: what is on record is begun with as it is; with nothing on record a batch is picked.
+    """S-140: a recorded batch is processed as it is; without one a batch is picked.
 
-    S-167: so it is when a commit comes later; what that one asked for follows, in the order of decisions.
+    S-167: this also holds when a commit comes later; its own transaction follows, in the order of decisions.
     """
     tables, context = await tables_of(started), started._context
     made = [await begin(cluster, started, b"%d" % number) for number in range(4)]
@@ -208,7 +208,7 @@ async def test_a_batch_that_was_left_comes_before_what_waits(cluster, started, o
 
 @pytest.mark.parametrize("is_taken_for_dead", [False, True], ids=["goes on", "is taken for dead"])
 async def test_commits_beside_one_that_stands_still_are_merged_once_in_their_order(cluster, is_taken_for_dead):
-    """S-164: at two controllers; the one in the midst of a merge goes on, or is overtaken and goes on then."""
+    """S-164: at two controllers; the one that stalls during a merge resumes, or is overtaken and then resumes."""
     first, second, held = await start_pair(cluster)
     made = [await begin(cluster, first, b"<%d>" % number) for number in range(4)]
     held.is_blocked, held.call_name = True, "merge_segments"

@@ -167,7 +167,7 @@ async def test_completed_transactions_are_listed_newest_first_and_capped(connect
 async def test_completed_transactions_are_forgotten_after_one_to_two_ttls(cluster, started):
     """S-147: the outcome is known for a day, and gone after two.
 
-    S-134: then it is as unknown as one that never was, whatever is asked of it.
+    S-134: then every call treats it as a transaction that never existed.
     """
     day_ms = started.settings.completed_transaction_ttl_ms
     old = await begin(started)
@@ -397,8 +397,7 @@ async def test_concurrent_takers_share_a_refresh():
 
 @pytest.mark.parametrize("fault", ["request lost", "reply lost", "container elsewhere", "taken by another controller"])
 async def test_a_transaction_begins_although_its_number_is_refused_twice(cluster, fault):
-    """S-153: the third attempt to reserve numbers succeeds; numbers that may have been reserved for nobody are skipped.
-    """
+    """S-153: the third attempt to reserve numbers succeeds; numbers whose reservation is uncertain are skipped."""
     store, failures = ScriptedSegments(cluster.store), []
     service = cluster.build(ControllerSettings(retry_delay_ms_first=1, retry_delay_ms_max=2), segments=store)
     await service.start()
@@ -471,7 +470,7 @@ def test_lease_times_of_a_record_are_milliseconds():
 
 
 async def test_segments_of_a_transaction_roll_over_as_those_of_its_stream(service, cluster):
-    """What is merged keeps its chunks: a stream that asks for small ones gets small ones from transactions, too."""
+    """Merged data keeps its chunks: a stream with a small chunk size gets small chunks from transactions, too."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2), rollover_bytes=4321))
     create, asked = cluster.store.create_segment, []
 
@@ -512,7 +511,7 @@ async def test_what_a_controller_has_committed_and_not_cleared_away_is_cleared_a
 
 
 async def test_a_transaction_that_is_committed_is_listed_as_completed_at_once(cluster, service):
-    """Its row is moved in a while, and when somebody asks."""
+    """Its row is moved after a while, and when its status is requested."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
     made = [await begin(service) for _ in range(3)]
     for transaction in made:

@@ -100,9 +100,9 @@ async def test_sizes_till_cuts_count_all_that_a_stream_has_held(cluster, service
 
 
 async def test_a_truncation_waits_for_the_one_before_it_and_has_an_end(pair, cluster, monkeypatch):
-    """S-106, S-196: at either controller, what meets a truncation asks again until that has ended, and is done then.
+    """S-106, S-196: at either controller, a request during a truncation waits until that has ended, and is done then.
 
-    Who may wait for a short time only is refused, and nothing of what he has asked for is done afterwards.
+    A request with a short time limit is refused, and none of it is done afterwards.
     """
     first, second, held = pair
     truncated = noted(cluster.store, monkeypatch)
@@ -206,9 +206,9 @@ class Stalling(OneByOne):
 
 
 async def _stalled_at(cluster, at):
-    """Truncate a stream by a controller that stalls at its write `at`, is overtaken, and goes on.
+    """Truncate a stream by a controller that stalls at its write `at`, is overtaken, and resumes.
 
-    Return how its call ended, what is on record then, and the stream's cut; None if there are not so many writes.
+    Return the end of its call, the records at that time, and the stream's cut; None if there are not so many writes.
     """
     stalling = Stalling(cluster.store)
     first = cluster.build(SETTINGS, segments=stalling)
@@ -243,8 +243,7 @@ async def _stalled_at(cluster, at):
 
 
 async def test_two_that_work_on_one_truncation_do_it_once(fresh):
-    """S-108: the first one stands still at each of its writes in turn, is taken for dead, and goes on after the other.
-    """
+    """S-108: the first one stalls at each of its writes in turn, expires, and resumes after the other."""
     at = 0
     while True:
         at += 1

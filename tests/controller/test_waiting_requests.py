@@ -45,7 +45,7 @@ from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, memory_store
 from support.controller_faults import BlockedSegments, ScriptedSegments
 
-#: Nobody is passed over unless a test says so.
+#: No waiting request is passed over unless a test says so.
 SETTINGS = ControllerSettings(
     attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2, peer_poll_ms=1, turn_timeout_ms=10**9
 )
@@ -303,7 +303,7 @@ async def test_a_commit_that_waits_for_a_change_comes_before_the_changes_after_i
 
 
 async def test_a_deletion_that_waits_for_a_seal_comes_before_the_changes_after_it(pair):
-    """S-204 for delete: what was asked for later finds the stream gone."""
+    """S-204 for delete: later requests find the stream gone."""
     pair.held.is_blocked, pair.held.call_name = True, "seal_segment"
     sealing = asyncio.create_task(_seal(pair.first))
     await until(lambda: pair.begun == [(1, "seal stream")], "the seal is announced")
@@ -401,7 +401,7 @@ async def test_many_changes_that_wait_at_one_controller_do_not_delay_a_commit(pa
 
 
 async def test_many_commits_at_two_controllers_do_not_put_each_other_in_line(pair):
-    """Whoever merges takes what the other has decided: nobody has to stand back for it."""
+    """A merging controller takes what the other has decided: neither has to yield."""
     transactions = []
     for number in range(20):
         service = (pair.first, pair.second)[number % 2]
@@ -456,7 +456,7 @@ async def _committed(house):
 
 
 async def test_a_change_whose_client_has_gone_has_its_turn(pair):
-    """What was accepted goes on without its caller, and uses its name up."""
+    """An accepted request continues without its caller, and uses its name up."""
     transaction, changing = await _blocked_commit_and_waiting_change(pair)
     await _stopped([changing])
     pair.held.release()
@@ -466,12 +466,12 @@ async def test_a_change_whose_client_has_gone_has_its_turn(pair):
 
 @pytest.mark.parametrize("how", ["stops", "is taken for dead"])
 async def test_the_name_of_a_controller_that_has_gone_blocks_nobody(pair, how):
-    """Nothing is waited for: whoever is no member has no turn, and its name goes with the next announcement."""
+    """There is no wait: a controller that is no member has no turn, and the next announcement removes its name."""
     transaction, changing = await _blocked_commit_and_waiting_change(pair)
     if how == "stops":
         await pair.second.stop()
     else:
-        # It joins again at once, under another name, and waits on; the name that is in line is nobody's.
+        # It joins again at once, under another name, and keeps waiting; the name in line belongs to no member.
         pair.cluster.expire(pair.second)
     await until(
         lambda: len(pair.first.retention_buckets.shares()) == (1 if how == "stops" else 2), "the first has heard of it"
@@ -558,7 +558,7 @@ async def test_a_name_never_blocks_its_own_controller(pair):
 
 
 async def test_a_name_goes_also_when_the_call_is_refused(pair):
-    """S-206: after its wait a scale is found to be impossible; nobody waits for it afterwards."""
+    """S-206: after its wait a scale is found to be impossible; no other request waits for it afterwards."""
     transaction = await pair.begin(pair.first)
     pair.held.is_blocked, pair.held.call_name = True, "merge_segments"
     await pair.commit(pair.first, transaction)
@@ -572,7 +572,7 @@ async def test_a_name_goes_also_when_the_call_is_refused(pair):
 
 
 async def test_who_finds_the_line_full_waits_without_a_name(house):
-    """The line is bounded. A change then comes when nobody else is at work."""
+    """The line is bounded. A change then runs when no other work is under way."""
     await house.start(replace(SETTINGS, waiting_requests_max=0))
     transaction = await house.begin(house.first)
     house.held.is_blocked, house.held.call_name = True, "merge_segments"
@@ -588,8 +588,7 @@ async def test_who_finds_the_line_full_waits_without_a_name(house):
 
 
 async def test_lost_replies_and_late_duplicates_of_names_change_nothing(pair):
-    """A name whose write's reply is lost is in line once; a duplicate of it, after it was used up, puts nobody there.
-    """
+    """A name whose write's reply is lost is in line once; a duplicate of it after its use adds no name."""
     announcements = pair.second._context.announcements
     caller = object()
     await pair.first._context.begin(STREAM, _order(), "life")
@@ -618,7 +617,7 @@ def _order():
 
 
 async def test_a_line_that_cannot_be_left_is_left_to_be_passed_over(house, caplog):
-    """The store is away when a caller gives up: its error is told, not that of the line; others wait one time-out."""
+    """The store is away when a caller gives up: its own error is raised, not the line's; others wait one time-out."""
     await house.start(replace(SETTINGS, turn_timeout_ms=30))
     announcements = house.second._context.announcements
     begun = await house.first._context.begin(STREAM, _order(), "life")
@@ -672,7 +671,7 @@ async def test_a_lock_is_handed_from_lane_to_lane():
 
 
 async def test_a_lock_that_is_handed_to_who_is_cancelled_in_that_moment_goes_on_to_the_next():
-    """The turn and the cancellation come in the same turn of the loop: nobody waits for ever."""
+    """The lock and the cancellation arrive in the same turn of the loop: no waiter hangs."""
     locks, order = StreamLocks(), []
     free = asyncio.Event()
 

@@ -33,7 +33,7 @@ def watermark(marks, previous, newest):
 
 
 def test_numbers_of_the_specification_in_sequence():
-    """S-232: three writers; a scale that some have seen; one that stands still, leaves, and comes back."""
+    """S-232: three writers; a scale that some have seen; one that stalls, leaves, and returns."""
     w1, w2, w3 = WriterMark(100, {0: 100, 1: 200}), WriterMark(101, {1: 100, 2: 200}), WriterMark(102, {2: 100, 0: 200})
     first = watermark([w1, w2, w3], None, THIRDS)
     assert (first.lower_bound, first.upper_bound, first.positions) == (100, 102, {0: 200, 1: 200, 2: 200})
@@ -87,7 +87,7 @@ def test_a_time_that_is_not_later_makes_no_watermark():
 
 
 def test_positions_that_fit_no_epoch_are_refused():
-    """Rather than looked at for ever: what is not replaced by the epoch that is said to be the newest."""
+    """Not searched without end: a segment that the epoch given as the newest does not replace."""
     stranger = SegmentRecord(9, 7, 0, 0.2, 0.3)
     with pytest.raises(InvalidArgumentError):
         upper_bound({stranger.id: 1}, {stranger.id: stranger}, THIRDS)

@@ -1,4 +1,4 @@
-"""The cycle that makes watermarks: over in-memory segments, with controllers that look only when they are told to."""
+"""The cycle that makes watermarks: over in-memory segments, with controllers that run it only on request."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ async def test_what_a_crash_left_off_the_list_is_listed_with_the_next_mark_at_an
 
 
 async def test_two_controllers_in_one_cycle_make_one_watermark(cluster, controller):
-    """S-231: whoever is late appends nothing. Each stream has one owner, but owners may overlap for a moment."""
+    """S-231: the later of two appends nothing. Each stream has one owner, but owners may overlap for a moment."""
     other = await cluster.start(QUIET)
     for service in (controller, other):
         service._watermarks._cycle._buckets = AllBuckets()
@@ -257,7 +257,7 @@ async def test_each_stream_is_looked_after_by_one_of_the_controllers(cluster, co
 
 
 async def test_after_a_scale_the_cut_has_the_new_segments(controller):
-    """A writer that has seen it, and one that has not; keys that nobody has noted begin where the new segments do."""
+    """A writer that has seen it, and one that has not; keys without a position begin where the new segments do."""
     await note(controller, "v", 10, {0: 100, 1: 50})
     await note(controller, "w", 11, {0: 100, 1: 50})
     await cycle(controller)
@@ -280,7 +280,7 @@ async def test_times_of_transactions_make_watermarks(controller, cluster):
 
 
 async def test_a_position_in_segments_that_are_none_is_removed_and_the_others_count(controller):
-    """Of an epoch to come, of another number, below zero: whoever sent that holds nobody up."""
+    """A position of a future epoch, of another number, or below zero: its writer holds no watermark back."""
     await note(controller, "w", 10, {0: 1})
     for index, segment in enumerate((segment_id(0, 7), 99, -1)):
         await note(controller, f"stranger{index}", 5, {segment: 1})
@@ -334,7 +334,7 @@ async def test_watermarks_before_the_head_of_the_stream_are_forgotten(controller
 
 
 async def test_many_watermarks_are_forgotten_some_in_each_cycle(cluster):
-    """No more of them are looked at in one cycle than is said in the settings."""
+    """One cycle handles no more of them than the settings allow."""
     settings = ControllerSettings(watermarks=WatermarkSettings(interval_s=1e9, truncation_bytes_max=330))
     service = await cluster.start(settings)
     await service.create_scope("scope")
@@ -399,7 +399,7 @@ async def test_no_more_streams_are_looked_at_at_once_than_allowed_and_each_has_i
 
 
 async def test_a_stream_that_hangs_does_not_stop_the_others(cluster):
-    """Its look ends with the time that it has; it is the first of them, and one is looked at at a time."""
+    """The work on it ends with its time limit; it is the first stream, and streams are handled one at a time."""
     settings = ControllerSettings(
         watermarks=WatermarkSettings(interval_s=1e9, streams_at_once=1, stream_timeout_s=0.5)
     )

@@ -160,7 +160,7 @@ async def test_a_tail_has_its_turn_among_commits_without_end(cluster, committer_
 
 
 async def test_commits_that_leave_no_moment_free_are_said_to_be_asked_again(cluster):
-    """Another controller, which nobody here can hold up, merges in each look: no cut rather than a wrong one."""
+    """Another controller, which this one cannot hold up, merges during each attempt: no cut rather than a wrong one."""
     between = Between(cluster.store)
     service = await start(cluster, between, ControllerSettings(peer_poll_ms=1, workflow_timeout_s=0.2))
     other = await cluster.start(SETTINGS)
@@ -257,7 +257,7 @@ async def test_the_call_on_the_wire(wire):
 
 
 async def test_no_moment_free_is_no_final_answer_on_the_wire():
-    """FAILED_PRECONDITION would be one: it is to be asked again."""
+    """FAILED_PRECONDITION would be final; the client must retry."""
 
     class Contended:
         async def of(self, scope, stream):

@@ -72,14 +72,14 @@ async def test_fault_of_the_store_is_an_internal_error(note, wire):
 
 
 async def test_first_marks_of_many_writers_at_once_are_all_kept(note):
-    """The table is made by whoever comes first."""
+    """The first writer to arrive makes the table."""
     assert await asyncio.gather(*(note(5, {0: 5}, writer=f"w{n}") for n in range(20))) == [NOTED.SUCCESS] * 20
     for number in range(20):
         assert await note(4, {0: 5}, writer=f"w{number}") == NOTED.INVALID_TIME
 
 
 async def test_first_mark_beside_the_deletion_of_its_stream_leaves_no_table(note, wire):
-    """The mark finds no table, and the stream is deleted before it has made one: nobody would ever remove that."""
+    """The mark finds no table, and the stream is deleted before it makes one: such a table would never be removed."""
     store, service = wire.cluster.store, wire.service
     put = store.table_put
     deletions = []

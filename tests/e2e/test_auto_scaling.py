@@ -1,4 +1,4 @@
-"""Real servers whose controllers ask their stores what loads ask for: in one process, and between processes."""
+"""Real servers whose controllers ask their stores for scale advice: in one process, and between processes."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_stream_follows_a_load_ramp(make_server: Callable[..., StandaloneProce
 
             wait_for("end of what was written", has_read_all)
         assert read == {key: list(range(count)) for key, count in ramp.written.items()}
-        # Once more from the beginning: what was split and merged is read in the same order by who comes later.
+        # Once more from the beginning: a later reader gets the split and merged data in the same order.
         again: dict[str, list[int]] = collections.defaultdict(list)
         took: collections.Counter[int] = collections.Counter()
         with client.reader_group("later", [stream]) as group, group.reader() as reader:

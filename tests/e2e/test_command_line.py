@@ -156,7 +156,7 @@ def test_an_output_that_is_full_is_told(penstock_server: MemoryServer, penstock_
 
 
 def test_a_write_that_loses_its_server_says_what_is_stored(make_server: Callable[..., StandaloneProcess]) -> None:
-    """After `kill -9` and Ctrl-C: no more than is stored is said to be, and of the rest that nobody knows."""
+    """After `kill -9` and Ctrl-C: the stored lines are reported, and the rest as unknown."""
     server = make_server()
     server.start()
     from penstock import connect
@@ -204,7 +204,7 @@ def test_tail_goes_on_when_its_server_is_back(make_server: Callable[..., Standal
 
 
 def test_an_interrupted_measurement_tells_its_figures_and_deletes_its_stream(penstock_server: MemoryServer) -> None:
-    """Exit code 130; what was measured until then is told."""
+    """Exit code 130; the figures measured until then are printed."""
     with command("bench", "write", "--rate", "1000", "--json", uri=penstock_server.uri) as bench:
 
         def is_writing() -> bool:

@@ -30,7 +30,7 @@ GROUP = "workers"
 CONSUMER_COUNT = 6
 #: No test waits so long for the next thing to happen.
 GUARD_S = 120.0
-#: What a consumer has said by when it is in the midst of its work: of twenty events, delivered and done.
+#: Bytes of output from which on a consumer counts as working: of twenty events, delivered and done.
 _WORKING_BYTES = 20 * len("delivered 00000000\ndone 00000000\n")
 _SCRIPT = Path(__file__).parents[1] / "support" / "consumer.py"
 
@@ -54,7 +54,7 @@ class Consumer:
 
     @property
     def is_working(self) -> bool:
-        """Whether it is in the midst of its work."""
+        """Whether it has processed some events."""
         return self.said.stat().st_size >= _WORKING_BYTES
 
     def end(self, how: signal.Signals) -> None:
@@ -87,13 +87,13 @@ class Trouble:
     def __init__(self, rng: random.Random, fault_count: int) -> None:
         self.left = [(signal.SIGKILL, signal.SIGSTOP, signal.SIGINT)[number % 3] for number in range(fault_count)]
         self._rng = rng
-        # Whoever was told to end, and who is held until when.
+        # Consumers that were asked to end, and consumers that are stopped until a time.
         self._ending: list[Consumer] = []
         self._held: list[tuple[float, Consumer]] = []
         self._last_s = time.monotonic()
 
     def befall(self, running: list[Consumer]) -> Consumer | None:
-        """Let the next fault befall one that is in the midst of its work, if there is one; return it."""
+        """Apply the next fault to a consumer that is working, if there is one; return it."""
         now_s = time.monotonic()
         while self._held and self._held[0][0] <= now_s:
             _, consumer = self._held.pop(0)
@@ -183,5 +183,5 @@ def _judge(lives: list[Consumer], lost: set[str], rest: list[str], written: int)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("trouble_count", [30, pytest.param(100, marks=[pytest.mark.nightly])])
 def test_consumers_killed_hung_and_interrupted_under_load_lose_nothing(tmp_path: Path, trouble_count: int) -> None:
-    """Several are struck at once: each consumer as soon as it is in the midst of its work."""
+    """Several faults at once: each consumer is hit as soon as it is working."""
     play(tmp_path, trouble_count)

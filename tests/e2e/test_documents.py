@@ -39,7 +39,7 @@ def programs() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
-    """A server for all documents: whoever reads one after the other has one, too."""
+    """A server for all documents: a reader of one after the other has a single server, too."""
     with StandaloneProcess(tmp_path_factory.mktemp("server")) as server:
         yield server
 

@@ -96,9 +96,9 @@ def block(number: int) -> bytes:
 
 
 async def fill(client: Client, segment: str) -> tuple[int, asyncio.Task[int] | None]:
-    """Append until nothing is taken any more; return what was acknowledged, and the append that is held.
+    """Append until appends are refused or held; return what was acknowledged, and the append that is held.
 
-    The server goes on moving bytes, and cuts its log, so it may have room once more after it had none.
+    The server keeps moving bytes, and truncates its log, so it may have room again after it had none.
     """
     acknowledged = (await client.segments.segment_info(segment)).length
     while True:
@@ -127,7 +127,7 @@ async def is_refused(client: Client) -> bool:
 async def until_refused(client: Client, ballast: Path) -> None:
     """Wait until creations are refused, with the error that says why.
 
-    Somebody else, with `ballast`, takes all the room that the server still makes meanwhile.
+    Meanwhile `ballast` takes all the room that the server still makes.
     """
     async with asyncio.timeout(20.0):
         while True:
@@ -198,9 +198,9 @@ async def append_in_the_end(client: Client, segment: str, number: int) -> int:
 
 @pytest.mark.parametrize("settings", [FLOWING, STANDING], ids=["most is in storage", "all is in the log"])
 async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Path, settings: str) -> None:
-    """Filled by writers and then to the last byte by somebody else, killed and started there: reads, truncations and
-    deletions work, writes wait or are refused with a typed error; once room is made, by a truncation or by the
-    somebody else, writers go on, and nothing that was acknowledged is lost.
+    """Filled by writers and then to the last byte by another program, killed and started there: reads, truncations and
+    deletions work, writes wait or are refused with a typed error; once room is made, by a truncation or by the other
+    program, writers continue, and nothing that was acknowledged is lost.
     """
     ballast = small_file_system / "ballast"
     with server_on(small_file_system, tmp_path, settings) as server:
@@ -216,7 +216,7 @@ async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Pa
         with pytest.raises(StorageFullError, match="log_free_bytes_min"):
             await client.hasty.table_put(TABLE, [TableUpdate(b"key", b"value")])
         await check(client, SEGMENT, 0, 2 * MIB)
-        # 2. Somebody else takes the rest, and the server is killed there.
+        # 2. Another program takes the rest, and the server is killed there.
         take_all_room(ballast)
         assert held is not None
         server.kill9()

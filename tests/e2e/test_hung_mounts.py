@@ -126,11 +126,11 @@ def test_server_acknowledges_and_stops_while_chunk_files_cannot_be_opened(
     server = make_server("--config", str(settings)).start()
     tier2 = server.data_dir / "tier2"
     fill(server.segment_store_port)
-    # Else the stop cuts flushes off, and what they were to move is in other chunks later, of which nobody has a lease.
+    # Otherwise the stop cuts flushes off, and their bytes are in other chunks later, without a lease of this test.
     flush(admin_port)
     assert server.terminate() == 0
 
-    # Whoever breaks the lease waits for us, up to 45 s (/proc/sys/fs/lease-break-time).
+    # An `open` that breaks the lease waits for us, up to 45 s (/proc/sys/fs/lease-break-time).
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     try:
         leased: dict[str, BinaryIO] = {}

@@ -103,7 +103,7 @@ def test_of_two_servers_without_a_lock_file_one_remains_with_all_events(tmp_path
         load = Load(first, b"first")
         load.start()
         wait_for(lambda: len(load.acknowledged) > 20, "the first server acknowledges nothing")
-        # It stands still while the second one starts, or it would make the file anew.
+        # It is stopped while the second one starts, or it would create the file again.
         first.pause()
         (first.data_dir / "LOCK").unlink()
         with second:
@@ -142,10 +142,10 @@ def test_a_server_that_lost_its_lock_takes_no_log_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stores", [1, 2])
 def test_a_lock_file_that_is_gone_is_made_anew(tmp_path: Path, stores: int) -> None:
-    """Removed, then replaced. The server goes on, and no second one starts.
+    """Removed, then replaced. The server keeps running, and no second one starts.
 
-    Its segment stores have the new lock, too, so that the directory stays locked until they have ended; one that is
-    killed comes back.
+    Its segment stores have the new lock, too, so that the directory stays locked until they have ended; a killed one is
+    restarted.
     """
     first, second = server_at(tmp_path / "a", stores=stores), server_at(tmp_path / "b", stores=stores)
     with first:

@@ -68,7 +68,7 @@ class Mount:
             pytest.skip(f"this machine does not let the test mount anything: {run.stderr.strip()}")
 
     def unmount(self) -> None:
-        """Take it away from under whoever uses it: files that are open stay usable, as with a lazy unmount."""
+        """Unmount it while it is in use: open files stay usable, as with a lazy unmount."""
         subprocess.run(["umount", "--lazy", str(self.place)], check=True)
 
     def files_below(self) -> list[str]:
@@ -157,7 +157,7 @@ def log_files(server: StandaloneProcess) -> dict[str, bytes]:
 def test_a_server_whose_storage_is_not_mounted_waits_for_it_and_loses_nothing(
     server: StandaloneProcess, mount: Mount
 ) -> None:
-    """It says so, creates nothing below the mount point, claims and cuts no log, and goes on by itself."""
+    """It reports the state, creates nothing below the mount point, claims and truncates no log, and resumes unaided."""
     begin(server, mount)
     write(server, 20, is_new=True)
     wait_until(lambda: stored_bytes(mount.source) >= 20 * len(BLOCK) * len(SEGMENTS), server, "the flush")
@@ -195,7 +195,7 @@ def test_a_mount_point_that_is_gone_is_not_made_again(server: StandaloneProcess,
 
 
 def test_storage_that_vanishes_under_a_running_server_is_waited_for(server: StandaloneProcess, mount: Mount) -> None:
-    """Appends go on, nothing is written below the mount point, and when it is back the flush goes on by itself."""
+    """Appends continue, nothing is written below the mount point, and the flush resumes when the storage is back."""
     begin(server, mount)
     write(server, 20, is_new=True)
     mount.unmount()

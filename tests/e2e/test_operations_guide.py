@@ -20,7 +20,7 @@ from support.shell_session import steps_of
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide" / "operations.md"
 SESSION = "server session in /srv"
-#: Below those that the kernel gives to whoever asks for any, on Linux: nobody else takes one between two starts.
+#: Below the kernel's ephemeral ports on Linux: no other process gets one of these between two starts.
 PORTS = range(20_000, 32_000)
 SESSION_TIMEOUT_S = 100
 
@@ -84,7 +84,7 @@ def test_the_session_of_the_guide_is_true(tmp_path: Path) -> None:
 
 
 def test_each_message_that_the_guide_explains_is_one_of_penstocks() -> None:
-    """Word for word, so that whoever looks for what a server said finds it."""
+    """Word for word, so that a search for a server's message finds it."""
     sources = [path.read_text() for path in sorted((ROOT / "src" / "penstock").rglob("*.py"))]
     # As they are printed: without the ends of the literals that they are made of.
     said = [re.sub(r'"\s*\n\s*f?"', "", source) for source in sources]

@@ -173,9 +173,9 @@ async def test_every_promise_is_kept_while_any_of_several_processes_is_killed_or
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
 async def test_every_promise_is_kept_though_sleepers_wake_up_as_zombies(tmp_path: Path) -> None:
-    """SS-9, SS-10, SS-11: two stores are held in turn, not killed, until their containers have moved; then they go on.
+    """SS-9, SS-10, SS-11: two stores are stopped in turn, not killed, until their containers have moved; then resumed.
 
-    Without the look at the epoch after each sync, this run finds acknowledged events that are lost.
+    Without the check of the epoch after each sync, this run finds acknowledged events that are lost.
     """
     settings = SEVERAL_STORES_SETTINGS.replace("health_timeout_s = 1.0", "health_timeout_s = 0.5")
     assert settings != SEVERAL_STORES_SETTINGS

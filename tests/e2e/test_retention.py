@@ -102,7 +102,7 @@ def test_a_stream_by_time_forgets_what_is_older(quick_server: StandaloneProcess)
                 began_s = time.monotonic()
                 writer.write(b"event %d" % number)
                 writer.flush()
-                # A cut may have been recorded in the midst of it: never before its first byte.
+                # A cut may have been recorded inside the first event: never before its first byte.
                 assert head(client, "s/timed") < tail(client, "s/timed") or time.monotonic() - began_s > 2
                 until(lambda: head(client, "s/timed") == tail(client, "s/timed"), "all of it is forgotten")
                 assert time.monotonic() - began_s >= 2

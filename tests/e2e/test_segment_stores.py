@@ -204,7 +204,7 @@ def test_the_ready_lines_for_people_show_each_store(make_server: Make) -> None:
 
 
 def test_ports_are_in_a_row_from_the_one_that_was_asked_for(make_server: Make) -> None:
-    """And one in use is told with the option to change it; nothing is left running."""
+    """A port in use is reported with the option to change it; no process stays behind."""
     with contextlib.ExitStack() as stack:
         first = free_ports(stack, 2)
         server = make_server("--segment-stores", "2", "--segment-store-port", str(first)).start()
@@ -221,7 +221,7 @@ def test_ports_are_in_a_row_from_the_one_that_was_asked_for(make_server: Make) -
 
 
 def free_ports(stack: contextlib.ExitStack, count: int) -> int:
-    """Return the first of `count` ports in a row that nobody listens on."""
+    """Return the first of `count` ports in a row that have no listener."""
     for first in range(20_000, 30_000, 7):
         sockets = []
         try:
@@ -307,7 +307,7 @@ def test_a_container_that_is_offline_is_told_and_the_others_serve(make_server: M
 
 
 def test_a_killed_store_comes_back_on_its_port_with_what_was_acknowledged(make_server: Make) -> None:
-    """The other one is not disturbed; after SIGTERM, which a store takes as a stop in order, it comes back, too."""
+    """The other one is not disturbed; after SIGTERM, on which a store stops cleanly, it is restarted, too."""
     server = make_server(segment_stores=2).start()
     first, second = ports(server)
     create(first, SEGMENTS[0])
@@ -367,7 +367,7 @@ def test_a_store_that_hangs_is_ended_and_started_again(make_quick: Callable[...,
 
 
 def test_statistics_of_the_other_store_go_on_while_one_is_held(make_quick: Callable[..., StandaloneProcess]) -> None:
-    """Its problem is said after `statistics_timeout_s`; when another process has come, all is told again."""
+    """Its problem is reported after `statistics_timeout_s`; all figures return when another process has replaced it."""
     server = make_quick().start()
     first, second = ports(server)
     for port, segment in ((first, SEGMENTS[0]), (second, SEGMENTS[1])):
@@ -427,7 +427,7 @@ def test_containers_move_away_from_a_store_that_keeps_ending_and_back_when_it_is
     assert "segment store 0 is away" in server.log
     assert "segment store 0 is back" in server.log
     assert server.terminate() == 0
-    # Nobody was shut out by a log: whoever had a container let it go first, or was dead.
+    # No store was kept from its log: the previous owner of each container had released it, or was dead.
     assert " ERROR " not in server.log
 
 
@@ -515,7 +515,7 @@ def order(**changes: object) -> bytes:
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Iterator[int]:
-    """A descriptor of a lock file that nobody holds."""
+    """A descriptor of a lock file that is not locked."""
     (tmp_path / "LOCK").touch()
     descriptor = os.open(tmp_path / "LOCK", os.O_RDWR)
     yield descriptor
@@ -552,7 +552,7 @@ def test_a_store_without_a_proper_order_refuses(tmp_path: Path) -> None:
 
 
 def test_a_store_without_its_parents_lock_refuses(tmp_path: Path, lock: int) -> None:
-    """No lock at all; a lock that nobody holds; a lock that somebody else holds."""
+    """No lock at all; a lock that is not held; a lock that another process holds."""
     settings = {"data_dir": str(tmp_path)}
     assert "only a server's own child" in refuse(order(settings=settings))["message"]
     assert "nobody holds" in refuse(order(settings=settings, lock_descriptor=lock), lock)["message"]

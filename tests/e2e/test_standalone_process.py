@@ -48,7 +48,7 @@ def stored_event(server: StandaloneProcess) -> bytes:
 
 
 def test_ready_line_says_where_everything_is(make_server: Callable[..., StandaloneProcess]) -> None:
-    """The JSON form; ports that were asked as 0 are told."""
+    """The JSON form; ports requested as 0 are reported with their numbers."""
     server = make_server("--advertise", "localhost").start()
     assert server.ready["type"] == "ready"
     assert server.ready["controller"] == f"tcp://localhost:{server.controller_port}"

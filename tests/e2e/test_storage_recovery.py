@@ -47,9 +47,9 @@ async def read_with_pypi(uri: str, stream: str, count: int) -> list[bytes]:
 def test_a_store_that_was_flushed_is_built_anew_from_its_long_term_storage(
     kind: str, make_server: Callable[..., StandaloneProcess], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Under load: flushed, killed, its data directory wiped. Every event that the flush covered is there, byte for
-    byte, with its stream, and streams that were empty; of those behind it a head of each segment, in order. It goes on.
-    The PyPI client reads the same, where there is one.
+    """Under load: flushed, killed, its data directory wiped. Every event that the flush covered is recovered, byte for
+    byte, with its stream, and empty streams; of later events a prefix of each segment, in order. The store keeps
+    working. The PyPI client reads the same, where it is installed.
     """
     lost = LostStore(kind, make_server, tmp_path, request)
     covered = lost.lose()

@@ -89,7 +89,7 @@ def transact(uri: str, stream: str, writer_id: int, event_count: int) -> None:
 
 
 def find(uri: str, stream: str, number: int) -> None:
-    """Find a transaction of somebody else by its id, and say what its state is; it can be asked for nothing more."""
+    """Find a transaction of another process by its id, and print its state; the client offers no other call for it."""
     manager = pravega_client.StreamManager(uri)
     found = manager.create_transaction_writer(SCOPE, stream, 8).get_txn(number)
     if found.is_open():

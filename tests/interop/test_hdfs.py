@@ -142,8 +142,8 @@ async def test_a_writer_that_lives_is_shut_out_too(storage: HdfsChunkStorage) ->
 
 
 async def test_appends_right_behind_each_other_lose_nothing(storage: HdfsChunkStorage) -> None:
-    """The NameNode hears of a copy a moment after the file is closed: an append before that leaves the copy behind, and
-    what the next one recovers is as short as that.
+    """The NameNode learns of a replica a moment after the file is closed. An append before that leaves the replica out,
+    and recovery for the next append then yields only the replica's length.
     """
 
     async def fill(name: str) -> bytes:

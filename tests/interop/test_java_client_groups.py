@@ -101,7 +101,7 @@ def test_a_group_goes_back_to_a_checkpoint_and_to_a_stream_cut(java: JavaProcess
 
 
 def test_a_group_reads_on_from_the_head_of_a_truncated_stream(java: JavaProcess, server: StandaloneProcess) -> None:
-    """A group that lags is told what it lost and goes on at the head, a group made later begins there.
+    """A group that lags learns what it lost and resumes at the head; a group made later begins there.
 
     Both end when the stream is sealed.
     """
@@ -152,7 +152,7 @@ def test_groups_live_and_die(java: JavaProcess, server: StandaloneProcess) -> No
     assert java.run(calls.create_group, "audit", both)
     kill_and_restart(server)
     assert java.run(calls.group_exists, "audit")
-    # Once more is fine, as long as nobody has changed it; another configuration is not.
+    # A repetition is accepted while the group is unchanged; another configuration is not.
     assert java.run(calls.create_group, "audit", both)
     with pytest.raises(JavaCallError) as mismatch:
         java.run(calls.create_group, "audit", {"orders": ("", "")})

@@ -58,7 +58,7 @@ def test_javas_reader_sees_the_times_that_javas_writers_noted(java: JavaProcess,
     kill_and_restart(server)
     java.run(calls.write_and_note, "orders", "v", ["d"], 2000)
     java.run(calls.write_and_note, "orders", "w", ["e"], 3000)
-    # Of this stream nobody is awaited: in the end the last time counts.
+    # No writer of this stream is awaited: in the end the last time counts.
     assert java.run(calls.read_and_watch, "audit", "reader", "orders", 2, (3000, None)) == (["d", "e"], (3000, None))
     # A group that has read nothing yet.
     assert java.run(groups.create_group, "later", {"orders": ("", "")})
@@ -74,7 +74,7 @@ def test_javas_reader_sees_the_time_of_a_committed_transaction(java: JavaProcess
 
 
 def test_each_client_sees_the_times_of_the_other_ones_writers(java: JavaProcess, server: StandaloneProcess) -> None:
-    """Pravega's and our own, on one stream whose writers are awaited: nobody is further than the slower one."""
+    """Pravega's and our own, on one stream whose writers are awaited: no reader is ahead of the slower writer."""
     with penstock.connect(server.uri) as client:
         client.create_stream("shop/orders", timestamp_aggregation_timeout_s=3600.0)
         ours = client.event_writer("shop/orders")

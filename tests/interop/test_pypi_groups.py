@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.e2e]
 
 
 async def test_groups_of_this_client_are_in_one_listing_with_others(server: StandaloneProcess) -> None:
-    """No controller hears of them; their tables are found at the segment stores, also after a restart."""
+    """Controllers do not know these groups; their tables are found at the segment stores, also after a restart."""
     manager = pravega_client.StreamManager(server.uri)
     assert manager.create_scope("shop")
     assert manager.create_stream("shop", "orders", 1)

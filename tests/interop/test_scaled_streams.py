@@ -120,7 +120,7 @@ def test_the_pypi_client_follows_splits_and_merges(server: StandaloneProcess) ->
 
 # -- changes without an end, two writers and a group of two readers all the while
 
-#: What happens while both writers are in the midst of a part. The server is killed in the third.
+#: What happens while both writers are writing a part. The server is killed in the third.
 CHANGES = (split_each, split_each, merge_all, split_each, merge_all)
 KILLED_IN = 2
 READ_TIMEOUT_S = 240.0
@@ -133,7 +133,7 @@ class Writers(Protocol):
     """Two writers of some client. Both write their part, and go on with the next one when all of it is stored."""
 
     def begin(self, parts: Sequence[tuple[int, int]]) -> None:
-        """Let each begin to write its events [first, last); return when both are in the midst of it."""
+        """Let each begin to write its events [first, last); return when both have begun."""
 
     def wait(self) -> None:
         """Wait until all of it is acknowledged."""
@@ -296,7 +296,7 @@ def test_our_client_keeps_its_promises_while_a_stream_changes_for_ever(server: S
     events: list[str] = []
 
     def read(name: str) -> None:
-        # Nobody is to be declared dead for being slow: what a reader has in hand then comes twice, as documented.
+        # No reader is declared dead for being slow: events it holds then come twice, as documented.
         with (
             penstock.connect(server.uri) as client,
             client.reader_group("audit", [STREAM], reader_timeout_s=2 * READ_TIMEOUT_S) as group,

@@ -1,7 +1,7 @@
 """Transactions of the Java client and of the PyPI client that scales overtake: resumed by their ids, and rolled over.
 
-A client that goes on with a transaction by its id asks for the segments of the epoch in the id, and names the
-transaction's segments after these. So a segment that a scale has left as it was keeps its name in that, too.
+A client that resumes a transaction by its id requests the segments of the epoch in the id, and derives the names of the
+transaction's segments from these. So a segment that a scale did not replace keeps its name there, too.
 """
 
 from __future__ import annotations
@@ -168,10 +168,10 @@ def test_many_transactions_of_the_java_client_are_open_while_the_stream_scales(
 
 
 def test_transactions_of_the_pypi_client_outlive_scales(server: StandaloneProcess) -> None:
-    """Two go on where they began; one is gone on with by our client, by its id; all are rolled over and read.
+    """Two continue where they began; one is resumed by our client, by its id; all are rolled over and read.
 
-    Another process of the PyPI client finds them open by their ids, which takes the segments of their epochs; this
-    client never lets the one who found it write. Of one that is aborted nothing is read.
+    Another process of the PyPI client finds them open by their ids, which requires the segments of their epochs; this
+    client does not let that process write. Nothing is read of an aborted one.
     """
     pravega_client = pytest.importorskip("pravega_client", reason="the PyPI client has no wheel for this Python")
     manager = pravega_client.StreamManager(server.uri)
@@ -183,7 +183,7 @@ def test_transactions_of_the_pypi_client_outlive_scales(server: StandaloneProces
         return [(f"key{event % KEY_COUNT}", f"key{event % KEY_COUNT}:{event}") for event in range(*part(number))]
 
     def found(transaction: pravega_client.StreamTransaction) -> str:
-        """Return what another process is told of a transaction."""
+        """Return the state of a transaction that another process gets."""
         return run_worker("find", server.uri, "orders", str(transaction.get_txn_id()))
 
     with penstock.connect(server.uri) as client:

@@ -155,9 +155,9 @@ def test_a_plan_of_a_replay_is_read_again_with_and_without_an_identity() -> None
 
 @pytest.mark.parametrize("how", ["before", "behind", "lost", "limit"])
 def test_a_copy_that_is_cut_off_anywhere_goes_on_without_a_gap(client: penstock.Client, how: str) -> None:
-    """It dies before or behind each request, or does not hear of it; the next run has portions of another size.
+    """The copy dies before or after each request, or its reply is lost; the next run has portions of another size.
 
-    `limit`: it stays dead until what it has prepared has run out of its limit.
+    `limit`: it stays down until the limit of its prepared transaction is over.
     """
     for at in itertools.count():
         target, stream = Target(client, 1), filled(4)
@@ -178,7 +178,7 @@ def test_a_copy_that_is_cut_off_anywhere_goes_on_without_a_gap(client: penstock.
 
 
 def test_two_copies_of_one_name_double_nothing(target: Target) -> None:
-    """The other one takes over in the midst, as often as it may."""
+    """The other one takes over during the copy, as often as it may."""
     stream = filled()
 
     def interfere(report: CopyReport) -> None:
@@ -237,7 +237,7 @@ def test_a_sealed_target_is_found_before_anything_is_read(target: Target) -> Non
 
 
 def test_a_field_gives_the_routing_key(target: Target) -> None:
-    """Those of one key are in one segment; an event without one is told by its place."""
+    """Events of one key are in one segment; an event without a key is reported with its place."""
     stream = filled()
     target.copy(replay_of(stream, key_field="n"))
     with pytest.raises(InvalidArgumentError, match=r"event 0 of model/stream/0 from byte 0 on has no routing key"):
@@ -336,7 +336,7 @@ def test_an_export_is_put_back_as_it_was(target: Target, tmp_path: Path) -> None
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    """Before the first event, but for a row without one: it is told which."""
+    """Before the first event, except for a row without one: the error names the row."""
     with pytest.raises(InvalidArgumentError, match="no file"):
         BackfillSource([tmp_path], bytes_max=1)
     file = tmp_path / "1.parquet"

@@ -157,7 +157,7 @@ def test_an_end_is_kept_to_and_one_that_was_passed_already_is_none(place: Place)
 
 
 def test_of_two_exporters_one_is_first_and_the_other_goes_on_from_there(place: Place) -> None:
-    """Each in the midst of a batch that the other one has committed by then."""
+    """Each is writing a batch that the other one has committed by then."""
     stream = filled()
     one, two = place.open(), place.open()
     written: list[Any] = []
@@ -263,7 +263,7 @@ class MortalCatalog:
 def test_an_iceberg_export_that_is_cut_off_anywhere_goes_on_without_a_gap(
     iceberg: IcebergPlace, how: str
 ) -> None:
-    """At each call of the catalogue. A lost reply is looked up, and the export goes on by itself."""
+    """At each call of the catalogue. A lost reply is looked up, and the export continues unaided."""
     for at in itertools.count():
         stream, place = filled(4), iceberg
         place.table_name = f"events.{how}-{at}"
@@ -286,7 +286,7 @@ def test_an_iceberg_export_that_is_cut_off_anywhere_goes_on_without_a_gap(
 
 
 def test_a_commit_of_which_nothing_is_known_is_found_by_the_next_run(iceberg: IcebergPlace) -> None:
-    """The catalogue goes away for good behind it, and the files stay, which may be part of the table."""
+    """The catalogue stays away after the commit; the files stay, because they may be part of the table."""
     stream = filled()
     catalog = iceberg.catalog()
 
@@ -420,7 +420,7 @@ def test_files_that_the_library_cannot_add_are_reported_at_once_and_nothing_is_c
 
 
 def test_other_writers_of_an_iceberg_table_come_in_between(iceberg: IcebergPlace) -> None:
-    """Another stream, and rows of other make, in the midst of each commit: it is made again, behind theirs."""
+    """Commits of another stream and of foreign rows arrive during each commit: it is repeated after theirs."""
     stream, other = filled(6), filled(6)
     other.scope, other.name = "other", "other/stream"
     second = IcebergPlace(iceberg.directory, "other/stream")
@@ -460,7 +460,7 @@ def test_a_table_that_was_rolled_back_is_filled_again(iceberg: IcebergPlace) -> 
 
 
 def test_a_table_whose_snapshots_were_expired_is_not_begun_anew(iceberg: IcebergPlace) -> None:
-    """It says from where it could go on, and does if somebody says so, too."""
+    """The error names the cut to resume from, and the export resumes there when that cut is confirmed."""
     stream = filled()
     export_all(stream, iceberg.open())
     end = cut(stream, stream.tail())

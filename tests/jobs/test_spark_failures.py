@@ -1,4 +1,4 @@
-"""What is told of a failure of Spark's: a line, and not the page with Java's and Python's stacks."""
+"""The report of a failure in Spark: one line, and not the page with Java's and Python's stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Verifier`, over chunks in a directory: what is damaged is told, and nothing that has only changed meanwhile."""
+"""`Verifier`, over chunks in a directory: damage is reported, and chunks that only changed meanwhile are not."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_a_server_that_is_away_is_asked_again_and_not_for_ever(model: Model) -> 
 
 
 def test_storage_that_is_away_is_waited_for_and_is_no_damage(model: Model) -> None:
-    """A file system that is not mounted, before the first read and in the midst, has none of the chunks."""
+    """A file system that is not mounted, before the first read or during the check, has none of the chunks."""
     model.add("a", 90, 90)
     elsewhere = model.root.with_name("elsewhere")
 
@@ -281,7 +281,7 @@ def test_storage_that_is_away_is_waited_for_and_is_no_damage(model: Model) -> No
 
 
 async def test_storage_that_goes_in_the_midst_is_not_taken_for_empty_and_may_come_back(model: Model) -> None:
-    """The place is known by then, and is looked at anew before a chunk counts as gone."""
+    """The place is known by then, and is checked again before a chunk counts as missing."""
     model.add("a", 90)
     (layout,) = model.layouts([("a", 0, 90)])
     assert isinstance(layout, SegmentLayout)
@@ -310,5 +310,5 @@ def test_a_name_that_leads_out_of_storage_is_refused(model: Model) -> None:
 
 
 def test_what_is_wrong_has_the_name_that_the_check_of_a_stopped_store_has() -> None:
-    """Two commands tell of chunks; whoever reads their JSON knows one set of names."""
+    """Two commands report on chunks; their JSON uses one set of names."""
     assert set(Finding) - {Finding.SOUND, Finding.AWAY} <= {kind.value for kind in ProblemKind}

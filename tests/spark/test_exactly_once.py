@@ -165,7 +165,7 @@ def test_a_batch_that_is_cut_off_anywhere_is_there_once_when_it_is_run_again(ser
         assert await part_keys(driver) == await parts_named(driver)
         await driver.write(at + 1, [b"last"], 1)
         left = [each for each in await driver.left() if each]
-        # What was begun and never announced has a lease, which nobody renews; nothing is prepared.
+        # Transactions begun and never announced have a lease without renewal; nothing is prepared.
         assert all(isinstance(each, str) for each in left)
         for each in left:
             assert (await driver.client.transaction_state(driver.stream, cast(str, each))) == "OPEN"

@@ -198,7 +198,7 @@ def test_progress_passes_from_process_to_process() -> None:
 
 
 def test_a_driver_ends_with_the_one_who_started_it() -> None:
-    """Before it is told what to do, and afterwards."""
+    """Before it receives its orders, and afterwards."""
     program = "from threading import Event; from penstock.quickstart import driver; driver._listen([], Event())"
     for order in (b"", b"{}\n"):
         driver = subprocess.Popen(

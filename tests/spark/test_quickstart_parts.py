@@ -186,7 +186,7 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     assert answer.exit_code == 2
     assert "is not empty" in answer.output
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
-    # A file is as good a reason; programs are told in JSON.
+    # A file prevents it as well; with `--json` the refusal is JSON.
     answer = invoke("--json", "--data-dir", str(tmp_path / "mine"))
     assert answer.exit_code == 2
     assert json.loads(answer.output)["event"] == "error"

@@ -63,7 +63,7 @@ def test_both_limits_hold_and_none_where_spark_asks_for_all(store, new_stream, w
 
 
 def test_too_little_waits_for_more_or_until_it_has_waited_long_enough(store, new_stream, write, live, clock) -> None:
-    """The first micro-batch takes what there is: nobody knows when there was one before."""
+    """The first micro-batch takes what there is: the time of the previous one is unknown."""
     stream = new_stream(1)
     writer = live(stream)
     reader = reader_of(store, stream, clock, start="earliest", minBytesPerTrigger="1m", maxTriggerDelay="60s")

@@ -100,7 +100,7 @@ def test_a_query_goes_on_over_segments_that_were_deleted(
         run_to_the_end(follow(spark, store, stream, **options), out, checkpoint)
     query = run_to_the_end(follow(spark, store, stream, **options, failOnDataLoss="false"), out, checkpoint)
     assert events_of(spark.read.parquet(str(out))) == Counter(first + kept)
-    # What is gone of segments that are still there is counted: in progress reports, and in the checkpoint.
+    # Lost bytes of segments that still exist are counted: in progress reports, and in the checkpoint.
     lost = [json.loads(report.sources[0].endOffset).get("lostBytes") for report in query.recentProgress]
     assert lost[-1] == sum(cut.positions.values())
     later = write(stream, 10, first=120)

@@ -1,4 +1,4 @@
-"""Events decoded from JSON and Avro in the source: what is a record, what is none, and what Spark is told of it."""
+"""Events decoded from JSON and Avro in the source: which are records, which are not, and what Spark gets for them."""
 
 from __future__ import annotations
 

@@ -58,9 +58,10 @@ def flushed(store, stream: str, tail: int, wanted_bytes: int) -> int:
 def test_tasks_read_chunks_themselves_or_through_the_store_and_say_so(
     spark, store, client, new_stream, write, worker_logs
 ) -> None:
-    """What proves it: a chunk that is damaged behind the store's back ends a query that reads nothing else.
+    """The proof: a chunk that was damaged without the store's knowledge fails a query that reads chunks only.
 
-    The store still has those bytes in memory, so a query that may ask it goes on, from the very byte on, and says why.
+    The store still has those bytes in memory, so a query that may use it continues from that very byte, and reports
+    why.
     """
     stream = new_stream(1)
     events = Counter(write(stream, 90_000, size=100))

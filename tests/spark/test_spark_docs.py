@@ -36,7 +36,7 @@ def test_the_guide_lists_every_option() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_readme_getting_started_and_the_spark_guides_work_one_after_another(spark, tmp_path) -> None:
-    """Each as one program, against one server, as somebody reads them; the README's part on Spark, too."""
+    """Each as one program, against one server, in the order of reading; the README's part on Spark, too."""
     assert len(snippets(GUIDE)) >= 5
     # The session is shared: what other tests have left is theirs.
     others = {query.id for query in spark.streams.active}

@@ -51,7 +51,7 @@ class DoomedDirectory(ParquetDirectory):
 def test_executors_write_each_event_into_one_file_that_counts(
     spark: Any, store: Any, new_stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """In several tasks, the first of which fails behind its file: what is run again counts, and nothing else."""
+    """In several tasks, the first of which fails after its file: only the output of the repetition counts."""
     stream = new_stream()
     monkeypatch.setattr("penstock.jobs.spark_writer.TASK_BYTES_MIN", 1000)
     events = [b'{"n":%d}' % number for number in range(2000)]

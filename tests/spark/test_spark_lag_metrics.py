@@ -54,7 +54,7 @@ def test_lags_are_scraped_as_gauges() -> None:
 
 
 def test_who_connects_and_says_nothing_keeps_metrics_from_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does who goes before the answer; a port that is taken is told; behind `close` nobody listens."""
+    """Nor does a client that leaves before the answer; a port in use is an error; after `close` the port is closed."""
     monkeypatch.setattr("penstock.spark.lag_metrics._Handler.timeout", 0.2)
     with LagEndpoint(list) as endpoint:
         place = ("127.0.0.1", endpoint.port)

@@ -20,7 +20,7 @@ def table(spark, store, name: str, **options: str):
 
 
 def test_streams_of_a_scope(spark, store, client, new_stream) -> None:
-    """As Pravega's own connector names them; it wants a stream as well, of which only the scope counts."""
+    """As Pravega's own connector names them; it requires a stream as well, of which only the scope counts."""
     stream = new_stream(1)
     scope, _, name = stream.partition("/")
     rows = table(spark, store, "Streams", scope=scope)

@@ -218,7 +218,7 @@ def test_what_is_gone_stops_a_walk_and_names_the_option_that_passes_it() -> None
 def test_what_is_gone_is_passed_and_noted_when_losses_are_asked_for() -> None:
     stream, losses = truncated(scaled(), {2: 0, 4: 10}), Losses()
     assert ranges_between(stream, {0: 10, 1: 0}, stream.tail(), losses) == [ByteRange(2, 0, 20), ByteRange(4, 10, 30)]
-    # Nobody knows any more how long 0, 1 and 3 were.
+    # The lengths of 0, 1 and 3 are no longer known.
     assert losses.deleted == {0: 10, 1: 0, 3: 0}
     assert losses.ranges == [ByteRange(4, 0, 10)]
     assert losses.byte_count == 10
@@ -337,7 +337,7 @@ def test_steps_of_so_many_events_cover_every_byte_once_in_order(
 def test_steps_over_what_is_gone_cover_every_byte_that_is_kept_once_in_order(
     stream: ModelStream, before: int, at: int, bytes_max: int
 ) -> None:
-    """A query stands anywhere, the stream is truncated anywhere; it goes on in steps, and to its end."""
+    """A query at any position, truncated at any position; it continues in steps, and to its end."""
     tail = stream.tail()
     start = advance(stream, stream.head(), tail, before) if before else stream.head()
     kept_from = advance(stream, stream.head(), tail, at) if at else stream.head()

@@ -389,9 +389,9 @@ def test_streams_of_a_pattern_scale_under_a_query(spark, store, new_streams, wri
 def test_a_micro_batch_ends_amid_no_transaction(
     store, client, new_streams, monkeypatch: pytest.MonkeyPatch, is_alone: bool
 ) -> None:
-    """Each has one event in each of two segments, and the end of each micro-batch as much of one as of the other.
+    """Each has one event in each of two segments, and each micro-batch ends after the same number of them in both.
 
-    Whoever asks for the segments' lengths one by one has the second one's much later.
+    A reader that requests the segments' lengths one by one gets the second one's much later.
     """
     scope, stream = new_streams("a")
     keys: dict[int, str] = {}

@@ -196,7 +196,7 @@ def test_events_truncated_before_the_first_batch_ran_are_an_error_and_never_skip
         query = SparkCalls(store, stream, False, query, start="earliest")
     with pytest.raises(PenstockError, match=r"gone|truncated|no such segment"):
         query.run()
-    # A query that may pass what is gone passes it, from its own start, and reads what is left once.
+    # A query that may skip truncated bytes skips them, from its own start, and reads the rest once.
     passing = SparkCalls(store, stream, False, query, start="earliest", failOnDataLoss="false")
     assert passing.run() == []
     passing.commit()

@@ -237,7 +237,7 @@ def test_of_what_lies_far_before_a_target_nothing_is_read_and_the_boundary_is_th
         assert list(stream.boundaries(SEGMENT, 0, targets)) == [each // 20 * 20 for each in targets]
     client.starts.clear()
     assert list(stream.boundaries(SEGMENT, 20, [199])) == [180]
-    # The nearest that is known to be a boundary, else where it was told to start.
+    # The nearest known boundary, else the start it was given.
     assert client.starts == [{60: 180, 100: 100, 200: 20}[next(each for each in borders if each)]]
 
 

@@ -102,7 +102,7 @@ def test_a_query_subscribes_to_streams_as_they_come_and_go(store, client, new_st
     commit(query)
     assert acknowledged(client, query) == cuts(query)
     assert set(cuts(query)) == {second}
-    # It was removed by an administrator: the query goes on, and says so.
+    # An administrator removed it: the query continues, with a log line.
     client.delete_reader_group(group_of(query))
     other.wait_for(5)
     assert query.step().total() >= 5
