@@ -1,1 +1,1 @@
-"""Real server processes: started, loaded, killed and held."""
+"""Start, load, kill and pause real server processes."""

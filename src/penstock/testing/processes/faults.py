@@ -1,8 +1,8 @@
-"""Signals for real processes, on a schedule drawn from a seed: kill -9, SIGSTOP, SIGTERM, and starts in between.
+"""Signals for real processes, on a schedule drawn from a seed: SIGKILL, SIGSTOP, SIGTERM, and restarts.
 
-`plan_faults` draws the schedule: the same seed, duration and settings give the same one. `ProcessFaults` carries it
-out on servers while clients work, one fault at a time, and leaves all servers running. What happens *between* two
-signals is the operating system's choice, so a seed says what is tried and not what comes of it.
+`plan_faults` draws the schedule; the same seed, duration and settings give the same schedule. `ProcessFaults` executes
+it on the servers while clients work, one fault at a time, and leaves all servers running. What happens *between* two
+signals depends on the operating system, so a seed determines the faults but not their outcome.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from functools import partial
 from penstock.model.errors import InvalidArgumentError
 from penstock.standalone_process import ServerProcessError, StandaloneProcess
 
-#: Of the faults of a server with several segment stores, those that hit the server's own process.
+#: Faults that hit the server process itself, when the server has several segment stores.
 _SHARE_OF_SERVERS = 0.25
 
 
 class ProcessFault(Enum):
-    """What is done to a server.
+    """The kind of a fault.
 
     Attributes:
         KILL: SIGKILL; a new process starts later.
-        PAUSE: SIGSTOP, and SIGCONT later: connections stay, nobody answers.
-        PAUSE_AND_KILL: SIGSTOP, then SIGKILL: peers wait in vain first.
-        TERMINATE: SIGTERM, the orderly stop; a new process starts later.
-        KILL_TWICE: SIGKILL, and again while the new process is still recovering; then a third one starts.
+        PAUSE: SIGSTOP, and SIGCONT later: connections stay open, but are not answered.
+        PAUSE_AND_KILL: SIGSTOP, then SIGKILL: peers first wait without an answer.
+        TERMINATE: SIGTERM, a clean shutdown; a new process starts later.
+        KILL_TWICE: SIGKILL, and again while the new process is still recovering; then a third process starts.
     """
 
     KILL = "kill"
@@ -43,14 +43,14 @@ class ProcessFault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessFaultSettings:
-    """How often, how long, and what.
+    """Frequency, duration and kinds of faults.
 
     Attributes:
         interval_s_min, interval_s_max: from the end of one fault to the beginning of the next.
         down_s_max: longest time without a process.
         pause_s_max: longest SIGSTOP.
-        recovery_s_max: KILL_TWICE hits at most so long after the start.
-        weights: how likely each fault is, relative to the others; absent or 0: never.
+        recovery_s_max: longest time from the start to the second kill of KILL_TWICE.
+        weights: relative probability of each kind; a kind that is absent or 0 is never drawn.
     """
 
     interval_s_min: float = 0.3
@@ -67,7 +67,7 @@ class ProcessFaultSettings:
     )
 
     def __post_init__(self) -> None:
-        """Raise `InvalidArgumentError` for what cannot be drawn from."""
+        """Raise `InvalidArgumentError` for settings that allow no plan."""
         times = (self.interval_s_min, self.down_s_max, self.pause_s_max, self.recovery_s_max)
         if min(times) < 0 or self.interval_s_max < self.interval_s_min:
             raise InvalidArgumentError("times of process faults are 0 or more, and interval_s_max >= interval_s_min")
@@ -80,12 +80,12 @@ class PlannedFault:
     """One fault.
 
     Attributes:
-        wait_s: after the end of the fault before.
+        wait_s: after the end of the previous fault.
         server: index of the server.
-        store: number of one of its segment stores, when that is a process of its own and the fault hits that alone.
-        fault: what.
-        hold_s: how long it is held by SIGSTOP; for KILL_TWICE, how long the second process lives.
-        down_s: how long there is no process.
+        store: number of one of its segment stores, if that is a process of its own and the only one that is hit.
+        fault: the kind.
+        hold_s: duration of the SIGSTOP; for KILL_TWICE, lifetime of the second process.
+        down_s: time without a process.
     """
 
     wait_s: float
@@ -96,7 +96,7 @@ class PlannedFault:
     store: int | None = None
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return a description of the fault."""
         where = "" if self.store is None else f"segment store {self.store} of "
         return f"{self.fault.value} {where}server {self.server} (held {self.hold_s:.3f} s, down {self.down_s:.3f} s)"
 
@@ -110,10 +110,10 @@ def plan_faults(
     fault_count: int | None = None,
     settings: ProcessFaultSettings | None = None,
 ) -> list[PlannedFault]:
-    """Draw the faults of `duration_s` seconds, not counting the time that stops and starts take.
+    """Draw the faults of `duration_s` seconds, not counting the time for stops and starts.
 
-    `store_count`: of each server; when there are several, most faults hit one of them. `fault_count`: so many faults,
-    however long they take.
+    `store_count`: segment stores per server; if there are several, most faults hit one of them. `fault_count`: draw
+    this many faults, regardless of the duration.
     """
     settings = settings or ProcessFaultSettings()
     rng = random.Random(f"{seed}/process faults")
@@ -128,7 +128,7 @@ def plan_faults(
             hold_s = rng.uniform(0.0, settings.pause_s_max)
         elif fault is ProcessFault.KILL_TWICE:
             hold_s = rng.uniform(0.0, settings.recovery_s_max)
-        # Half of the new processes start at once, as under a supervisor.
+        # Half of the new processes start immediately, as under a supervisor.
         down_s = 0.0 if fault is ProcessFault.PAUSE or rng.random() < 0.5 else rng.uniform(0.0, settings.down_s_max)
         wait_s = rng.uniform(settings.interval_s_min, settings.interval_s_max)
         left_s -= wait_s + hold_s + down_s
@@ -143,7 +143,7 @@ def plan_faults(
 
 @dataclass(frozen=True, slots=True)
 class FaultDone:
-    """A fault that was carried out. `begin_index`, `end_index`: records of the history when it began and ended."""
+    """A fault that was executed. `begin_index`, `end_index`: history lengths at its beginning and end."""
 
     planned: PlannedFault
     begin_s: float
@@ -153,10 +153,10 @@ class FaultDone:
 
 
 class ProcessFaults:
-    """Carries a plan out on `servers`, which run.
+    """Executes a plan on `servers`, which must be running.
 
-    `record_count` says how long the history is now, to place faults in it. Afterwards `done` has what was carried
-    out, and `problems` what a server did on its own: it ended, it stopped with an error, it started with failures.
+    `record_count` returns the current length of the history, to locate faults in it. Afterwards `done` has the executed
+    faults, and `problems` the unexpected behaviour of servers: exits, stops with an error, starts with failures.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ProcessFaults:
         self._record_count = record_count
 
     async def run(self) -> None:
-        """Carry the plan out. Cancelled, it leaves the servers as they are; call `heal` then.
+        """Execute the plan. On cancellation the servers are left as they are; call `heal` then.
 
         Raises `ServerProcessError` when a server does not start again.
         """
@@ -191,7 +191,7 @@ class ProcessFaults:
             self.done.append(FaultDone(planned, begin_s, time.monotonic(), begin_index, self._record_count()))
 
     async def heal(self) -> None:
-        """Let every server go on, and start those that are down. Raises `ServerProcessError`."""
+        """Resume all paused servers and start those that are down. Raises `ServerProcessError`."""
         for number, server in enumerate(self._servers):
             if server.is_running:
                 server.resume()
@@ -224,7 +224,7 @@ class ProcessFaults:
         await self._start(planned.server)
 
     async def _do_to_store(self, server: StandaloneProcess, planned: PlannedFault, store: int) -> None:
-        """Do it to a child process. Its parent starts the next one, and may itself end one that is held for long."""
+        """Apply the fault to a child process. Its parent restarts it, and may kill one that is paused for long."""
         pid = await asyncio.to_thread(server.await_store, store)
         match planned.fault:
             case ProcessFault.PAUSE | ProcessFault.PAUSE_AND_KILL:

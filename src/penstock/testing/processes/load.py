@@ -1,10 +1,9 @@
-"""Clients that write, read and change tables while servers come and go, and write down what happened.
+"""Clients that write, read and change tables during server faults, and record what happened.
 
-Each uses the production client in production ways and records calls and observations in one `History`. They stop
-when told to, settle what is open (no fault may be under way by then), and end. The load's shape (keys, sizes, which
-call next) comes from a seed.
+Each client uses the production client and records calls and observations in one `History`. After `stop` they settle
+open calls (no fault may be active by then) and end. The load's shape (keys, sizes, order of calls) comes from a seed.
 
-An event says its own key, writer and number: ``key writer number padding``.
+An event contains its own key, writer and number: ``key writer number padding``.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from penstock.testing.checks.history_events import (
 
 T = TypeVar("T")
 
-#: Errors that a fault may cause in a call that promises no more than to say so.
+#: Errors that a fault may cause in a call.
 PASSING_ERRORS = (OutcomeUnknownError, ControllerUnavailableError)
 _POLL_S = 0.1
 _PROBLEMS_KEPT_MAX = 100
@@ -66,14 +65,14 @@ class LoadSettings:
         stream: ``scope/stream`` of the events, with `segment_count` segments.
         writer_count: writers of single events, each with a client of its own.
         key_count: routing keys, shared by all writers.
-        burst_event_count_max: events that a writer writes at once.
-        unacknowledged_bytes_max: of a writer; above that it waits for its last burst.
+        burst_event_count_max: events that a writer writes in one burst.
+        unacknowledged_bytes_max: per writer; above that it waits for its last burst.
         pause_s_max: longest pause of any client between two steps.
-        padding_bytes_max: of an event.
-        transaction_client_count, transaction_event_count_max: transactions, one after another, per client.
-        lease_s: of a transaction; longer than the server is ever away.
+        padding_bytes_max: per event.
+        transaction_client_count, transaction_event_count_max: sequential transactions, per client.
+        lease_s: of a transaction; longer than any outage of the server.
         table_client_count, table_key_count: clients that race for the keys of one table.
-        settle_timeout_s: how long clients may take to end once the servers are well.
+        settle_timeout_s: how long clients may take to end once the servers are healthy.
     """
 
     stream: str = "faults/events"
@@ -98,14 +97,14 @@ class LoadSettings:
 
     @property
     def bytes_segment(self) -> str:
-        """Full name of the segment that is appended to without events."""
+        """Full name of the segment of raw appends."""
         return segment_name(split_scoped_name(self.stream)[0], "bytes", 0)
 
 
 class Load:
-    """The clients of one run. `connect` makes a client; each task makes its own, as separate programs would.
+    """The clients of one run. `connect` opens a client; each task opens its own, as separate programs would.
 
-    `problems` has errors that no fault explains.
+    `problems` has the errors that no fault explains.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Load:
         self._values = 0
 
     async def prepare(self) -> None:
-        """Make the stream, the table and the segment. While nothing fails yet."""
+        """Create the stream, the table and the segment. Call it before the first fault."""
         settings = self.settings
         async with self._connect() as client:
             await client.create_stream(settings.stream, scaling=Scaling.fixed(settings.segment_count), exist_ok=True)
@@ -132,16 +131,16 @@ class Load:
                 try:
                     await create
                 except SegmentExistsError:
-                    pass  # A run on data of an earlier one.
+                    pass  # The run uses the data of an earlier run.
 
     def stop(self) -> None:
-        """Let the clients begin nothing new. Call it when the servers are well."""
+        """Stop new work of the clients. Call it when the servers are healthy."""
         self._is_over.set()
 
     async def run(self) -> None:
-        """Run all clients until `stop`, then until each has settled what it had begun.
+        """Run all clients until `stop`, then until each has settled its open work.
 
-        Those that have not after `settle_timeout_s` are ended, and told of in `problems`.
+        Clients that have not ended after `settle_timeout_s` are cancelled and reported in `problems`.
         """
         settings = self.settings
         tasks = [
@@ -178,7 +177,7 @@ class Load:
                 raise error
 
     async def read_whole(self, name: str) -> None:
-        """Read the stream from its head to its tail as pass `name`. While nothing is written and nothing fails."""
+        """Read the stream from head to tail as pass `name`. Call it when there are no writes and no faults."""
         reading = self.history.invoke(name, FullRead(self.settings.stream, name))
         try:
             async with (
@@ -203,9 +202,9 @@ class Load:
         await asyncio.sleep(rng.uniform(0.0, self.settings.pause_s_max))
 
     def _problem(self, name: str, error: PenstockError) -> None:
-        """Note an error, unless it is one that a fault explains."""
+        """Record an error, unless a fault explains it."""
         text = f"{name}: {type(error).__name__}: {error}"
-        # Each once: one error ends many events.
+        # Record each error once: one error fails many events.
         is_new = text not in self.problems and len(self.problems) < _PROBLEMS_KEPT_MAX
         if is_new and not isinstance(error, PASSING_ERRORS):
             self.problems.append(text)
@@ -230,7 +229,7 @@ class Load:
                     called = history.invoke(name, WriteEvent(settings.stream, key, event))
                     last = await writer.write(event, key)
                     last._when_done(partial(self._written, name, called, last))
-                # Some bursts are acknowledged before the next begins, others go out on top of each other.
+                # Some bursts are acknowledged before the next begins; others overlap.
                 is_full = writer.unacknowledged_bytes > settings.unacknowledged_bytes_max
                 if last is not None and (is_full or rng.random() < 0.3):
                     await last._settled()
@@ -281,7 +280,7 @@ class Load:
             await self._pause(rng)
 
     async def _end(self, name: str, transaction: Transaction, *, is_commit: bool) -> None:
-        """Commit or abort, again and again until the answer is known and carried out."""
+        """Retry commit or abort until the outcome is known and applied."""
         stream = self.settings.stream
         make = CommitTransaction if is_commit else AbortTransaction
         is_decided = False
@@ -293,13 +292,13 @@ class Load:
                     self.history.ok(called)
                     is_decided = True
                     called = None
-                # Readers see it soon; only then may anybody read to the end.
+                # Readers see the events soon; only then may the final read start.
                 if await transaction.state() not in ("COMMITTING", "ABORTING"):
                     return
             except TransactionError as error:
                 if called is not None:
                     self.history.refuse(called, error)
-                # The lease is longer than any fault, and nobody else ends it.
+                # The lease is longer than any fault, and no other client ends the transaction.
                 self.problems.append(f"{name}: {error}")
                 return
             except PenstockError as error:
@@ -309,7 +308,7 @@ class Load:
             await asyncio.sleep(_POLL_S)
 
     async def _follow(self, name: str, client: Client, rng: random.Random) -> None:
-        """Read as the events come, through all faults: each once, in order, and all in the end."""
+        """Read events as they arrive, through all faults: each once, in order, and finally all of them."""
         stream = self.settings.stream
         ends: dict[int, int] = {}
         group = await self._patiently(lambda: client.reader_group(name, [stream]))
@@ -321,7 +320,7 @@ class Load:
                     continue
                 if event is not None:
                     self._seen(name, event, ends)
-            # What it saw so far counts: a full read with a long beginning.
+            # The events so far are the first part of a full read.
             reading = self.history.invoke(name, FullRead(stream, name))
             await self._read_to_tail(client, name, reader.read, ends)
             self.history.ok(reading)
@@ -352,7 +351,7 @@ class Load:
     # -- tables and bytes ---------------------------------------------------------------------------------------
 
     async def _use_table(self, name: str, client: Client, rng: random.Random) -> None:
-        """Read a key, then change it on condition that it is as read; sometimes without condition."""
+        """Read a key, then change it on condition of the version read, or sometimes unconditionally."""
         table, segments = self.settings.table, client._segment_client
         while not self._is_over.is_set():
             await self._pause(rng)
@@ -412,7 +411,7 @@ class Load:
                 self.history.see(name, OffsetSeen(segment, info.length))
                 if not info.length:
                     continue
-                # Near the tail, where a crash could take something back, and anywhere.
+                # Near the tail, where a crash could lose data, and at random offsets.
                 offset = rng.choice((max(info.length - 500, 0), rng.randrange(info.length)))
                 called = self.history.invoke(name, ReadRange(segment, offset))
                 found = await client._segment_client.read(segment, offset, 4000)

@@ -1,10 +1,10 @@
-"""One run of real processes under faults: ``penstock standalone`` is killed and held while clients work, then judged.
+"""One run of real processes: ``penstock standalone`` is killed and paused while clients work, then checked.
 
-1. Start a server whose tiers move fast: small log files, early flushes, frequent checkpoints.
-2. `Load` works while `ProcessFaults` carries out a plan drawn from the seed.
-3. All is healed, clients settle; a reading pass over everything; an orderly restart, after which nothing is left in
-   memory; another pass.
-4. `check_history` judges the records of all clients.
+1. Start a server with fast tiering: small log files, early flushes, frequent checkpoints.
+2. `Load` works while `ProcessFaults` executes a plan drawn from the seed.
+3. All servers are healed and clients settle. A pass reads everything. After a clean restart, which empties the memory,
+another pass reads everything.
+4. `check_history` checks the records of all clients.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from penstock.testing.processes.faults import (
 )
 from penstock.testing.processes.load import Load, LoadSettings
 
-#: Settings of the server: everything that usually takes gigabytes or minutes happens all the time.
+#: Settings of the server: thresholds that usually take gigabytes or minutes are reached all the time.
 SERVER_SETTINGS = """\
 [segment_store]
 restart_delay_s = 0.05
@@ -56,7 +56,7 @@ first_file_length_bytes = 262144
 file_length_bytes = 1048576
 zero_chunk_length_bytes = 262144
 """
-#: Further settings when segment stores are processes of their own: they are found hanging, and sent away, soon.
+#: Further settings when segment stores are separate processes: hangs are detected soon, and few restarts are allowed.
 SEVERAL_STORES_SETTINGS = """\
 [store_processes]
 health_interval_s = 0.2
@@ -66,7 +66,7 @@ restart_count_max = 1
 restart_window_s = 10.0
 return_delay_s = 1.0
 """
-#: What is done when the number of faults is given: to die without a word, or to hang.
+#: Kinds of faults when the number of faults is given: crashes and pauses.
 KILL_FAULTS = ProcessFaultSettings(
     weights=(
         (ProcessFault.KILL, 4),
@@ -80,14 +80,14 @@ _VIOLATIONS_SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class ProcessRunReport:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        seed, seconds: as asked for.
-        took_s: all in all.
-        faults: what was done, in order.
+        seed, seconds: as requested.
+        took_s: total time.
+        faults: the executed faults, in order.
         counts: ended calls by kind and outcome, as ``WriteEvent ok``, and ``EventSeen``.
-        violations: broken promises; what servers and clients did that no fault explains. None: all is well.
+        violations: broken promises, and behaviour of servers and clients that no fault explains. Empty: the run passed.
         history: of all clients.
     """
 
@@ -105,11 +105,11 @@ class ProcessRunReport:
         return not self.violations
 
     def count(self, kind: type, outcome: Outcome) -> int:
-        """Return how many calls of a kind ended so."""
+        """Return the number of calls of a kind with this outcome."""
         return self.counts.get(f"{kind.__name__} {outcome.value}", 0)
 
     def to_json(self) -> str:
-        """Return all but the history as one line of JSON."""
+        """Return everything except the history as one line of JSON."""
         return json.dumps(
             {
                 "seed": self.seed,
@@ -133,7 +133,7 @@ class ProcessRunReport:
         )
 
     def to_text(self) -> str:
-        """Return a summary for people."""
+        """Return a human-readable summary."""
         faults = Counter(done.planned.fault.value for done in self.faults)
         lines = [
             f"seed {self.seed}: {len(self.faults)} faults in {self.took_s:.1f} s "
@@ -157,13 +157,13 @@ async def run_processes(
     fault_count: int | None = None,
     store_settings: str = SEVERAL_STORES_SETTINGS,
 ) -> ProcessRunReport:
-    """Run a server in `directory`, which is empty, under faults for `seconds` and as long as its starts and stops take.
+    """Run a server in `directory`, which must be empty, under faults for `seconds` plus the time of starts and stops.
 
-    `segment_stores`: child processes that faults hit, too. `fault_count`: so many faults instead of `seconds`.
-    `store_settings`: added to the server's when there are several segment stores, TOML.
-    `server_type` may do something of its own when it is killed or started.
+    `segment_stores`: number of child processes, which faults hit, too. `fault_count`: this many faults, regardless of
+    `seconds`. `store_settings`: TOML, added to the server's settings if there are several segment stores. `server_type`
+    may override what a kill or a start does.
 
-    Raises `ServerProcessError` when the server cannot be started again. In any case no process is left behind.
+    Raises `ServerProcessError` when the server cannot be started again. In any case no process is left running.
     """
     began_s = time.monotonic()
     config = directory / "settings.toml"
@@ -174,7 +174,7 @@ async def run_processes(
     work = ThreadedWork(1)
 
     def connect() -> Client:
-        # Seeded like everything here; the client draws its writer ids and back-offs from it.
+        # The client draws its writer ids and back-off delays from this seeded generator.
         runtime = Runtime(
             disk=LocalDisk(),
             work=work,
@@ -270,7 +270,7 @@ def processes(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run `processes` as a command line of its own and exit. `arguments` are without the program's name."""
+    """Run `processes` as a command line and exit. `arguments` exclude the program's name."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(processes)
     app(sys.argv[1:] if arguments is None else arguments)
