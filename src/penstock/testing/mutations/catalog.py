@@ -1,8 +1,7 @@
-"""Planted bugs: each breaks one promise in one place, and the simulation must notice within few seeds.
+"""Planted bugs: each breaks one promise in one place, and the simulation must detect it within a few seeds.
 
-They show that the checkers can see what they are for. A mutation is a context manager around a run; nothing of it is
-left afterwards. Each has a profile that aims at it, so that it is found fast: the faults and workloads of any seed may
-reveal it too, only later.
+They show that the checkers work. A mutation is a context manager around a run and leaves nothing behind. Each has a
+profile that targets it, so that it is found fast; the faults and workloads of any seed may find it too, but later.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class _Unsynced:
         """Do nothing."""
 
     def write_synced(self, offset: int, buffers: object) -> object:
-        """Write only."""
+        """Write without a sync."""
         return self._file.write(offset, buffers)  # type: ignore[attr-defined]  # a file of the log
 
 
@@ -117,7 +116,7 @@ def _skip_log_checksums() -> AbstractContextManager[None]:
 @contextmanager
 def _ignore_fence() -> Iterator[None]:
     def ignore(self: LogDirectory) -> None:
-        """Look at nothing."""
+        """Skip the check."""
 
     with patched(LogDirectory, "check_owned", ignore), patched(LogDirectory, "check_unclaimed", ignore):
         yield
@@ -130,7 +129,7 @@ def _claim_without_a_mark() -> AbstractContextManager[None]:
 @contextmanager
 def _answer_without_a_lease() -> Iterator[None]:
     async def keep(self: OwnershipLease) -> None:
-        """Never look."""
+        """Skip the checks."""
 
     with patched(OwnershipLease, "check", lambda self: None), patched(OwnershipLease, "keep", keep):
         yield
@@ -272,7 +271,7 @@ def _skip_table_conditions() -> AbstractContextManager[None]:
 
 def _ignore_truncation() -> AbstractContextManager[None]:
     def begin_truncations(self: SegmentContainer, offsets: Sequence[tuple[Segment, int]]) -> None:
-        """Take all for accepted."""
+        """Drop the truncations."""
 
     return patched(SegmentContainer, "begin_truncations", begin_truncations)
 
@@ -290,10 +289,10 @@ def _skip_chunk_checksums() -> AbstractContextManager[None]:
 @contextmanager
 def _use_storage_that_is_not_there() -> Iterator[None]:
     def check_nothing(self: GuardedChunkStorage, found: bytes | None) -> None:
-        """Take any place for the right one."""
+        """Accept any location."""
 
     def demand_nothing(self: ChunkFiles, name: str) -> None:
-        """Create a chunk wherever it is."""
+        """Create a chunk in whatever directory is there."""
 
     with (
         patched(GuardedChunkStorage, "_check_identity", check_nothing),
@@ -314,7 +313,7 @@ def _renumber_on_resend() -> Iterator[None]:
         if last_event_number >= 0:
             for block in [*stored, *self.ready]:
                 block.last_number = 0
-        # What is stored is sent again as if it were new.
+        # Resend stored blocks as if they were new.
         self.ready.extendleft(reversed(stored))
         return []
 
@@ -443,7 +442,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "remove the event number check", "a writer that reconnects duplicates no event",
-        # Links that break all the time, under many events: what was sent before must come in behind what is sent again.
+        # Frequent connection resets under many events, so that old blocks arrive after the resent ones.
         replace(
             short_profile("links", "writers", kinds=("Reset", "SlowLink"), gap_s=0.3), work_stall_rate=_SLOW_WORK,
             pace=8.0,
@@ -509,7 +508,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 def seeds_of(mutation: Mutation, count: int) -> Iterator[int]:
-    """Yield the seeds to try for a mutation: always the same ones."""
+    """Yield the seeds to try for a mutation: always the same."""
     rng = random.Random(mutation.name)
     for _ in range(count):
         yield rng.randrange(1_000_000)

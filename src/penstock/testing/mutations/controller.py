@@ -1,4 +1,4 @@
-"""Planted bugs of the controller's work: announcements that do not fence, work that is given up. See `catalog`."""
+"""Planted bugs of the controller's workflows: announcements that do not fence, unfinished workflows. See `catalog`."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def _unlist_whatever_is_there() -> AbstractContextManager[None]:
 
 def _give_up_after_the_retries() -> AbstractContextManager[None]:
     def finish_what_is_left(self: WorkflowRunner, subject: Subject) -> None:
-        """Do nothing: the next restart will."""
+        """Do nothing: leave it to the next restart."""
 
     return patched(WorkflowRunner, "finish_what_is_left", finish_what_is_left)
 
 
 _LATE = LateRequestSettings(duplicate_rate=0.3, stuck_rate=0.05, delay_s_max=6.0)
-#: Several stores, which are out for longer than a controller that tries once has patience.
+#: Several stores, with outages longer than the retries of a controller that tries once.
 _OUTAGES = replace(
     short_profile("outages", "streams", kinds=("Crash", "Partition"), gap_s=1.0),
     controller_attempts_max=1,
     store_count_max=3,
-    # Bounds of memory and of logs are others' concern.
+    # Limits of memory and logs do not matter here.
     refused_rate=0.0,
     cache_bytes_min=4096 * 1024,
     log_bytes_max=1024 * 1024,
@@ -71,7 +71,7 @@ _OUTAGES = replace(
 CONTROLLER_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "withdraw whatever is announced", "a late duplicate does nothing",
-        # Only who dies in the midst of work whose announcement is gone leaves it for good.
+        # Work is left unfinished only if the controller crashes after its announcement was removed.
         replace(
             CONTROLLERS, workloads=("events", "streams"), share=1.0, controller_count_min=1, controller_count_max=1,
             controller_fault_gap_s=1.0, late_requests=LateRequestSettings(0.9, 0.0, 4.0),
@@ -88,7 +88,7 @@ CONTROLLER_MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "give work up after its retries", "work that was begun ends without a restart",
-        # A store that crashes is started again, and with it a controller that looks for what was left.
+        # No crashes: the controller is restarted together with a store, and would then find the unfinished work.
         replace(_OUTAGES, plan=replace(_OUTAGES.plan, kinds=("Partition",))), _give_up_after_the_retries,
     ),
 )  # fmt: skip

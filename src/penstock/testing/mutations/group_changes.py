@@ -1,4 +1,4 @@
-"""Planted bugs in how a group follows what it is to read. See ``docs/reader-groups.md``, "What a group reads"."""
+"""Planted bugs in how a group follows its set of streams. See ``docs/reader-groups.md``, "What a group reads"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.model.policies import GroupRetention
 from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS
 
-#: Streams of a group that come and go, changed by calls that are cut off.
+#: A group whose streams are created and deleted, changed by calls that are cancelled at any await.
 GROUP_CHANGES = replace(USERS, name="group changes", workloads=("events", "group changes"))
 
 
@@ -55,7 +55,7 @@ def _begin_all_anew() -> AbstractContextManager[None]:
         state: GroupState, starts: Mapping[str, Mapping[str, int]], ends: Mapping[str, int], generation: int,
         retention: GroupRetention | None = None,
     ) -> GroupState:  # fmt: skip
-        # As if none of the streams had been the group's before.
+        # Treat all streams as new to the group.
         return original(msgspec.structs.replace(state, streams=[]), starts, ends, generation, retention)
 
     return patched(rgs, "read_streams", read_streams)

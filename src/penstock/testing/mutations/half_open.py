@@ -1,4 +1,4 @@
-"""Planted bugs in what finds connections that are gone without a word, at either end."""
+"""Planted bugs in the detection of half-open connections, at either end."""
 
 from __future__ import annotations
 

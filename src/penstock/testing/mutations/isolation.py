@@ -1,4 +1,4 @@
-"""Planted bugs in what keeps things that stand still from holding up others, and owners apart. See `catalog`."""
+"""Planted bugs in the isolation of stalled resources from other work, and of owners from each other. See `catalog`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.log_recovery import ChainFile
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
-#: Of the cache, so that most reads go to storage.
+#: Cache size: small, so that most reads go to storage.
 _SMALL_CACHE = 16 * 1024
 
 
@@ -46,7 +46,7 @@ def _use_one_pool() -> Iterator[None]:
 
 def _let_reads_wait_behind_appends() -> AbstractContextManager[None]:
     def begin_delay(self: Connection) -> None:
-        """Wait until there is room."""
+        """Block reads until there is room for appends."""
 
     return patched(Connection, "_begin_delay", begin_delay)
 
@@ -60,7 +60,7 @@ def _lose_reads_of_what_was_put_away() -> AbstractContextManager[None]:
 
 def _give_nobody_the_next_turn() -> AbstractContextManager[None]:
     def give_next(self: StorageTurns) -> None:
-        """Leave those in line that wait."""
+        """Leave the waiting requests in the queue."""
 
     return patched(StorageTurns, "_give_next", give_next)
 
@@ -84,7 +84,7 @@ def _read_late_writes() -> Iterator[None]:
         return max(file.end, tail.file.end) if tail is not None else file.end
 
     def chain(disk: Disk, directory: str, container_id: int, *rest: object) -> Sequence[ChainFile]:
-        *before, last = original(disk, directory, container_id, *rest)  # type: ignore[arg-type]  # passed on as it came
+        *before, last = original(disk, directory, container_id, *rest)  # type: ignore[arg-type]  # passed on unchanged
         return [*(replace(file, end=good_end(disk, directory, file)) for file in before), last]
 
     with patched(log_recovery, "_chain", chain):
@@ -94,7 +94,7 @@ def _read_late_writes() -> Iterator[None]:
 @contextmanager
 def _let_transients_take_all_slots() -> Iterator[None]:
     def check(self: TransientSegments | OwnTransients, name: str) -> None:
-        """There is room for one more."""
+        """Accept one more in any case."""
 
     with patched(TransientSegments, "check", check), patched(OwnTransients, "_check", check):
         yield
@@ -108,13 +108,13 @@ def _leave_transients_behind() -> AbstractContextManager[None]:
 
 
 _HANGING = short_profile("long-term storage hangs", "bytes", "tables", "crowd", "attributes", kinds=("DiskStall",))
-#: Long enough for all threads to get stuck, and for a log to be missed.
+#: Long enough for all threads to hang and for the log to be affected.
 _HANGS = replace(
     _HANGING, plan=replace(_HANGING.plan, lasts_s_max=20.0, mean_gap_s_min=2.0, mean_gap_s_max=4.0), pace=4.0,
 )  # fmt: skip
 
 _CROWDED = short_profile("a stalled log under many connections", "writers", "bytes", "crowd", kinds=("DiskStall",))
-#: Writers that go on sending while the log stands still, to a store that takes in little.
+#: Writers that keep sending while the log stalls, to a store with a small ingest budget.
 _STALLED = replace(
     _CROWDED, plan=replace(_CROWDED.plan, lasts_s_max=20.0, mean_gap_s_min=2.0, mean_gap_s_max=4.0), pace=16.0,
     ingest_bytes_max=8 * 1024, refused_rate=0.0,

@@ -59,7 +59,7 @@ def _join_what_has_changed() -> Iterator[None]:
     ) -> SegmentRecord | None:
         record = await context.load_owned(transaction, plan.segment)
         for extent in plan.records:
-            # They need not be there for the rest.
+            # Load the extents without comparing them with the plan.
             await transaction.extent(extent.run, extent.start)
         return record
 

@@ -1,4 +1,4 @@
-"""Planted bugs in what keeps segments, attributes and table keys out of memory. See `mutations`."""
+"""Planted bugs in the eviction of segments, attributes and table keys from memory. See `mutations`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _activate_by_stale_records() -> Iterator[None]:
         record = await self._record(name)
         if record is None:
             raise NoSuchSegmentError(name)
-        await asyncio.sleep(0.002)  # As any read may take, so that the bug is seen soon.
+        await asyncio.sleep(0.002)  # A slow read, so that the bug shows soon.
         await self.make_room(name)
         operation = Activate(record)
         segment = self._state.accept_activate(operation)
@@ -87,8 +87,8 @@ def _put_away_what_has_changed() -> AbstractContextManager[None]:
                 return 0
             updates = [TableUpdate(segment.name.encode(), encode_record(segment)) for segment in leaving]
             await self._tables.put(self._table, updates, -1)
-            await asyncio.sleep(0.02)  # As any write may take, so that the bug is seen soon.
-            # The second look is what is left out.
+            await asyncio.sleep(0.02)  # A slow write, so that the bug shows soon.
+            # The second check is left out.
             for segment in leaving:
                 if segment.is_table:
                     self._tables.release(segment)
@@ -138,7 +138,7 @@ def _load_over_newer_attributes() -> Iterator[None]:
         if missing:
             with segment.in_use():
                 values = await (await self._index(segment)).get(missing)
-                await asyncio.sleep(0.002)  # As any read may take, so that the bug is seen soon.
+                await asyncio.sleep(0.002)  # A slow read, so that the bug shows soon.
             self.trim(segment)
             for attribute_id, value in zip(missing, values, strict=True):
                 found = NO_VALUE if value is None else int.from_bytes(value, "big", signed=True)
@@ -176,7 +176,7 @@ def _begin_merged_segments_again() -> AbstractContextManager[None]:
 
 def _leave_indexes_of_deleted() -> AbstractContextManager[None]:
     async def delete_indexes(self: ContainerStorage, segment: Segment) -> None:
-        """Leave them."""
+        """Leave the indexes."""
 
     return patched(ContainerStorage, "delete_indexes", delete_indexes)
 
@@ -186,7 +186,7 @@ def _mark_ahead_of_entries() -> Iterator[None]:
     original = TableIndex.frozen_mark
 
     def frozen_mark(self: TableIndex) -> TableMark:
-        # What has come since the tail was frozen is not in the index yet.
+        # Entries added since the tail was frozen are not in the index yet.
         return replace(original(self), indexed_offset=self.end)
 
     with patched(TableIndex, "frozen_mark", frozen_mark):
@@ -222,7 +222,7 @@ def _copy_over_newer_values() -> Iterator[None]:
             live = table.find(entry.key)
             if live == MISSING:
                 live = loaded.get(entry.key)
-            # Alive is the key, but perhaps by a newer entry.
+            # The key is alive, but perhaps because of a newer entry.
             if entry.value_length >= 0 and live is not None:
                 copy = encode_put(entry.key, data[entry.value_offset - start : entry.end - start], entry.version)
                 slots.append((entry.key, pack_slot(entry.version, offset, len(copy))))
@@ -234,7 +234,7 @@ def _copy_over_newer_values() -> Iterator[None]:
         yield
 
 
-# What memory does by itself.
+# Corruption of memory.
 
 
 def _store_what_memory_has() -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""What a planted bug is made of: see `mutations`."""
+"""`Mutation`, a planted bug: see `mutations`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Mutation:
     """A planted bug.
 
     Attributes:
-        name: what is wrong, in a few words.
-        breaks: the promise that does not hold any more.
-        profile: what the scenarios that shall find it are drawn from.
+        name: the bug, in a few words.
+        breaks: the broken promise.
+        profile: the scenarios that must find it are drawn from this.
         apply: the patch.
     """
 
@@ -30,7 +30,7 @@ class Mutation:
 
 @contextmanager
 def patched(owner: object, name: str, value: object) -> Iterator[None]:
-    """Set an attribute of a class or module for a while. Afterwards it is as before, or inherited as before."""
+    """Patch an attribute of a class or module. Afterwards it is restored, or inherited again."""
     is_own = name in vars(owner)
     before = getattr_static(owner, name)
     setattr(owner, name, value)

@@ -1,4 +1,4 @@
-"""Planted bugs of order: something is answered, stored, checked or removed before what it rests on. See `catalog`."""
+"""Planted bugs of order: answers, writes, checks or removals before their precondition holds. See `catalog`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _read_what_followed() -> AbstractContextManager[None]:
     ) -> bytes | None:
         read = self._storage_read_of(segment, offset, length, client)
         data = await asyncio.shield(read.task)
-        # Whether the segment is still the one that was asked for is what is not looked at.
+        # The check that the segment is still the requested one is left out.
         first = offset - read.start
         if first >= len(data):
             return None
@@ -48,7 +48,7 @@ def _read_what_followed() -> AbstractContextManager[None]:
 
 def _use_any_place() -> AbstractContextManager[None]:
     def check_nothing(self: GuardedChunkStorage, found: bytes | None) -> None:
-        """Take any identity, or none."""
+        """Accept any identity, or none."""
 
     return patched(GuardedChunkStorage, "_check_identity", check_nothing)
 
@@ -67,7 +67,7 @@ def _index_what_is_not_durable() -> Iterator[None]:
     original = Attributes.flush
 
     async def at_once() -> None:
-        """Wait for nothing."""
+        """Do not wait."""
 
     async def flush(self: Attributes, segment: Segment) -> None:
         with patched(self, "_barrier", at_once):
@@ -92,7 +92,7 @@ def _check_the_fence_before_the_sync() -> Iterator[None]:
     def complete(self: BatchWriter, file: WritableFile, batch: PreparedBatch) -> BatchResult:
         if self in claimed:
             return complete_original(self, file, batch)
-        # Behind the sync nobody looks again.
+        # Skip the check after the sync.
         with patched(LogDirectory, "check_unclaimed", lambda self: None):
             return complete_original(self, file, batch)
 
@@ -124,7 +124,7 @@ def _compare_with_durable_length() -> Iterator[None]:
 
 @contextmanager
 def _tell_of_batches_before_their_sync() -> Iterator[None]:
-    # Every batch is synced, but for one that a crash overtakes. By the loop's own writes and by the thread's.
+    # Every batch is still synced, except when a crash comes first. Patches both the loop's own writes and the thread's.
     begin_original, written_original = LocalLog._begin_small, LocalLog._small_written
 
     def begin_small(self: LocalLog, file: WritableFile) -> bool:
@@ -135,7 +135,7 @@ def _tell_of_batches_before_their_sync() -> Iterator[None]:
         return is_begun
 
     def small_written(self: LocalLog, error: BaseException | None) -> None:
-        # It was told of when it was begun.
+        # The batch was already reported when it was begun.
         with patched(self, "_committed", lambda result: None):
             written_original(self, error)
 
@@ -157,7 +157,7 @@ def _tell_of_batches_before_their_sync() -> Iterator[None]:
 
 
 def _store_positions_early() -> AbstractContextManager[None]:
-    # What is in hand counts as worked off.
+    # Events in hand count as processed.
     return patched(EventChunk, "safe_offset", EventChunk.next_offset)
 
 
@@ -180,7 +180,7 @@ _SLOW_WORK = 0.3
 _LINKS = ("SlowLink", "Pause")
 _SMALL_CACHE = 16 * 1024
 
-#: Slow syncs, also cut in two, and crashes in the midst of them.
+#: Slow syncs, some of them split in two, and crashes during them.
 _SYNCS = replace(
     short_profile("crashes in a sync", "bytes", gap_s=1.0), work_stall_rate=_SLOW_WORK, work_cut_rate=0.1
 )
@@ -191,7 +191,7 @@ ORDER_MUTATIONS: tuple[Mutation, ...] = (
         replace(
             short_profile("names used again", "names", "crowd", kinds=_LINKS), cache_bytes_min=_SMALL_CACHE,
             slow_read_rate=0.5,
-            # With its chunks still there, what is read late of a deleted segment is its own.
+            # If its chunks were still there, a late read of a deleted segment would return the segment's own bytes.
             garbage_delay_s=0.05,
         ),
         _read_what_followed,

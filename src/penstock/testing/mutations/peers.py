@@ -1,4 +1,4 @@
-"""Planted bugs of several controllers: work that is taken from somebody, or by two at once. See `catalog`."""
+"""Planted bugs of several controllers: work taken from its living owner, or done by two at once. See `catalog`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _take_over_without_compare_and_set() -> Iterator[None]:
     original = RecordStore.put
 
     async def put(self: RecordStore, table: str, key: str, record: object, *, version: int = VERSION_ANY) -> int:
-        # Announcements are written by `put_all`; what comes here is another owner.
+        # Announcements are written by `put_all`; `put` only changes the owner.
         return await original(
             self, table, key, record, version=VERSION_ANY if isinstance(record, PendingWork) else version
         )

@@ -1,4 +1,4 @@
-"""Planted bugs of prepared transactions: a lease, or the end of their stream, decides in the place of their sink."""
+"""Planted bugs of prepared transactions: a lease, or sealing the stream, decides them instead of their sink."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS
 from penstock.testing.workloads.users import UserHabits
 
-#: Clocks agree here: the limit goes by the controllers', and an hour's jump would end it.
+#: No clock jumps: the limit depends on the controllers' clocks, and a jump of an hour would exceed it.
 PREPARED = replace(
     USERS,
     name="prepared transactions",

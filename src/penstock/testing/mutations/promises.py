@@ -1,4 +1,4 @@
-"""Planted bugs in where groups begin and end, in what is refused or bound, and in transactions that go on by id."""
+"""Planted bugs in starts and ends of groups, in refusals and bounds, and in transactions that are resumed by id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS
 from penstock.testing.workloads.users import UserHabits
 
-#: Clocks agree here: times are those of the stores' clocks, and mean nothing where these jump.
+#: No clock jumps: the stores' clocks give the times, which mean nothing after a jump.
 PROMISES = replace(
     USERS,
     name="starts, ends, bounds and ids",
@@ -59,7 +59,7 @@ def _begin_at_the_head_if_in_doubt() -> AbstractContextManager[None]:
 
 def _begin_beyond_the_end() -> AbstractContextManager[None]:
     async def check_nothing(cluster: Cluster, stream: str, cut: StreamCut) -> None:
-        """Take any cut for one of the stream."""
+        """Accept any cut as one of the stream."""
 
     return patched(starts, "_check_cut", check_nothing)
 
@@ -92,7 +92,7 @@ def _keep_positions_by_the_name_of_a_group() -> Iterator[None]:
         self._heartbeats = GroupHeartbeats(cluster, self._table)
 
     async def delete(self: GroupRecord) -> None:
-        """Leave it to the controller, which knows the table of this life of the group."""
+        """Leave it to the controller, which knows the table of this incarnation of the group."""
 
     with patched(GroupRecord, "__init__", init), patched(GroupRecord, "delete", delete):
         yield
@@ -158,7 +158,7 @@ def _refuse_a_second_close() -> AbstractContextManager[None]:
 
 def _hand_on_before_it_is_stored() -> AbstractContextManager[None]:
     async def detach(self: Transaction) -> None:
-        # What is on its way is dropped with the writer.
+        # Data in flight is dropped with the writer.
         self._fate = _Fate.DETACHED
 
     return patched(Transaction, "_detach", detach)

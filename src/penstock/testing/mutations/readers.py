@@ -1,4 +1,4 @@
-"""Planted bugs in what readers of a group promise. See ``docs/reader-groups.md`` for the rules that they break."""
+"""Planted bugs in the promises of group readers. See ``docs/reader-groups.md`` for the rules that they break."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.testing.workloads.users import Fate, UserHabits
 
 def _count_what_failed_as_read() -> AbstractContextManager[None]:
     def position_of(self: Reader, source: SegmentEvents, *, is_leaving: bool) -> int | None:
-        # Whether the application got through with it is what is not asked.
+        # The check whether the application finished the event is left out.
         return self.position()[source.segment]
 
     return patched(Reader, "_position_of", position_of)
@@ -42,7 +42,7 @@ def _keep_the_error_of_an_outage() -> Iterator[None]:
 
     def restart(self: SegmentEvents, offset: int) -> None:
         if self._reader._error is not None and offset == self.offset:
-            # It is told at each read, and the reader shows that it is alive all the same.
+            # The error is raised at each read, while the reader's heartbeats continue.
             self._on_ready(self)
         else:
             original(self, offset)
@@ -53,7 +53,7 @@ def _keep_the_error_of_an_outage() -> Iterator[None]:
 
 @contextmanager
 def _take_segments_in_the_callers_task() -> Iterator[None]:
-    """Take free segments in `read` itself, in two steps: the record, then what is read. Cancelled, it takes one."""
+    """Acquire free segments in `read` itself: first in the record, then for reading. Cancellation skips the second."""
     acquire, next_chunk, follow = rgs.acquire, Reader._next_chunk, Membership._follow
     taken: WeakKeyDictionary[Membership, set[tuple[str, int]]] = WeakKeyDictionary()
 
@@ -68,7 +68,7 @@ def _take_segments_in_the_callers_task() -> Iterator[None]:
         def step(state: GroupState) -> GroupState:
             nonlocal before
             before = held(membership, state)
-            # One at a time: each may be cut.
+            # One at a time, so that each step may be cancelled.
             return acquire(state, membership._name, len(before) + 1)
 
         if membership._state is not None and membership._state.unassigned:
@@ -123,7 +123,7 @@ def _leave_for_as_long_as_it_takes() -> Iterator[None]:
 
 
 def _trying(name: str, limit_s: float) -> Profile:
-    """Return a profile of users whose clients try for so long, and who read on after an error."""
+    """Return a profile of users whose clients retry up to these limits, and who keep reading after an error."""
     return replace(USERS, name=name, habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.0, limits_s=(limit_s,)))
 
 

@@ -1,4 +1,4 @@
-"""Planted bugs that only show when a store is built anew from its long-term storage alone. See `catalog`."""
+"""Planted bugs that show only when a store is rebuilt from its long-term storage alone. See `catalog`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _begin_anew_with_each_start() -> Iterator[None]:
     original = ContainerImages.__init__
 
     def begin(self: ContainerImages, **parts: object) -> None:
-        original(self, **parts)  # type: ignore[arg-type]  # as they were
+        original(self, **parts)  # type: ignore[arg-type]  # unchanged
         self._epoch = self._capture.epoch = 1
 
     with patched(ContainerImages, "__init__", begin):
@@ -78,7 +78,7 @@ def _answer_without_an_image() -> Iterator[None]:
             with suppress(PenstockError, OSError):
                 await original(self)
 
-        self._later = asyncio.ensure_future(later())  # type: ignore[attr-defined]  # or it would be collected
+        self._later = asyncio.ensure_future(later())  # type: ignore[attr-defined]  # prevents its garbage collection
 
     with patched(ContainerImages, "write", write):
         yield

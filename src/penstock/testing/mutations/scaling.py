@@ -91,7 +91,7 @@ _TRANSACTIONS = replace(
     short_profile("transactions across scales", "readers", "transaction crowd", kinds=("Pause",)),
     scale_rate=1.0, scale_gap_s=1.0, pace=2.0,
 )  # fmt: skip
-#: Writes take long, so that crashes fall into the midst of a roll.
+#: Slow writes, so that crashes happen during a roll.
 _ROLLS_CUT_SHORT = replace(
     short_profile("rolls cut short", "readers", "transaction crowd"),
     scale_rate=1.0, scale_gap_s=1.0, pace=2.0, work_stall_rate=0.05,

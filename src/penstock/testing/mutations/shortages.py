@@ -1,4 +1,4 @@
-"""Planted bugs that only show when something around a store is full, used up or stands still. See `catalog`."""
+"""Planted bugs that show only when a resource of a store is full, exhausted or stalled. See `catalog`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _take_closed_doors_for_empty_rooms() -> Iterator[None]:
 
 
 def _believe_at_once() -> AbstractContextManager[None]:
-    # A second call hides the other bug: few places stay closed for two.
+    # A second call would hide the other bug, since few directories stay unavailable for two calls.
     async def guarded(self: GuardedChunkStorage, call: Callable[[], Awaitable[object]]) -> object:
         if self._problem is not None:
             raise self._error()
@@ -90,7 +90,7 @@ def _queue_what_a_truncation_ends_in() -> Iterator[None]:
     original = GarbageQueue.stage
 
     def stage(self: GarbageQueue, transaction: MetadataTransaction, names: Sequence[str]) -> None:
-        # It was looked at, and stays.
+        # The chunk was read by the truncation and remains part of the segment.
         others = [
             known.record.name
             for key, known in transaction._read.items()
@@ -141,7 +141,7 @@ def _acknowledge_after_a_while() -> Iterator[None]:
 
 
 _stalls = short_profile("stalls and no descriptors", "bytes", "crowd", kinds=("DiskStall", "NoDescriptors"), gap_s=1.0)
-#: Long enough for a call to be given up, and over while the place is looked at.
+#: Long enough for a call to time out, and over by the time the directory is checked.
 _SHORT_STALLS = replace(_stalls, plan=replace(_stalls.plan, lasts_s_max=6.0))
 
 _TRUNCATIONS = short_profile("crashes of truncations", "bytes", "trimmed", "lives", gap_s=1.0)

@@ -1,4 +1,4 @@
-"""Planted bugs of a sink that writes exactly once: each a step left out, or taken too early."""
+"""Planted bugs of an exactly-once sink: each leaves out a step or takes it too early."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS
 from penstock.testing.workloads.users import UserHabits
 
-#: Clocks agree here: limits go by the controllers', and an hour's jump would end them.
+#: No clock jumps: limits depend on the controllers' clocks, and a jump of an hour would exceed them.
 SINKS = replace(
     USERS,
     name="sinks",
@@ -61,7 +61,7 @@ def _write_the_intent_over_any_other() -> AbstractContextManager[None]:
 
 def _leave_other_attempts() -> AbstractContextManager[None]:
     async def clean(self: SinkBatch, ledger: Ledger, row: LedgerRow) -> None:
-        """Leave everything."""
+        """Leave all transactions."""
 
     return patched(SinkBatch, "_clean", clean)
 

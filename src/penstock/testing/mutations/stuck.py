@@ -1,4 +1,4 @@
-"""Planted bugs in what keeps a segment that can never be flushed from harming others, and in large checkpoints."""
+"""Planted bugs in the isolation of segments that can never be flushed, and in large checkpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _ignore_the_quota() -> AbstractContextManager[None]:
 @contextmanager
 def _slow_parts() -> Iterator[None]:
     def in_next_turn(self: Checkpoints, call: Callable[[], None]) -> None:
-        self._loop.call_later(0.1, call)  # As with very many segments, so that the bug is seen soon.
+        self._loop.call_later(0.1, call)  # As slow as with very many segments, so that the bug shows soon.
 
     with patched(Checkpoints, "_in_next_turn", in_next_turn):
         yield
@@ -55,7 +55,7 @@ def _slow_parts() -> Iterator[None]:
 @contextmanager
 def _encode_what_changed_since() -> Iterator[None]:
     def keep(self: MetadataCut, segment: Segment) -> None:
-        """Let it be encoded as it will be then."""
+        """Let the segment be encoded later, with its changes."""
 
     with _slow_parts(), patched(MetadataCut, "keep", keep):
         yield

@@ -1,4 +1,4 @@
-"""Planted bugs in what groups hold of their streams. See ``docs/reader-groups.md``, "Retention"."""
+"""Planted bugs in how subscribed groups retain their streams. See ``docs/reader-groups.md``, "Retention"."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.users import USERS
 
-#: A stream that forgets all that it may, and two groups that subscribe to it, whose readers die.
+#: A stream that is truncated as far as allowed, and two subscribed groups whose readers crash.
 SUBSCRIBERS = replace(USERS, name="subscribers", workloads=("events", "subscribers"), has_retention=True)
 
-#: Policies with a minimum and a maximum, and a subscriber that is silent for long. No clock is set: it says how old
-#: data are, and if it is wrong too much goes, or too little.
+#: Policies with a minimum and a maximum, and a subscriber that is silent for long. No clock jumps: the age of data
+#: comes from the clock, and a wrong clock truncates too much or too little.
 LIMITED_SUBSCRIBERS = replace(
     USERS, name="limited subscribers", workloads=("events", "limited subscribers"), has_retention=True,
     plan=replace(USERS.plan, kinds=tuple(kind for kind in USERS.plan.kinds if kind != "ClockJump")),
@@ -68,7 +68,7 @@ def _await_the_dead() -> AbstractContextManager[None]:
     original = rgs.leave
 
     def leave(state: GroupState, name: str, *arguments: object, **options: object) -> GroupState:
-        left = original(state, name, *arguments, **options)  # type: ignore[arg-type]  # what it was called with
+        left = original(state, name, *arguments, **options)  # type: ignore[arg-type]  # the arguments of the call
         return msgspec.structs.replace(left, checkpoint=state.checkpoint) if state.checkpoint.awaited else left
 
     return patched(rgs, "leave", leave)

@@ -1,4 +1,4 @@
-"""Planted bugs in what tables and shared state of the Python client promise their users."""
+"""Planted bugs in the promises of tables and shared state of the Python client."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _take_a_state_for_told_before_it_is() -> AbstractContextManager[None]:
         while True:
             if self._seen_bytes is not None:
                 await self._growth.wait(self._seen_bytes)
-                # The look that follows may fail, or be cancelled.
+                # The following poll may fail or be cancelled.
                 self._seen_bytes = (await self._growth._segments.segment_info(self._growth._segment)).length
             change = await self._look()
             told, self._told = self._told, change.revision

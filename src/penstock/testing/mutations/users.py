@@ -1,4 +1,4 @@
-"""Planted bugs in what the Python client promises its users. Each is one that it had, or was near to have."""
+"""Planted bugs in the promises of the Python client. It once had, or nearly had, each of these bugs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from penstock.testing.workloads.plans import PlanSettings
 from penstock.testing.workloads.profile import Profile
 from penstock.testing.workloads.users import End, Fate, UserHabits
 
-#: Faults are shorter than the others wait before they take a reader for dead, so nobody is taken for dead by mistake.
-#: The limits of the clients are shorter still, at times.
+#: Faults are shorter than the reader timeout, so that no live reader is declared dead. The limits of the clients are at
+#: times even shorter.
 USERS = Profile(
     name="users",
     plan=PlanSettings(
@@ -52,7 +52,7 @@ def _commit_what_is_left() -> Iterator[None]:
 
     async def commit_again(self: Transaction) -> None:
         if self._fate is _Fate.DOOMED and self._doomed_by is not None:
-            self._fate = _Fate.COMMITTING  # The flush was tried already.
+            self._fate = _Fate.COMMITTING  # The flush was already attempted.
         await commit(self)
 
     with patched(Transaction, "_commit", commit_again):
@@ -62,13 +62,13 @@ def _commit_what_is_left() -> Iterator[None]:
 @contextmanager
 def _keep_leases_for_ever() -> Iterator[None]:
     async def finish(self: Transaction) -> None:
-        """Leave it as it is."""
+        """Leave the transaction as it is."""
 
     async def release(self: Transaction) -> None:
-        """Let the task go on that renews the lease."""
+        """Keep the task that renews the lease."""
 
     async def decide_nothing(self: Transaction) -> None:
-        """Say that it was aborted."""
+        """Report the transaction as aborted."""
 
     with (
         patched(Transaction, "_finish", finish),
@@ -104,13 +104,13 @@ def _leave_acks_unsettled() -> AbstractContextManager[None]:
 
 
 class _NoDeadline:
-    """A context variable in which nothing stays."""
+    """A context variable that keeps no value."""
 
     def get(self) -> None:
-        """Return none."""
+        """Return None."""
 
     def set(self, value: object) -> None:
-        """Forget it."""
+        """Discard the value."""
 
     def reset(self, token: object) -> None:
         """Do nothing."""
@@ -152,7 +152,7 @@ def _declare_the_living_dead() -> AbstractContextManager[None]:
     return patched(Liveness, "silent", silent)
 
 
-#: The only store is away for longer than every time-out of its readers, at the same time for all of them.
+#: The only store is unavailable for longer than all timeouts of its readers, which it affects at the same time.
 LONG_OUTAGES = replace(
     USERS,
     name="long outages",

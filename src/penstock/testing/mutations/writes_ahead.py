@@ -1,4 +1,4 @@
-"""Planted bugs of writes that are under way while those before them are recorded. See `catalog`."""
+"""Planted bugs of writes that run while the writes before them are being recorded. See `catalog`."""
 
 from __future__ import annotations
 

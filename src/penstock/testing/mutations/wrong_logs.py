@@ -1,4 +1,4 @@
-"""Planted bugs around logs that are missing, foreign, exchanged or old: see `WrongLogs`."""
+"""Planted bugs in the handling of logs that are missing, foreign, swapped or old: see `WrongLogs`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.workloads.plans import PlanSettings
 from penstock.testing.workloads.profile import Profile
 
-#: Tier 1 holds wrong files again and again. Long-term storage answers soon, so that starts notice old copies.
+#: Tier 1 repeatedly has wrong files. Long-term storage answers quickly, so that starts detect old copies.
 WRONG_LOGS = Profile(
     name="wrong logs",
     plan=PlanSettings(
@@ -79,7 +79,7 @@ def _aimed(name: str, *kinds: str, has_images: bool = True) -> Profile:
 WRONG_LOG_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "create a missing log anew", "what is acknowledged stays, also when tier 1 comes back",
-        # An image would show that the new log is older than it.
+        # No images: an image would reveal that the new log is older than it.
         _aimed("missing logs", "missing", "partly-missing", has_images=False), _create_a_missing_log,
     ),
     Mutation(
