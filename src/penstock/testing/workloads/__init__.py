@@ -1,1 +1,1 @@
-"""What simulated clients do to a simulated cluster, and how a seed decides that. See ``docs/simulation.md``."""
+"""Workloads of simulated clients on a simulated cluster, drawn from a seed. See ``docs/simulation.md``."""

@@ -11,19 +11,19 @@ from penstock.testing.checks.history import GetKey, KeyValue, PutKey, RemoveKey
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 
-#: Attributes that all clients change, and those that one alone changes, and removes.
+#: Attributes that all clients change, and attributes that a single client changes and removes.
 _SHARED_COUNT = 12
 _OWN_COUNT = 12
-#: Gets under way beside other calls.
+#: Most gets that run concurrently with other calls.
 _GETS_MAX = 6
-#: Clients of one segment at most: their values are never equal.
+#: Most clients of one segment. Their values are never equal.
 _CLIENTS_MAX = 8
 
 
 class AttributeClient(Workload):
-    """Reads and compare-and-sets attributes. `number`: which of the clients of that segment this is.
+    """Reads and compare-and-sets attributes. `number`: index of this client among the clients of that segment.
 
-    A value is a moment in time, so the values of an attribute grow. To the history an attribute is the key of a table
+    A value is a moment in time, so the values of an attribute grow. In the history an attribute is the key of a table
     whose versions are its values.
     """
 
@@ -38,7 +38,7 @@ class AttributeClient(Workload):
         self._meeting_interval_s = min(5.0, 14 * mean_gap_s)
         self._shared = [bytes(14) + bytes([2, at]) for at in range(_SHARED_COUNT)]
         self._own = [bytes(14) + bytes([16 + number, at]) for at in range(_OWN_COUNT)]
-        #: Not removed any more: a late change may still come, and would then begin with a value that had been.
+        #: Attributes that are no longer removed: a late change could recreate one with a value it had before.
         self._doubtful: set[bytes] = set()
         self._known: dict[bytes, int] = {}
         self._gets: set[asyncio.Task[None]] = set()
@@ -48,19 +48,19 @@ class AttributeClient(Workload):
         try:
             await self.client._segment_client.create_segment(self._segment)
         except SegmentExistsError:
-            pass  # Another client of the same segment was first.
+            pass  # Another client of the same segment has created it.
 
     async def run(self) -> None:
         """See `Workload.run`."""
         attribute = self._shared[0]
         while self.world.is_writing:
-            # Often the last one again: while it is on its way to the index, and back.
+            # Often the previous one again, while it is being moved to the index or loaded from it.
             if self.rng.random() < 0.7:
                 attribute = self.rng.choice(self._shared if self.rng.random() < 0.5 else self._own)
             if self.rng.random() < 0.15:
                 await self.meet(self._meeting_interval_s)
                 turn = round(self.world.now_s / self._meeting_interval_s)
-                attribute = self._shared[turn % _SHARED_COUNT]  # The others take the same.
+                attribute = self._shared[turn % _SHARED_COUNT]  # The other clients use the same one.
             else:
                 await self.rest(self._mean_gap_s)
             try:
@@ -126,7 +126,7 @@ class AttributeClient(Workload):
             history.refuse(call, "the condition did not hold")
 
     async def _set_and_get(self, attribute: bytes) -> None:
-        """Set it, and ask for it and others while that is under way: the answers may be either, and must stay."""
+        """Set an attribute, and get it and others concurrently: both values are valid answers, and must persist."""
         delay_s = self.rng.choice((0.0, 0.0005, 0.002))
         self._begin_get(attribute)
         setting = asyncio.create_task(self._set(attribute))
@@ -136,7 +136,7 @@ class AttributeClient(Workload):
         await setting
 
     def _begin_get(self, attribute: bytes) -> None:
-        """Ask for it, whatever else is done until the answer comes."""
+        """Get an attribute, concurrently with other calls."""
         if len(self._gets) < _GETS_MAX:
             task = asyncio.create_task(self._try_get(attribute))
             self._gets.add(task)

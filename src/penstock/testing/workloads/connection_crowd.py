@@ -1,4 +1,4 @@
-"""A crowd of connections that go on sending while the log stands still: it has to wait in somebody's memory."""
+"""Many connections that keep sending while the log stalls, so that the data has to be buffered."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from penstock.testing.workloads.world import Workload, World
 from penstock.wire.commands import AppendBlockEnd, AppendSetup, DataAppended, SetupAppend, WireCommand
 from penstock.wire.connection import ConnectionSettings, WireConnection, open_connection
 
-#: What each connection sends while one stall lasts, in blocks of so much. The store's budget is far less than all.
+#: Bytes that each connection sends during one stall, and the block size. The store's budget is far less than the sum.
 PUSHED_BYTES = 48 * 1024
 _BLOCK_BYTES = 4 * 1024
 _SETTINGS = ConnectionSettings(connect_timeout_s=2.0, request_timeout_s=2.0, close_timeout_s=0.1)
-#: Stalls that one run answers so.
+#: Most stalls per run during which the connections send.
 _PUSH_COUNT_MAX = 3
 _LOOK_INTERVAL_S = 0.25
 
 
 class _Pusher:
-    """One connection and its writer; counts what is acknowledged."""
+    """One connection and its writer; counts the acknowledged appends."""
 
     def __init__(self) -> None:
         self.acknowledged_bytes = 0
@@ -33,17 +33,17 @@ class _Pusher:
             self.acknowledged_bytes = (reply.event_number + 1) * _BLOCK_BYTES
 
     def on_connection_lost(self, error: ConnectionLostError) -> None:
-        """See `ReplyHandler`. What was acknowledged stays so."""
+        """See `ReplyHandler`. Acknowledged data must stay."""
 
     def on_writable(self) -> None:
-        """See `ReplyHandler`. All is sent at once."""
+        """See `ReplyHandler`. All blocks are sent immediately."""
 
 
 class ConnectionCrowd(Workload):
-    """Opens many connections to a store whose log stands still, and sends on all of them until it goes on.
+    """Opens many connections to a store whose log stalls, and sends on all of them until the log resumes.
 
-    What was acknowledged must be in the segment at the end. How much memory the store gave them is looked at by
-    `testing/checks/progress.py`.
+    At the end the segment must contain all acknowledged data. `testing/checks/progress.py` checks how much memory the
+    store used for the connections.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class ConnectionCrowd(Workload):
         try:
             connection = await open_connection(host, port, settings=_SETTINGS)
         except (PenstockError, OSError):
-            return  # Something else is wrong, too.
+            return  # Another fault is active.
         try:
             await self._send(connection, pusher)
         except PenstockError:
-            pass  # Sent away, or cut off.
+            pass  # Refused or disconnected.
         finally:
             await connection.close()
 
@@ -115,6 +115,6 @@ class ConnectionCrowd(Workload):
         block = bytes([self.rng.randrange(33, 127)]) * _BLOCK_BYTES
         for number in range(PUSHED_BYTES // _BLOCK_BYTES):
             connection.send(AppendBlockEnd(writer_id, _BLOCK_BYTES, block, 1, number, request_id))
-        while self._is_stalled() and connection.is_open and self.world.is_writing:  # noqa: ASYNC110  # nobody tells
+        while self._is_stalled() and connection.is_open and self.world.is_writing:  # noqa: ASYNC110  # no event
             await asyncio.sleep(_LOOK_INTERVAL_S)
         await asyncio.sleep(_LOOK_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""Many segments, more than may be in memory at once; and merges that count themselves by a conditional attribute."""
+"""More segments than fit into memory, and merges that are counted by a conditional attribute."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _REPLACE_IF_EQUALS = 4
 
 @dataclass(slots=True)
 class _Member:
-    """What one client knows of one of its own segments, which nobody else touches.
+    """The expected state of one of a client's own segments, which no other client uses.
 
-    `life` counts the segments of that name. `length` was acknowledged; up to `doubt` more bytes may be there, of calls
-    without an answer. `attributes` are values that were acknowledged; `doubtful` those that may be instead.
+    `life` counts the segments of that name. `length` was acknowledged; up to `doubt` more bytes may exist, from calls
+    without an answer. `attributes` are acknowledged values; `doubtful` are values that may have replaced them.
     """
 
     name: str
@@ -46,12 +46,12 @@ class _Member:
 
     @property
     def history_name(self) -> str:
-        """Its name in the history, where a byte has one value for ever."""
+        """Its name in the history, where a byte never changes."""
         return f"{self.name} (life {self.life})"
 
 
 class SegmentCrowd(Workload):
-    """Works on very many segments of its own, a little here and a little there, and lets some come and go."""
+    """Works on very many segments of its own, a few calls on each, and creates and deletes some."""
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, prefix: str, segment_count: int,
@@ -63,7 +63,7 @@ class SegmentCrowd(Workload):
         self._mean_gap_s = mean_gap_s
         self._number = 0
         self._members: list[_Member] = []
-        #: Deleted for certain, by name: free to be made again.
+        #: Segments that were certainly deleted: their names may be reused.
         self._free: list[_Member] = []
 
     async def run(self) -> None:
@@ -87,7 +87,7 @@ class SegmentCrowd(Workload):
             await self._check_gone(member)
 
     def _member(self) -> _Member:
-        """Return one of the latest half of the time: those that are used again and again while others rest."""
+        """Return one of the newest segments half of the time, so that some are used often while others are idle."""
         members = self._members
         return self.rng.choice(members[-5:] if self.rng.random() < 0.3 else members)
 
@@ -98,7 +98,7 @@ class SegmentCrowd(Workload):
         else:
             self._number += 1
             member = _Member(f"{self._prefix}{self._number}/0.#epoch.0")
-        # After a lost reply it is left alone: it might be made later still.
+        # After a lost reply the name is not used: the segment may still be created later.
         await self.client._segment_client.create_segment(member.name)
         self._members.append(member)
         self.world.counts["crowd segments created"] += 1
@@ -179,7 +179,7 @@ class SegmentCrowd(Workload):
             self._wrong(member, f"it should start at {member.start} and be sealed: {member.is_sealed}; it is {info}")
 
     async def _infos(self) -> None:
-        """Ask for many at once."""
+        """Get the infos of many segments in one call."""
         some = self.rng.sample(self._members, min(10, len(self._members)))
         infos = await self.client._segment_client.segment_infos([member.name for member in some])
         for member, info in zip(some, infos, strict=True):
@@ -196,7 +196,7 @@ class SegmentCrowd(Workload):
         member.length = max(length, member.length)
 
     async def _check(self, member: _Member) -> None:
-        """Compare everything."""
+        """Compare everything with the expected state."""
         await self._info(member)
         if member.start < member.length:
             start = member.start if self.rng.random() < 0.5 else self.rng.randrange(member.start, member.length)
@@ -219,7 +219,7 @@ class SegmentCrowd(Workload):
         try:
             await self.client._segment_client.truncate_segment(member.name, offset)
         except PenstockError:
-            # Which of both is not known: leave it alone for good.
+            # It is unknown which of the two holds: do not use the segment any more.
             member.start = before
             self._members.remove(member)
             raise
@@ -244,7 +244,7 @@ class SegmentCrowd(Workload):
         except NoSuchSegmentError:
             self._wrong(member, "it is not there")
             return
-        # A late append of a connection that was lost may still be on its way: not to the next one of this name.
+        # A late append of a broken connection may still arrive: do not reuse the name in that case.
         if not member.doubt and not member.doubtful:
             self._free.append(member)
             if self.rng.random() < 0.3:
@@ -263,7 +263,7 @@ class SegmentCrowd(Workload):
 
 
 class MergeClient(Workload):
-    """Merges segments into one of its own; an attribute counts the merges and changes with each, or neither does."""
+    """Merges segments into one of its own. An attribute counts the merges; both change atomically."""
 
     def __init__(self, world: World, host: Host, name: str, rng: random.Random, *, target: str, mean_gap_s: float):
         super().__init__(world, host, name, rng)
@@ -287,7 +287,7 @@ class MergeClient(Workload):
             try:
                 data = await self._fill(source)
             except PenstockError as error:
-                # It may be made later still: the next one has another name.
+                # The segment may still be created later, so the next one gets another name.
                 if not self.world.is_passing(error):
                     self.world.problem(f"{self.name}: {source}: {error!r}")
                 continue
@@ -331,13 +331,13 @@ class MergeClient(Workload):
         return data
 
     async def _merge(self, source: str, data: bytes) -> None:
-        """Merge once, however often that has to be tried."""
+        """Merge once, with retries until the outcome is known."""
         world, before = self.world, self._count
         while True:
             try:
                 await self._try_merge(source, before)
             except (BadAttributeError, NoSuchSegmentError, OutcomeUnknownError):
-                pass  # The count says whether an earlier try has done it.
+                pass  # The count shows whether an earlier attempt succeeded.
             except PenstockError as error:
                 if not world.is_passing(error):
                     world.problem(f"{self.name}: merge of {source}: {error!r}")
@@ -357,7 +357,7 @@ class MergeClient(Workload):
         updates = (
             AttributeUpdate(self._attribute, _REPLACE_IF_EQUALS, before + 1, before if before else NO_VALUE),
         )
-        # The seam has no conditional merge: it is for clients that speak the protocol themselves.
+        # The client API has no conditional merge; only clients that use the wire protocol directly have it.
         reply = await self.client._segment_client._change(
             self._target, lambda request_id: MergeSegments(request_id, self._target, source, "", updates)
         )

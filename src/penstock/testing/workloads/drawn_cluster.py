@@ -1,4 +1,4 @@
-"""`draw_cluster`: the cluster of a seed: stores, controllers, what they are set to, and how its storage fails."""
+"""`draw_cluster`: draws a seed's cluster: stores, controllers, their settings, and the faults of its storage."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _KIB = 1024
-#: Memory for what connections send, of a store to which a crowd of them sends while its log stands still.
+#: Ingest budget of a store to which many connections send while its log stalls.
 _CROWDED_INGEST_BYTES = 64 * _KIB
-#: Longer than partitions last: those are for clients to find.
+#: Longer than partitions last: clients have to detect those.
 _PEER_TIMEOUT_S = 15.0
 
 
 def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded: bool) -> ClusterSettings:
-    """Draw the cluster of a seed, with `rng` and generators of its own. `is_crowded`: many connections come to it."""
+    """Draw the cluster of a seed, with `rng` and generators of its own. `is_crowded`: it gets many connections."""
 
     def own(name: str) -> random.Random:
         return random.Random(f"{seed}/{name}/{profile.name}")
@@ -169,21 +169,21 @@ def _draw_basis(rng: random.Random, chunk_rng: random.Random, profile: Profile) 
             zero_chunk_length_bytes=64 * _KIB,
             spare_file_count_max=rng.choice((0, 2)),
             lock_wait_s_max=1.0,
-            # With long frames the reserve is long, too, and the disk is in memory.
+            # With long frames the reserve would be long, too, and the simulated disk is in memory.
             reserve_file_count=profile.reserve_file_count or (2 if frame_length_max_bytes <= 64 * _KIB else 0),
             reserve_file_length_bytes=32 * _KIB,
             reserve_record_count=max(3, profile.reserve_file_count),
             free_bytes_min=4 * _KIB,
             free_percent_max=100,
         ),
-        # Short enough for calls to be given up while storage hangs, long enough for it to be slow.
+        # Short enough for calls to time out while storage hangs, long enough for slow storage.
         long_term_storage=DirectoryChunkStorageSettings(
             reads=PoolSettings(thread_count_max=8, hung_count_max=4, timeout_s=3.0),
             writes=PoolSettings(thread_count_max=4, hung_count_max=4, timeout_s=4.0),
             names=PoolSettings(thread_count_max=2, hung_count_max=4, timeout_s=4.0),
             cancel_grace_s=0.2,
         ),
-        # No workload notes times, and few have a retention policy: looking for them would only change what seeds do.
+        # No workload uses watermarks, and few have a retention policy: the scans would only change what seeds do.
         controller=ControllerSettings(
             watermarks=WatermarkSettings(is_enabled=False),
             retention=(
@@ -205,14 +205,14 @@ def _draw_basis(rng: random.Random, chunk_rng: random.Random, profile: Profile) 
             read_bytes=rng.choice((512, 4 * _KIB, 64 * _KIB)),
             position_interval_s=rng.uniform(0.5, 3.0),
             reader_group_refresh_s=rng.uniform(0.3, 1.0),
-            # Nobody is ever declared dead: then a group reads everything exactly once.
+            # No reader is ever declared dead, so that a group reads everything exactly once.
             reader_timeout_s=10_000.0,
         ),
     )
 
 
 class _Lowest(random.Random):
-    """Draws the first of what there is to choose from: of limits, the lowest."""
+    """Always draws the first choice: for limits, the lowest."""
 
     def choice(self, seq: SupportsLenAndGetItem[T]) -> T:
         """Return the first."""
@@ -220,7 +220,7 @@ class _Lowest(random.Random):
 
 
 def _with_limits(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
-    """Return a cluster that can keep little in memory: few segments, few attributes, few keys of tables."""
+    """Return a cluster that can keep little in memory: few segments, few attributes, few table keys."""
     container = replace(
         cluster.segment_store.container,
         active_segments_max=rng.randint(12, 40),
@@ -260,7 +260,7 @@ def _with_limits(cluster: ClusterSettings, rng: random.Random) -> ClusterSetting
 
 
 def _with_log_bounds(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:
-    """Return a cluster with short logs, checkpoints in parts, and perhaps a segment that can never be flushed."""
+    """Return a cluster with short logs, checkpoints in parts, and possibly a segment that can never be flushed."""
     container = replace(
         cluster.segment_store.container,
         log_bytes_max=profile.log_bytes_max or rng.choice((48, 128, 512)) * _KIB,
@@ -284,13 +284,13 @@ def _with_log_bounds(cluster: ClusterSettings, rng: random.Random, profile: Prof
 
 
 def _with_writes_ahead(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
-    """Return a cluster in which a segment's flush has one write under way at a time, or some."""
+    """Return a cluster in which the flush of a segment has one or several concurrent writes."""
     container = replace(cluster.segment_store.container, flush_writes_max=rng.choice((1, 2, 8)))
     return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
 
 
 def _with_read_ranges(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
-    """Return a cluster whose ranges ahead are as long as lone reads, end elsewhere than those, or hold several."""
+    """Return a cluster whose read-ahead ranges equal single reads, end elsewhere, or hold several of them."""
     container = cluster.segment_store.container
     lone_bytes = container.read_ahead_bytes
     container = replace(
@@ -303,7 +303,7 @@ def _with_read_ranges(cluster: ClusterSettings, rng: random.Random) -> ClusterSe
 
 
 def _with_transients(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
-    """Return a cluster with few large events at a time, of a connection, a segment or a container."""
+    """Return a cluster with low limits of transient segments per connection, segment or container."""
     container = replace(
         cluster.segment_store.container,
         transients=TransientSettings(
@@ -318,7 +318,7 @@ def _with_transients(cluster: ClusterSettings, rng: random.Random) -> ClusterSet
 
 
 def _with_dead_peers(cluster: ClusterSettings, profile: Profile) -> ClusterSettings:
-    """Return a cluster whose servers drop dead peers soon, and whose clients wait as long as by default, or less."""
+    """Return a cluster whose servers drop dead peers soon, and whose clients have default time-outs or shorter ones."""
     client = cluster.client
     if profile.has_usual_times:
         usual = ClientSettings()
@@ -340,7 +340,7 @@ def _with_dead_peers(cluster: ClusterSettings, profile: Profile) -> ClusterSetti
 
 
 def _with_sound_storage(cluster: ClusterSettings) -> ClusterSettings:
-    """Return a cluster whose long-term storage has no faults of its own, so that starts can wait for its answers."""
+    """Return a cluster whose long-term storage has no faults of its own, so that starts can wait for it."""
     container = replace(cluster.segment_store.container, recovery_lookup_s=5.0)
     return replace(
         cluster, chunk_faults=None, segment_store=replace(cluster.segment_store, container=container)
@@ -362,7 +362,7 @@ def _with_images(cluster: ClusterSettings, rng: random.Random) -> ClusterSetting
 
 
 def _with_ingest_budget(cluster: ClusterSettings, profile: Profile, *, is_crowded: bool) -> ClusterSettings:
-    """Return a cluster whose stores stop reading connections soon, if the profile says so or a crowd of them comes."""
+    """Return a cluster whose stores apply backpressure soon, if the profile or `is_crowded` asks for it."""
     ingest_bytes_max = profile.ingest_bytes_max or (_CROWDED_INGEST_BYTES if is_crowded else 0)
     if not ingest_bytes_max:
         return cluster
@@ -373,7 +373,7 @@ def _with_ingest_budget(cluster: ClusterSettings, profile: Profile, *, is_crowde
 
 
 def _with_joins(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
-    """Return a cluster that joins small chunks often, and few at a time."""
+    """Return a cluster that joins small chunks often, and a few at a time."""
     joins = JoinSettings(
         interval_s=rng.choice((0.3, 1.0)),
         is_for_appending=True,
@@ -390,7 +390,7 @@ def _with_joins(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings
 
 
 def _with_controller(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:
-    """Return a cluster whose controller is impatient at times, so that outages outlast it, or heard late."""
+    """Return a cluster whose controller at times gives up before an outage ends, or gets requests late."""
     late = LateRequestSettings() if rng.random() < 0.3 else None
     controller = replace(
         cluster.controller,
@@ -403,6 +403,6 @@ def _with_controller(cluster: ClusterSettings, rng: random.Random, profile: Prof
 
 
 def _with_controllers(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:
-    """Return a cluster with several controllers, if the profile says so."""
+    """Return a cluster with several controllers, if the profile has them."""
     count = rng.randint(profile.controller_count_min, profile.controller_count_max)
     return cluster if count == 1 else replace(cluster, controller_count=count, is_combined=False)

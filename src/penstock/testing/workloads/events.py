@@ -31,18 +31,18 @@ _READ_BYTES = 16 * 1024
 
 
 def make_event(stream: str, writer: str, key: str, number: int, padding: bytes) -> bytes:
-    """Return an event that says where it belongs. Unique by `writer` and `number`."""
+    """Return an event with its key, writer and number. Unique by `writer` and `number`."""
     return f"{stream}|{writer}|{key}|{number}|".encode() + padding
 
 
 def key_of(event: bytes) -> str:
-    """Return the routing key that an event says it has, or a text that no key equals."""
+    """Return the routing key stored in an event, or a text that equals no key."""
     parts = event.split(b"|", 3)
     return parts[2].decode() if len(parts) == 4 else f"not an event: {event[:40]!r}"
 
 
 async def is_at_the_end(client: Client, group: ReaderGroup, stream: str) -> bool:
-    """Say whether a group has read all of a stream. Segments it does not know yet do not count as unread."""
+    """Return whether a group has read all of a stream. Segments that it does not know yet are not counted as unread."""
     if await group.unread_bytes():
         return False
     tail = await client.tail(stream)
@@ -52,8 +52,8 @@ async def is_at_the_end(client: Client, group: ReaderGroup, stream: str) -> bool
 async def read_fully(workload: Workload, stream: str, *, to_whole_tail: bool = False) -> None:
     """Read a stream from its head to its tail and record that as a `FullRead`.
 
-    A segment is read when all that it replaces have been, so that each key's events come in their order. With
-    `to_whole_tail` others may write, and commit, meanwhile.
+    A segment is read after all of its predecessors, so that the events of each key come in order. With `to_whole_tail`
+    other clients may write and commit concurrently.
     """
     world, client = workload.world, workload.client
     history = world.history
@@ -66,7 +66,7 @@ async def read_fully(workload: Workload, stream: str, *, to_whole_tail: bool = F
         ends = (await world.insist(f"whole tail of {stream}", tail)).positions
     head = await world.insist(f"head of {stream}", partial(client.head, stream))
     ready = dict(head.positions)
-    #: For each segment that follows others, those of them that are still to be read.
+    #: For each segment with predecessors, those that have not been read yet.
     missing: dict[int, set[int]] = {}
     while ready:
         number = min(ready)
@@ -88,7 +88,7 @@ async def read_fully(workload: Workload, stream: str, *, to_whole_tail: bool = F
 async def _read_segment(
     workload: Workload, stream: str, read: str, number: int, start: int, end: int | None = None
 ) -> bool:
-    """Read a segment from `start`, which may lie before its first byte, to `end`; say whether it holds whole events."""
+    """Read a segment from `start`, which may be before its head, to `end`; return whether it holds whole events."""
     world, client = workload.world, workload.client
     segment = segment_name(*split_scoped_name(stream), number)
     info = await world.insist(f"info of {segment}", partial(client._segment_client.segment_info, segment))
@@ -119,7 +119,7 @@ async def _read_segment(
 
 
 async def scale_somehow(workload: Workload, stream: str) -> None:
-    """Split a segment of a stream in two, or put two neighbours together. Nothing else scales it."""
+    """Split a segment of a stream, or merge two neighbours. No other client scales the stream."""
     world, client, rng = workload.world, workload.client, workload.rng
     try:
         current = sorted(await client.segments_of(stream), key=lambda segment: segment.key_low)
@@ -133,7 +133,7 @@ async def scale_somehow(workload: Workload, stream: str) -> None:
             ranges = [(pair[0].key_low, middle), (middle, pair[0].key_high)]
         await client.scale_stream(stream, seal=[segment.segment_id for segment in pair], key_ranges=ranges)
     except (InvalidArgumentError, MetadataConflictError):
-        # It was done by an earlier attempt whose reply was lost, or transactions were rolled over since.
+        # An earlier attempt whose reply was lost did it, or a rolling commit has changed the segments.
         world.counts["stream scales refused"] += 1
     except PenstockError as error:
         if not world.is_passing(error):
@@ -145,8 +145,8 @@ async def scale_somehow(workload: Workload, stream: str) -> None:
 class StreamKeeper(Workload):
     """Creates a stream, and reads it back at the end.
 
-    Now and then, if `is_truncated`, it forgets the stream's oldest events; if `is_scaled`, it splits or merges
-    segments. Not both: where a stream begins is a matter of one epoch here.
+    If `is_truncated`, it truncates the stream now and then; if `is_scaled`, it splits or merges segments. Not both: the
+    head of a stream must be within one epoch here.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class StreamKeeper(Workload):
                 cut = await self.client.tail(self.stream)
                 await self.client.truncate_stream(cut)
             except PenstockError as error:
-                # Another try at a later cut follows; a lost reply leaves either head, and both are fine.
+                # Another attempt at a later cut follows. After a lost reply either head is valid.
                 if not self.world.is_passing(error):
                     self.world.problem(f"{self.name} cannot truncate {self.stream}: {error!r}")
                     return
@@ -194,7 +194,7 @@ class StreamKeeper(Workload):
 
 
 class Writer(Workload):
-    """Writes keyed events through one `EventWriter` after the other."""
+    """Writes keyed events through a sequence of `EventWriter`s."""
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, keys: tuple[str, ...],
@@ -236,7 +236,7 @@ class Writer(Workload):
                 await self.rest(2.0 / self._events_per_s)
             await writer.flush()
         except PenstockError:
-            pass  # Each event's ack has said so.
+            pass  # The acknowledgement of each event has the error.
         finally:
             await writer.abandon()
 
@@ -248,15 +248,15 @@ class Writer(Workload):
 
     def _failed(self, call: Invocation, error: PenstockError) -> None:
         self.world.history.unknown(call, error)
-        # Where a segment was sealed and no controller says for long what follows it, that is the answer.
+        # This is the expected error where a segment was sealed and no controller returns its successors for long.
         if not self.world.is_passing(error):
             self.world.problem(f"{self.name} cannot write to {self._stream}: {error!r}")
 
 
 class WriterCrowd(Writer):
-    """Keeps many event writers open and writes with now one, now the other; after a fault all of them reconnect.
+    """Keeps many event writers open and writes with one of them at a time; after a fault all of them reconnect.
 
-    Each has a key of its own, so that its events must stay in order.
+    Each has its own key, whose events must stay in order.
     """
 
     def __init__(
@@ -305,18 +305,18 @@ class WriterCrowd(Writer):
         try:
             await writer.flush()
         except PenstockError:
-            pass  # Each event's ack has said so.
+            pass  # The acknowledgement of each event has the error.
         finally:
             await writer.abandon()
 
 
 class GroupReader(Workload):
-    """A reader of a group. All readers of a group record one pass: nobody dies, so it is exactly once.
+    """A reader of a group. All readers of a group record one pass: no reader dies, so it is exactly once.
 
-    `is_leader`: at the end it reads on until nothing is left; what the group read must then be everything.
+    `is_leader`: at the end it reads until nothing is left; the group must then have read everything.
     """
 
-    verifies_again = False  # The group is done.
+    verifies_again = False  # The group is finished.
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, group: str, is_leader: bool
@@ -333,7 +333,7 @@ class GroupReader(Workload):
             await self.client.reader_group(self._group, [self._stream])
 
     async def run(self) -> None:
-        """See `Workload.run`. Leaves the group at the end, and now and then in between."""
+        """See `Workload.run`. Leaves the group at the end, and now and then before."""
         world = self.world
         group = await world.insist(f"join {self._group}", self._join)
         while world.is_writing and self._group not in world.broken_groups:

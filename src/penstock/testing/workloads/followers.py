@@ -1,4 +1,4 @@
-"""Readers that wait at the ends of many segments, most of which get nothing for long."""
+"""Readers that wait at the tails of many segments, most of which are idle for long."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from penstock.model.errors import PenstockError, SegmentExistsError
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 
-#: More than may be in memory, where that is little.
+#: More segments than fit into memory, where memory is small.
 _SEGMENT_COUNT = 16
 _READ_BYTES = 4096
-#: In the end, how long it may take until a reader has what was appended.
+#: Longest time until a reader gets an append, at the end.
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.2
 
@@ -20,8 +20,8 @@ _PAUSE_S = 0.2
 class Followers(Workload):
     """Follows more segments than a container with little memory may hold, and appends to one of them now and then.
 
-    All bytes of a segment are the same, so an append whose answer was lost may be repeated. In the end, when all is
-    quiet, each segment gets one more byte, and each reader has to get as far as its segment goes.
+    All bytes of a segment are equal, so an append whose answer was lost may be repeated. At the end, without faults,
+    each segment gets one more byte, and each reader must reach the tail of its segment.
     """
 
     verifies_again = False
@@ -29,7 +29,7 @@ class Followers(Workload):
     def __init__(self, world: World, host: Host, name: str, rng: random.Random, *, prefix: str) -> None:
         super().__init__(world, host, name, rng)
         self._names = [f"{prefix}-{number}/0.#epoch.0" for number in range(_SEGMENT_COUNT)]
-        #: How far each reader has come.
+        #: Offset of each reader.
         self._offsets = dict.fromkeys(self._names, 0)
         self._readers: list[asyncio.Task[None]] = []
 

@@ -1,8 +1,8 @@
-"""A group whose streams come and go under it: by patterns, by name, by calls that are cut off anywhere.
+"""A group whose streams change while it reads: by patterns, by name, by calls that are cancelled at any await.
 
-One consumer reads, life after life; somebody else changes what the group reads at the same time. At the end every event
-that was acknowledged in a stream that the patterns find was worked off, in order, and again only after a life that was
-lost; and the group reads exactly the streams that there are.
+One consumer reads, life after life, while another client changes the group's streams. At the end every event that was
+acknowledged in a stream that matches the patterns has been processed, in order, and repeatedly only after a crash; and
+the group reads exactly the existing streams.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _GROUP = "changes"
 _READER = "consumer"
 _PATTERN = f"{SCOPE}/found-*"
 _NAMED = f"{SCOPE}/named"
-#: Streams that the pattern finds, in one run.
+#: Most streams per run that match the pattern.
 _STREAM_COUNT_MAX = 6
 
 
 class GroupChanges(Workload):
     """See the module."""
 
-    verifies_again = False  # The group is done.
+    verifies_again = False  # The group is finished.
 
     def __init__(self, world: World, host: Host, name: str, rng: random.Random, *, habits: UserHabits) -> None:
         super().__init__(world, host, name, rng)
@@ -41,10 +41,10 @@ class GroupChanges(Workload):
         self._life_count = 0
         self._stream_count = 0
         self._event_count = 0
-        #: Stream -> events that are certainly in it, in order.
+        #: Stream -> events that were certainly stored, in order.
         self._stored: dict[str, list[bytes]] = defaultdict(list)
         self._deleted: set[str] = set()
-        #: Event -> the lives that it was handed out in, and all events in order.
+        #: Event -> the lives in which it was returned, and all events in order.
         self._delivered: dict[bytes, list[int]] = defaultdict(list)
         self._order: list[bytes] = []
         self._lost: set[int] = set()
@@ -84,14 +84,14 @@ class GroupChanges(Workload):
         await world.insist(f"{self.name} leaves", reader.close)
         self._judge(set(state.streams))
 
-    # -- what is read -------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------
 
     def _next_life(self) -> int:
         self._life_count += 1
         return self._life_count
 
     async def _consume(self) -> None:
-        """Live on, whatever befalls."""
+        """Run life after life, through all faults."""
         world, rng = self.world, self.rng
         while world.is_writing:
             life = self._next_life()
@@ -133,10 +133,10 @@ class GroupChanges(Workload):
         self._order.append(event.data)
         self.world.counts["events of changing groups"] += 1
 
-    # -- what is changed ----------------------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------------------------
 
     async def _change(self) -> None:
-        """Change what the group reads, and what there is to read, cut off in the middle about every second time."""
+        """Change the group's streams, and the existing streams; about half of the calls are cancelled midway."""
         world, rng = self.world, self.rng
         while world.is_writing:
             settings = draw_user_settings(rng, world.cluster.settings.client, self._habits)
@@ -180,7 +180,7 @@ class GroupChanges(Workload):
         await self._write(stream)
 
     async def _delete_stream(self, stream: str) -> None:
-        """Delete a stream; what nobody has read by then is gone with it."""
+        """Delete a stream; events that have not been read are deleted with it."""
         if len(self._living()) < 2:
             return
         self._deleted.add(stream)
@@ -188,7 +188,7 @@ class GroupChanges(Workload):
         await self._insist_on_stream(f"delete {stream}", partial(self.client.delete_stream, stream))
 
     async def _remake_stream(self, stream: str) -> None:
-        """Make a stream again: what was in the one before is no matter any more, all of this one is."""
+        """Recreate a stream: the events of the old one no longer count, those of the new one do."""
         await self.world.insist(f"create {stream}", partial(self.client.create_stream, stream, exist_ok=True))
         self._deleted.discard(stream)
         del self._stored[stream]
@@ -205,7 +205,7 @@ class GroupChanges(Workload):
                 try:
                     await attempt()
                 except NoSuchStreamError:
-                    # An attempt before, of which there was no answer, has come about since the look.
+                    # An earlier attempt without an answer took effect after the check.
                     if not was_tried:
                         raise
 
@@ -218,14 +218,14 @@ class GroupChanges(Workload):
             events.append(b"%s %d" % (stream.encode(), self._event_count))
         async with self.client.event_writer(stream) as writer:
             await writer.write_many(events, "k")
-        # A writer that is closed without an error has stored all.
+        # A writer that was closed without an error has stored everything.
         self._stored[stream] += events
 
     def _check_passing(self, what: str, error: PenstockError) -> None:
         if not self.world.is_passing(error):
             self.world.problem(f"{self.name} {what}: {error!r}")
 
-    # -- what was promised --------------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------
 
     def _judge(self, streams: set[str]) -> None:
         problem = self.world.problem
@@ -242,6 +242,6 @@ class GroupChanges(Workload):
                 problem(f"group {_GROUP} got events of {stream} out of order: {first}")
         for event, lives in self._delivered.items():
             lost_count = sum(life in self._lost for life in lives)
-            # A stream that is added again may begin anew.
+            # A stream that is added again may be read from its head again.
             if not event.startswith(_NAMED.encode()) and len(lives) > 1 + lost_count:
                 problem(f"group {_GROUP} got {event!r} in lives {lives}, of which {lost_count} were lost")

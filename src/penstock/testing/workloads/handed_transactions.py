@@ -1,7 +1,7 @@
-"""Transactions that go from hand to hand: one user begins, another goes on by the id, and decides.
+"""Transactions that are handed over: one user begins, another resumes it by its id and decides.
 
-Whatever is cut off, cancelled or lost: what was handed on is whole. In the end a transaction that is committed has all
-events that its users know to be stored, each once and in order; one that is aborted has none.
+After any cancellation or fault, the events that were handed over are complete. At the end a committed transaction has
+all events that were reported as stored, each once and in order; an aborted one has none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OVER = ("COMMITTED", "ABORTED", "UNKNOWN")
 
 @dataclass(slots=True)
 class _Handed:
-    """A transaction, and what its users know of it.
+    """A transaction, and its state as its users know it.
 
     Attributes:
         events: those that a detach or a commit has reported as stored.
@@ -35,12 +35,12 @@ class _Handed:
     id: str
     events: list[bytes] = field(default_factory=list)
     accepted: list[bytes] = field(default_factory=list)
-    #: Somebody was told that it is committed.
+    #: A call has returned that it is committed.
     is_committed: bool = False
     state: str = ""
 
     def note_stored(self) -> None:
-        """Note that a detach or a commit has reported all accepted events as stored."""
+        """Record that a detach or a commit has reported all accepted events as stored."""
         self.events += self.accepted
         self.accepted = []
 
@@ -65,7 +65,7 @@ class HandedTransactions(Workload):
         while self.world.is_writing:
             await self.rest(0.3)
             handed = await self._begin()
-            # Who goes on may be stopped as well; somebody else finds it open, or over.
+            # The user that resumes it may be stopped as well; the next one finds it open or ended.
             for _ in range(3):
                 if handed is None or not await self._go_on(handed):
                     break
@@ -87,7 +87,7 @@ class HandedTransactions(Workload):
         for each in self._all:
             self._judge(each, [event for event in found if event.startswith(each.id.encode())])
 
-    # -- from hand to hand --------------------------------------------------------------------------------------
+    # -- handing over -------------------------------------------------------------------------------------------
 
     def _client(self) -> Client:
         settings = draw_user_settings(self.rng, self.world.cluster.settings.client, self._habits)
@@ -96,7 +96,7 @@ class HandedTransactions(Workload):
         return client
 
     async def _begin(self) -> _Handed | None:
-        """Begin a transaction and leave it open. None: there is none, or it is not to be gone on with."""
+        """Begin a transaction and leave it open. Returns None if there is none, or if it must not be resumed."""
         world, rng, client = self.world, self.rng, self._client()
         try:
             limit_s = client.settings.retry_time_max_s
@@ -105,7 +105,7 @@ class HandedTransactions(Workload):
             handed = _Handed(transaction.id)
             self._all.append(handed)
             await self._write(transaction, handed)
-            # Before it is known to be stored it is not handed on.
+            # It is not handed over before its events are known to be stored.
             if await maybe_cut(rng, self._habits.cut_rate, transaction.detach()) != handed.id:
                 world.problem(f"transaction {handed.id} was detached as another one")
             handed.note_stored()
@@ -120,7 +120,7 @@ class HandedTransactions(Workload):
             await close_client(world, self.host, client)
 
     async def _go_on(self, handed: _Handed) -> bool:
-        """Go on with a transaction. True: it may still be open."""
+        """Resume a transaction. Returns True if it may still be open."""
         world, rng, client = self.world, self.rng, self._client()
         try:
             limit_s = client.settings.retry_time_max_s
@@ -146,7 +146,7 @@ class HandedTransactions(Workload):
         except CutShortError:
             return True
         except TransactionError:
-            return False  # It is over, by a lease, an abort or a commit whose reply was lost.
+            return False  # It has ended, by a lease, an abort or a commit whose reply was lost.
         except PenstockError as error:
             self._check_passing("go on", error)
             return True
@@ -165,7 +165,7 @@ class HandedTransactions(Workload):
         if not self.world.is_passing(error) and not isinstance(error, TransactionError):
             self.world.problem(f"{self.name} cannot {what}: {error!r}")
 
-    # -- what was promised --------------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------
 
     async def _await_end(self, handed: _Handed) -> None:
         world = self.world

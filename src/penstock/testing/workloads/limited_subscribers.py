@@ -1,8 +1,8 @@
-"""Streams that keep a minimum, and up to a maximum what two subscribers have not acknowledged: by size and by time.
+"""Streams with a minimum and a maximum retention, by size and by time, and two subscribers that acknowledge.
 
-One subscriber is quick, the other says how far it is now and then, and is silent for long. `RetainedModel` says what
-may be gone. In the end the silent one is overtaken by the maximum; once both have acknowledged all, only the minimum is
-left, and of the chunks of long-term storage only those that hold it.
+One subscriber is quick; the other acknowledges rarely and is silent for long. `RetainedModel` computes what may be
+truncated. At the end the maximum overtakes the silent subscriber. Once both have acknowledged everything, only the
+minimum is left, and long-term storage has only the chunks that hold it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _POLICIES = {
 _QUICK, _SILENT = "quick", "silent"
 _ROLLOVER_BYTES = 1024
 _EVENT_BYTES_MAX = 400
-#: What may be kept beyond a limit: an event with its header is noted down as a whole.
+#: Bytes that may be kept beyond a limit: cuts are recorded at event boundaries.
 _SLACK_BYTES = 600
-#: When all is healed: what the controller finds at a look each half second, and writes that go slowly.
+#: Time limit without faults: the controller scans each half second, and writes are slow.
 _LIMIT_S = 40.0
 
 
 class _LimitedStream:
-    """What is known of one of the streams."""
+    """The known state of one of the streams."""
 
     def __init__(self, name: str, policy: Retention, now_s: float) -> None:
         self.name = name
@@ -46,14 +46,14 @@ class _LimitedStream:
         self.model = RetainedModel(policy, now_s, said=dict.fromkeys(self.groups.values(), 0))
 
     def cut(self, place: int) -> StreamCut:
-        """Return the place as a cut. A stream of one segment is its segment 0."""
+        """Return the position as a cut. A stream of one segment is its segment 0."""
         return StreamCut(SCOPE, self.name, {0: place})
 
 
 class LimitedSubscribers(Workload):
     """See the module."""
 
-    verifies_again = False  # All is acknowledged.
+    verifies_again = False  # Everything is acknowledged.
 
     def __init__(self, world: World, host: Host, name: str, rng: random.Random, *, habits: UserHabits) -> None:
         super().__init__(world, host, name, rng)
@@ -91,14 +91,14 @@ class LimitedSubscribers(Workload):
         for stream in self._streams:
             policy = stream.model.policy
             is_by_time = policy.kind is RetentionKind.BY_TIME
-            # Nothing is written any more: by time all gets older than the maximum.
+            # No more writes: with retention by time all data becomes older than the maximum.
             if not await self._come_to(stream, 0 if is_by_time else policy.max_limit + _SLACK_BYTES):
                 self.world.problem(f"{stream.path}: the maximum does not overtake who is silent")
             if not await self._come_to(stream, 0 if is_by_time else policy.min_limit + _SLACK_BYTES, is_said=True):
                 self.world.problem(f"{stream.path} keeps more than its minimum, and all is acknowledged")
             await self._see_chunks_go(stream)
 
-    # -- what befalls the streams -------------------------------------------------------------------------------
+    # -- writes and acknowledgements ----------------------------------------------------------------------------
 
     async def _write(self, stream: _LimitedStream) -> None:
         while self.world.is_writing:
@@ -133,7 +133,7 @@ class LimitedSubscribers(Workload):
         )
         self.world.counts["cuts acknowledged below a maximum"] += 1
 
-    # -- what is seen of them -----------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------
 
     async def _watch(self, stream: _LimitedStream) -> None:
         while self.world.is_writing:
@@ -144,7 +144,7 @@ class LimitedSubscribers(Workload):
                 self._check_passing("watches", error)
 
     async def _look(self, stream: _LimitedStream) -> int:
-        """Judge a stream as it is now; return how much it holds."""
+        """Check the present state of a stream; return its size in bytes."""
         world, model = self.world, stream.model
         head = (await self.client.head(stream.path)).positions[0]
         head_s = world.now_s
@@ -163,10 +163,10 @@ class LimitedSubscribers(Workload):
         return tail - head
 
     async def _come_to(self, stream: _LimitedStream, most: int, *, is_said: bool = False) -> bool:
-        """Wait until a stream holds no more than so many bytes. `is_said`: while both subscribers acknowledge all.
+        """Wait until a stream has at most `most` bytes. `is_said`: while both subscribers acknowledge everything.
 
-        By size a stream can only be cut where cuts were noted down, which may be far apart after an outage: so it gets
-        an event now and then.
+        By size, a stream can only be truncated at recorded cuts, which may be far apart after an outage, so it gets an
+        event now and then.
         """
         world = self.world
         until_s = world.now_s + _LIMIT_S
@@ -184,7 +184,7 @@ class LimitedSubscribers(Workload):
                 return False
 
     async def _see_chunks_go(self, stream: _LimitedStream) -> None:
-        """See to it that chunks of what is truncated are deleted."""
+        """Check that the chunks of truncated data are deleted."""
         world = self.world
         while True:
             head = (await world.insist("find the head", partial(self.client.head, stream.path))).positions[0]
@@ -198,7 +198,7 @@ class LimitedSubscribers(Workload):
             await asyncio.sleep(1.0)
 
     async def _chunks(self, stream: _LimitedStream) -> dict[str, int]:
-        """Return the chunks of a stream's segment that are in long-term storage, with where each one begins."""
+        """Return the chunks of a stream's segment in long-term storage, with the start offset of each."""
         found: dict[str, int] = {}
         segment = segment_name(SCOPE, stream.name, 0)
         for host in self.world.cluster.stores:

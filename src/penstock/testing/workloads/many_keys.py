@@ -20,11 +20,11 @@ _PAGE_MAX = 7
 class ManyKeys(Workload):
     """Changes and reads one of the tables that several clients share.
 
-    An iteration counts as a get of each key in its range, as long as the iteration: what it does not show was absent
-    at some moment of it. Deltas are followed into a replica.
+    An iteration counts as a get of each key in its range, of the iteration's duration: a key that it does not return
+    was absent at some moment during it. Deltas are applied to a replica.
     """
 
-    #: (table, key, version) -> value, of puts that were acknowledged or read, of all clients.
+    #: (table, key, version) -> value, of all clients' acknowledged puts and reads.
     _Values = dict[tuple[str, bytes, int], bytes]
 
     def __init__(
@@ -47,7 +47,7 @@ class ManyKeys(Workload):
         try:
             await self.client._segment_client.create_table(self._table, key_length=self._key_length)
         except SegmentExistsError:
-            pass  # Another client of the same table was first.
+            pass  # Another client of the same table has created it.
 
     async def run(self) -> None:
         """See `Workload.run`."""
@@ -144,7 +144,7 @@ class ManyKeys(Workload):
             elif len(calls) == 1:
                 history.refuse(call, error)
             else:
-                # Which key's condition did not hold is not said, only that none was written.
+                # The error does not name the key whose condition failed, but none was written.
                 history.fail(call, error)
 
     # Reading.
@@ -180,7 +180,7 @@ class ManyKeys(Workload):
                 self._saw(entry)
 
     async def _iterate(self) -> None:
-        """Go through all of the table, or in a fixed-key table through a range or the keys of one prefix."""
+        """Iterate over the whole table, or in a fixed-key table over a range or the keys of one prefix."""
         first, last = b"", None
         if self._key_length:
             kind = self.rng.random()
@@ -230,7 +230,7 @@ class ManyKeys(Workload):
     # Deltas.
 
     async def _follow(self) -> bool:
-        """Bring the replica further by one page; return whether that was the last one for now."""
+        """Apply one page of deltas to the replica; return whether it was the last one for now."""
         delta = await self.client._segment_client.table_delta(
             self._table, position=self._position, limit=self.rng.randint(1, 3 * _PAGE_MAX)
         )
@@ -247,7 +247,7 @@ class ManyKeys(Workload):
         return delta.reached_end
 
     async def _compare_replica(self) -> None:
-        """All is quiet: what is alive must have come with the deltas. Removals do not come with them."""
+        """Without faults and writes: the deltas must contain all live keys. They do not contain removals."""
         for _ in range(10_000):
             if await self._follow():
                 break
@@ -260,7 +260,7 @@ class ManyKeys(Workload):
                 )
 
     def _saw(self, entry: TableEntry) -> None:
-        """Check that a version of a key has one value, whoever sees it, and wherever."""
+        """Check that each version of a key has the same value in all answers."""
         known = self._values.setdefault((self._table, entry.key, entry.version), entry.value)
         if known != entry.value:
             self.world.problem(

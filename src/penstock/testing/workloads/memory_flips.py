@@ -1,4 +1,4 @@
-"""Bits that flip in the memory of a segment store, as bad memory cells do it."""
+"""Bit flips in the memory of a segment store, as caused by bad memory cells."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from penstock.segmentstore.store import SegmentStore
 
 
 def flip_memory(store: SegmentStore, rng: random.Random) -> str | None:
-    """Invert a bit of what a store has of a segment in its cache and not yet in long-term storage; say where.
+    """Invert a bit of a segment that a store has in its cache and not yet in long-term storage; return its place.
 
-    The log has its bytes from memory of their own, so what was accepted is safe there. None when there is nothing.
+    The log keeps a separate copy of the bytes, so accepted data is safe there. Returns None if there is no such data.
     """
     lacking: list[tuple[Segment, _Block[Segment]]] = [
         (segment, block)
@@ -27,5 +27,5 @@ def flip_memory(store: SegmentStore, rng: random.Random) -> str | None:
     at = rng.randrange(len(block.data))
     if not block.is_open:
         block.data = bytearray(block.data)
-    block.data[at] ^= 1 << rng.randrange(8)  # type: ignore[index]  # A bytearray, while it is open and now.
+    block.data[at] ^= 1 << rng.randrange(8)  # type: ignore[index]  # a bytearray while it is open
     return f"byte {block.start + at} of {segment.name}"

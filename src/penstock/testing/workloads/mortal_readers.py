@@ -1,4 +1,4 @@
-"""Readers of a group that die with an event in hand: what they had not worked off, another member gets again."""
+"""Readers of a group that die with an event in hand: another member gets their unprocessed events again."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.events import is_at_the_end, key_of
 from penstock.testing.workloads.world import Workload, World
 
-#: A member that shows no life for so long is dead for the others.
+#: A member without heartbeats for this long is declared dead.
 _READER_TIMEOUT_S = 4.0
 
 
 class MortalReader(Workload):
-    """Works off events one by one, and dies now and then before one is done. All members of a group record one pass.
+    """Processes events one by one, and dies now and then during one. All members of a group record one pass.
 
-    So the group's pass has every event at least once. `is_leader`: reads on at the end until nothing is left.
+    So the group's pass has every event at least once. `is_leader`: reads at the end until nothing is left.
     """
 
-    verifies_again = False  # The group is done.
+    verifies_again = False  # The group is finished.
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, group: str, is_leader: bool
@@ -40,7 +40,7 @@ class MortalReader(Workload):
         self._life = 0
 
     def make_client(self) -> Client:
-        """See `Workload.make_client`: here members do die."""
+        """See `Workload.make_client`: members may be declared dead here."""
         settings = self.world.cluster.settings.client
         mortal = replace(settings, reader_timeout_s=_READER_TIMEOUT_S, position_interval_s=0.3)
         return self.world.cluster.client(self.host, mortal)
@@ -99,11 +99,11 @@ class MortalReader(Workload):
         until_s = world.now_s + rng.uniform(1.0, 12.0)
         while True:
             event = await reader.read(1.0)
-            # An event takes a while: positions are stored meanwhile.
+            # Processing an event takes a while; positions are stored meanwhile.
             if event is not None and rng.random() < 0.1:
                 await self.rest(0.5)
             if world.now_s > until_s or not world.is_writing:
-                return  # With that event in hand, which it has not worked off.
+                return  # It dies with an unprocessed event in hand.
             if event is not None:
                 self._done(event)
 

@@ -1,4 +1,4 @@
-"""Fault plans that are more than single faults: swizzled links, crash loops, late wakers, owners that change."""
+"""Fault plans of several faults: swizzled links, crash loops, zombies, ownership changes."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from penstock.testing.simulation.host import Death
 from penstock.testing.simulation.log_faults import WRONG_LOG_KINDS
 from penstock.testing.simulation.owner_faults import Move, Reassignment, Takeover
 
-#: Kinds that a plan is made of unless a profile says otherwise.
+#: Kinds of a plan unless a profile has others.
 ALL_KINDS = (
     "Partition", "Reset", "HalfOpen", "SlowLink", "Pause", "Crash", "CrashAtDiskCall", "DiskErrors", "ClockJump",
     "DiskFull", "NoDescriptors", "DiskStall", "StorageMissing",
 )  # fmt: skip
-#: What every drawn plan has at least, if that many are allowed.
+#: Fewest kinds of a drawn plan, if that many are allowed.
 KIND_COUNT_MIN = 3
-#: Of the changes of owners that are no moves, so many are in order.
+#: Share of clean reassignments among ownership changes that are not moves.
 _REASSIGNMENT_SHARE = 0.3
-#: About how long a patient second incarnation is there: it waits for the lease of the first.
+#: Approximate lifetime of a patient second incarnation: it waits for the lease of the first.
 _TAKEOVER_S = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What `draw_plan` draws.
+    """Settings of `draw_plan`.
 
     Attributes:
         duration_s: faults strike within this time.
@@ -44,7 +44,7 @@ class PlanSettings:
         mean_gap_s_min, mean_gap_s_max: bounds of the mean time between two faults, drawn per plan.
         kinds: see `FaultSettings`.
         wrong_logs: see `FaultSettings`.
-        clock_jump_ms_max: farthest jump of a wall clock, either way.
+        clock_jump_ms_max: largest jump of a wall clock, in either direction.
         swizzle_rate, crash_loop_rate, zombie_rate: probability that a plan has one.
     """
 
@@ -69,7 +69,7 @@ def draw_plan(
     chosen = tuple(rng.sample(kinds, rng.randint(min(KIND_COUNT_MIN, len(kinds)), len(kinds))))
     mean_gap_s = rng.uniform(settings.mean_gap_s_min, settings.mean_gap_s_max)
     drawn += _draw(rng, servers, clients, settings, chosen, mean_gap_s)
-    # At least one of each kind chosen.
+    # At least one of each chosen kind.
     struck = {type(planned.fault).__name__ for planned in drawn}
     for kind in chosen:
         missing: Sequence[PlannedFault] = ()
@@ -99,7 +99,7 @@ def _draw(
 def swizzle(
     rng: random.Random, servers: Sequence[str], clients: Sequence[str], settings: PlanSettings
 ) -> list[PlannedFault]:
-    """Stop links one by one, and restore them one by one in another order."""
+    """Stop links one by one, and restore them one by one in a different order."""
     everybody = [*servers, *clients]
     links = [(one, other) for at, one in enumerate(everybody) for other in everybody[at + 1 :] if one in servers]
     links = rng.sample(links, rng.randint(1, len(links))) if links else []
@@ -115,7 +115,7 @@ def swizzle(
 
 
 def crash_loop(rng: random.Random, servers: Sequence[str], settings: PlanSettings) -> list[PlannedFault]:
-    """Let one server die again and again, mostly before it has come up."""
+    """Crash one server repeatedly, mostly before its start is complete."""
     host = rng.choice(servers)
     at_s = rng.uniform(0.0, settings.duration_s * 0.7)
     faults: list[PlannedFault] = []
@@ -131,7 +131,7 @@ def crash_loop(rng: random.Random, servers: Sequence[str], settings: PlanSetting
 
 
 def sleep(rng: random.Random, servers: Sequence[str], settings: PlanSettings) -> list[PlannedFault]:
-    """Let a server stand still for longer than a restart takes, so that others have given it up when it wakes."""
+    """Pause a server for longer than a restart takes, so that its peers have given up on it when it resumes."""
     at_s = rng.uniform(0.0, settings.duration_s * 0.7)
     lasts_s = rng.uniform(settings.lasts_s_max, 1.5 * settings.lasts_s_max)
     return [PlannedFault(round(at_s, 6), Pause(rng.choice(servers), round(lasts_s, 6)))]
@@ -146,7 +146,7 @@ def draw_owner_changes(
     mean_gap_s: float,
     duration_s: float,
 ) -> list[PlannedFault]:
-    """Let containers be taken over, be taken away for a while, and move: these are `move_share` of the changes."""
+    """Take over, reassign and move containers; `move_share` is the share of moves."""
     owners = [stores[container % len(stores)] for container in range(container_count)]
     changes: list[PlannedFault] = []
     at_s = 0.0
@@ -157,12 +157,12 @@ def draw_owner_changes(
             target = owners[container] = rng.choice([store for store in stores if store != owners[container]])
             fault = Move(container, target, rng.choice((0.0, 0.01, 0.5, 3.0)), rng.choice((0.0, 0.0, 0.05, 0.5)))
         elif rng.random() < _REASSIGNMENT_SHARE:
-            # Mostly long enough for it to stop, sometimes it is wanted again while it does.
+            # Mostly long enough for it to stop; sometimes it is assigned again while it stops.
             fault = Reassignment(container, rng.choice((0.0, 0.01, 0.5, 2.0)))
         else:
             fault = Takeover(container, is_patient=rng.random() < 0.5)
         changes.append(PlannedFault(round(at_s, 6), fault))
-        # Mostly one after the other, so that containers also serve.
+        # Mostly sequential, so that containers also serve.
         at_s += _TAKEOVER_S if isinstance(fault, Takeover) and fault.is_patient else fault.lasts_s
     return changes
 
@@ -177,7 +177,7 @@ def draw_controller_faults(
     mean_gap_s: float,
     duration_s: float,
 ) -> list[PlannedFault]:
-    """Let controllers die, stand still or be cut off, mostly for so long that the others take them for dead."""
+    """Crash, pause or partition controllers, mostly for longer than their session timeout."""
     faults: list[PlannedFault] = []
     at_s = 0.0
     while (at_s := at_s + rng.expovariate(1.0 / mean_gap_s)) < duration_s:
@@ -195,7 +195,8 @@ def draw_controller_faults(
             case "pause":
                 fault = Pause(controller, long_s)
             case "slow pause":
-                # What it does takes long before it: it stands still between two steps of it, and goes on with the next.
+                # A slow link first prolongs its work, so that it pauses between two steps and later continues with the
+                # next.
                 slow = SlowLink(controller, store, round(rng.uniform(0.05, 0.5), 6), 1.0, short_s)
                 faults.append(PlannedFault(round(max(at_s - short_s, 0.0), 6), slow))
                 fault = Pause(controller, long_s)

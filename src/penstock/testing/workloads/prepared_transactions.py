@@ -1,7 +1,7 @@
-"""A sink that prepares its transactions, is away, and comes again to decide them by their ids.
+"""A sink that prepares its transactions, goes away, and later decides them by their ids.
 
-Whatever is cut off, cancelled or lost, and however long after any lease: a transaction that was said to be prepared
-ends as is decided, with all of its events, each once and in order, or with none; until then its stream is not sealed.
+After any cancellation or fault, and however long after its lease: a prepared transaction ends as decided, with all of
+its events, each once and in order, or with none. Until then its stream is not sealed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _OVER = ("COMMITTED", "ABORTED", "UNKNOWN")
 
 @dataclass(slots=True)
 class _Intent:
-    """A transaction, and what the sink knows of it."""
+    """A transaction, and its state as the sink knows it."""
 
     stream: str
     id: str
     begun_s: float
     events: list[bytes] = field(default_factory=list)
-    #: The sink was told that it is prepared.
+    #: A call has returned that it is prepared.
     is_prepared: bool = False
-    #: COMMITTED or ABORTED, once that is decided; and the sink was told that it is so.
+    #: COMMITTED or ABORTED, once that is decided; and whether a call has confirmed it.
     decision: str = ""
     is_told: bool = False
     state: str = ""
@@ -97,7 +97,7 @@ class PreparedTransactions(Workload):
         for intent in self._all:
             self._judge(intent, [event for event in found if event.startswith(intent.id.encode())])
 
-    # -- what a sink does ---------------------------------------------------------------------------------------
+    # -- the sink -----------------------------------------------------------------------------------------------
 
     def _client(self) -> Client:
         settings = draw_user_settings(self.rng, self.world.cluster.settings.client, self._habits)
@@ -108,7 +108,7 @@ class PreparedTransactions(Workload):
     async def _prepare_one(self) -> None:
         world, rng, cut_rate = self.world, self.rng, self._habits.cut_rate
         client = self._client()
-        # One that nobody else has: at times it is to be sealed, and may be so behind the decision.
+        # A separate stream, which may be sealed later, after the decision.
         is_to_be_sealed = rng.random() < 0.2
         stream = f"{PREPARED_STREAM}-{len(self._all)}" if is_to_be_sealed else PREPARED_STREAM
         try:
@@ -139,7 +139,7 @@ class PreparedTransactions(Workload):
             await close_client(world, self.host, client)
 
     async def _scale(self) -> None:
-        """Split a segment, or merge two neighbours: what was prepared before rolls over when it is committed."""
+        """Split a segment, or merge two neighbours: earlier prepared transactions need a rolling commit."""
         world, rng = self.world, self.rng
         try:
             segments = await self.client._controller_client.current_segments(*PREPARED_STREAM.split("/"))
@@ -157,7 +157,7 @@ class PreparedTransactions(Workload):
             )
             world.counts["scales beside prepared transactions"] += 1
         except (InvalidArgumentError, MetadataConflictError):
-            pass  # Transactions were rolled over since, or an earlier attempt has done it.
+            pass  # A rolling commit has changed the segments, or an earlier attempt did it.
         except PenstockError as error:
             if not world.is_passing(error):
                 world.problem(f"{self.name} cannot scale {PREPARED_STREAM}: {error!r}")
@@ -174,7 +174,7 @@ class PreparedTransactions(Workload):
             self.world.problem(f"{intent.stream} was sealed, and its transaction {intent.id} is prepared")
 
     async def _decide(self, intent: _Intent) -> None:
-        """Decide upon a transaction by its id, as was decided before; one that may not be prepared is aborted."""
+        """Decide a transaction by its id, as decided before; one that may not be prepared is aborted."""
         world, rng = self.world, self.rng
         if not intent.decision:
             intent.decision = "COMMITTED" if intent.is_prepared and rng.random() < 0.7 else "ABORTED"
@@ -198,7 +198,7 @@ class PreparedTransactions(Workload):
         finally:
             await close_client(world, self.host, client)
 
-    # -- what was promised --------------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------
 
     async def _await_end(self, intent: _Intent) -> None:
         world = self.world

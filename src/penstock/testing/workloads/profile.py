@@ -1,4 +1,4 @@
-"""`Profile`: what scenarios are drawn from."""
+"""`Profile`: the settings that scenarios are drawn from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL_WORKLOADS = (
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a scenario is drawn from. The default one has everything; others aim at something.
+    """The settings that a scenario is drawn from. The default has everything; others target something specific.
 
     Attributes:
         name: for messages.
@@ -28,45 +28,46 @@ class Profile:
         workloads: those that may take part.
         share: each takes part with this probability (events always do).
         takeover_gap_s: mean time between two changes of a container's owner, 0 for none.
-        move_share: where containers can move, so many of these changes are moves.
-        ingest_bytes_max: memory for what connections send, of a store; 0: the default, which is never used up, or
-            little where the workload "connections" takes part.
+        move_share: share of moves among these changes, if containers can move.
+        ingest_bytes_max: ingest budget of a store; 0: the default, which is never exhausted, or a small one if the
+            workload "connections" takes part.
         bit_flip_count: bits flipped per store while all are down at the end, in files with `bit_flip_place` in their
-            paths. Then corruption may be reported and answers may fail, but nothing wrong may be served.
+            paths. Then corruption may be reported and answers may fail, but wrong data must not be served.
         writing_s: how long workloads work, from their start.
         store_count_min, store_count_max: fewest and most segment stores.
         cache_bytes_min: smallest cache.
         work_stall_rate: probability that blocking work, such as a sync, is slow.
-        work_cut_rate: probability that blocking work is cut in two, so that others come between its halves.
+        work_cut_rate: probability that blocking work is split in two, with other work between the halves.
         shared_storage_rate: probability that several stores have both tiers on one file system, and containers move.
-        pace: how many times as fast as usual workloads work.
-        has_lowest_limits: as little as ever is kept in memory, see `_with_limits`.
+        pace: speed of the workloads, as a multiple of the usual one.
+        has_lowest_limits: use the lowest memory limits, see `_with_limits`.
         slow_read_rate: probability that a read of long-term storage takes up to 3 s, in every cluster; None: as drawn.
-        garbage_delay_s: how long chunks stay in long-term storage after nothing leads to them any more.
+        garbage_delay_s: how long unreferenced chunks stay in long-term storage.
         late_requests: requests of the controller that arrive late; None: as drawn.
         controller_attempts_max: how often the controller repeats a request; 0: as drawn.
         controller_count_min, controller_count_max: fewest and most controllers; several have hosts of their own.
-        controller_fault_gap_s: mean time between two faults that are aimed at one of several controllers, 0 for none.
-        reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
-            be offline for want of room. 0: a few, or none, and they may.
-        storage: what long-term storage is: a directory, or a bucket or files of HDFS that fail as those do.
+        controller_fault_gap_s: mean time between two faults that target one of several controllers, 0 for none.
+        reserve_file_count: files in reserve for a full disk, enough for all starts on one; then no container may be
+            offline because the disk is full. 0: a few, or none, and containers may be offline.
+        storage: kind of long-term storage: a directory, or a bucket or HDFS files with their typical faults.
         has_joins: small chunks are joined although long-term storage can append; in a bucket they always are.
-        layout_gap_s: mean time between two readers who lease a layout of chunks and read by it for a while; 0: none.
-        rescue_gap_s: containers write images of themselves, and with this mean time between two a store is built anew
-            from long-term storage alone, or all are flushed; 0: they write none. All have one long-term storage then.
-        has_images: containers write images of themselves, also without such builds.
-        has_chunk_faults: long-term storage fails now and then, beside the disk under it; False: never, and starts wait
-            for its answers.
-        refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
-        log_bytes_max: bound of each container's log; 0: as drawn.
-        memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
-        memory_flip_gap_s: ... and mean time between two of them.
-        scale_rate: probability that streams split and merge all the time ...
-        scale_gap_s: ... and mean time between two scales of a stream.
-        has_retention: streams are truncated all the time as their policies say; if not, the controller looks at none.
-        stream_lives_count: clients that make, change and delete streams, if "streams" is among the workloads.
-        has_usual_times: clients wait for servers as long as they do by default; if not, for less.
-        habits: what users do, if "user writers" are among the workloads, and "users", who read what those write.
+        layout_gap_s: mean time between two readers that lease a chunk layout and read by it for a while; 0: none.
+        rescue_gap_s: containers write images of themselves, and with this mean time between two a store is rebuilt from
+            long-term storage alone, or all are flushed; 0: they write none. All stores then share one long-term
+            storage.
+        has_images: containers write images of themselves, also without such rebuilds.
+        has_chunk_faults: long-term storage has faults of its own, in addition to those of its disk; False: none, and
+            starts wait for its answers.
+        refused_rate: probability that long-term storage refuses all writes of one segment, while there are faults.
+        log_bytes_max: limit of each container's log; 0: as drawn.
+        memory_flip_rate: probability that bits flip in data that stores have only in memory and in their log.
+        memory_flip_gap_s: mean time between two such flips.
+        scale_rate: probability that streams split and merge all the time.
+        scale_gap_s: mean time between two scales of a stream.
+        has_retention: streams are truncated all the time according to their policies; otherwise retention is disabled.
+        stream_lives_count: clients that create, change and delete streams, if "streams" is among the workloads.
+        has_usual_times: clients have the default time-outs; otherwise shorter ones.
+        habits: behaviour of users, if "user writers" or "users", which read their events, are among the workloads.
     """
 
     name: str = "everything"
@@ -113,7 +114,7 @@ class Profile:
     habits: UserHabits = field(default_factory=UserHabits)
 
     def of_length(self, work_s: float) -> Profile:
-        """Return this profile for runs of about `work_s` seconds, what comes after the work included."""
+        """Return this profile for runs of about `work_s` seconds, including the time after the work."""
         factor = work_s / 60.0
         plan = replace(self.plan, duration_s=self.plan.duration_s * factor)
         return replace(self, plan=plan, writing_s=self.writing_s * factor)

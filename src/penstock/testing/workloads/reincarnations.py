@@ -1,4 +1,4 @@
-"""A client that makes segments of one name again and again, while reads of the last one are still under way."""
+"""A client that recreates segments under the same name while reads of the previous segment are in progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _READ_TIMEOUT_S = 20.0
 
 @dataclass(slots=True)
 class _Life:
-    """One segment of the name. It gets all its bytes in one append, so it has none of them or all."""
+    """One segment of the name. It gets all its bytes in one append, so it has either none or all of them."""
 
     data: bytes
     may_be_sealed: bool = False
@@ -44,7 +44,7 @@ class _Name:
     reads: set[asyncio.Task[None]] = field(default_factory=set)
 
     def begin(self, read: Coroutine[None, None, None]) -> None:
-        """Let a read go on beside what else happens."""
+        """Start a read in the background."""
         if len(self.reads) >= _READS_MAX:
             read.close()
             return
@@ -53,16 +53,16 @@ class _Name:
         task.add_done_callback(self.reads.discard)
 
     async def end_reads(self) -> None:
-        """Wait for the reads under way."""
+        """Wait for the reads in progress."""
         if self.reads:
             await asyncio.wait(self.reads)
 
 
 class Reincarnations(Workload):
-    """See the module. Nobody else touches these names; a name that a lost reply leaves in doubt is not used again.
+    """See the module. No other client uses these names; a name whose state is unknown after a lost reply is not reused.
 
-    A read that other calls overlap may be answered from any life it overlaps, but from one alone: bytes and flags
-    together.
+    A read that overlaps other calls may be answered from any life that it overlaps, but from a single one: bytes and
+    flags together.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Reincarnations(Workload):
         return name
 
     async def _live(self, name: _Name) -> None:
-        """Create, fill, perhaps seal, wait until it is stored, begin to read, and delete in the midst of that."""
+        """Create, fill, perhaps seal, wait until it is stored, start reads, and delete during those."""
         segments, rng, segment = self.client._segment_client, self.rng, name.segment
         if not name.is_there:
             await self._create(name)
@@ -145,13 +145,13 @@ class Reincarnations(Workload):
         except TimeoutError:
             return
         except PenstockError as error:
-            # The next one may be shorter, and sealed.
+            # The next life may be shorter, and sealed.
             is_behind = isinstance(error, InvalidArgumentError) and len(name.lives) > number
             if not is_behind and not isinstance(error, NoSuchSegmentError) and not self.world.is_passing(error):
                 self.world.problem(f"{self.name}: read of {name.segment} at {start}: {error!r}")
 
     async def _read(self, name: _Name, number: int, start: int) -> None:
-        """Read from `start` on, what began in life `number` (from 1)."""
+        """Read from `start`, beginning in life `number` (from 1)."""
         answer = await self.client._segment_client.read(name.segment, start, _READ_BYTES)
         if not any(_explains(life, start, answer) for life in name.lives[number - 1 :]):
             self.world.problem(
@@ -165,7 +165,7 @@ def _explains(life: _Life, start: int, answer: SegmentData) -> bool:
     data = answer.joined()
     end = start + len(data)
     if not data:
-        # Before its bytes came; or, of one that is sealed, behind them: it may be shorter than the last one.
+        # Before its append; or after the end of a sealed life, which may be shorter than the previous one.
         return not answer.is_end_of_segment or (life.may_be_sealed and start >= len(life.data))
     if life.data[start:end] != data:
         return False

@@ -1,4 +1,4 @@
-"""`Scenario`: everything a seed decides: the cluster, its settings, the workloads, the faults."""
+"""`Scenario`: everything that is drawn from a seed: the cluster, its settings, the workloads, the faults."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ MAIN_STREAM = f"{SCOPE}/events"
 TRIMMED_STREAM = f"{SCOPE}/trimmed"
 USER_STREAM = f"{SCOPE}/user-events"
 
-#: They cost much: where not every workload takes part anyway they do less often than others.
+#: Expensive workloads: they take part less often than others, unless all workloads do.
 _RARE = ("names", "mortals", "user writers", "group changes", "transients", "followers")
-#: They came later.
+#: Workloads that were added later.
 _LATER = (
     "streams", "user writers", "users", "user tables", "user states", "group changes", "connections", "transients",
     "followers",
 )  # fmt: skip
-#: So many have transactions open on one stream at a time that several are committed together.
+#: Clients with open transactions on one stream, enough for several to be committed together.
 TRANSACTION_CROWD_SIZE = 5
 _RARE_SHARE = 0.4
 
-#: Users that stand for themselves: in profiles of their own, see `mutations.promises`.
+#: Users that take part only in profiles of their own, see `mutations.promises`.
 _OF_USERS: Mapping[
     str,
     type[UserGroups | UserCalls | HandedTransactions | PreparedTransactions | Sinks | Subscribers | LimitedSubscribers],
@@ -95,7 +95,7 @@ class Scenario:
         """Draw a seed's scenario."""
         profile = profile or Profile()
         rng = random.Random(f"{seed}/scenario/{profile.name}")
-        # Generators of their own, so that what else a seed draws stays as it was.
+        # Separate generators, so that the other draws of a seed stay the same.
         own = {name: random.Random(f"{seed}/{name}/{profile.name}") for name in _LATER}
         workloads = tuple(
             name
@@ -129,7 +129,7 @@ class Scenario:
         )
 
     def __str__(self) -> str:
-        """Return what matters to a reader of a failure."""
+        """Return a summary for failure reports."""
         cluster = self.cluster
         return (
             f"seed {self.seed}, profile {self.profile.name}: {cluster.store_count} stores, "
@@ -140,7 +140,7 @@ class Scenario:
         )
 
     def make_workloads(self, world: World, hosts: list[Host]) -> list[Workload]:
-        """Make the workloads, spread over the clients' hosts. Those that verify go in this order."""
+        """Create the workloads, spread over the clients' hosts. They verify in this order."""
         made: list[Workload] = []
         taken: dict[tuple[str, int], str] = {}
 
@@ -156,7 +156,7 @@ class Scenario:
 
         made.append(keeper("keeper", MAIN_STREAM))
         for number in range(self.writer_count):
-            # Two keys of its own and one that all writers share.
+            # Two keys of its own and one shared by all writers.
             keys = (f"k{number}-a", f"k{number}-b", "shared")
             made.append(
                 Writer(*place(f"writer-{number}"), stream=MAIN_STREAM, keys=keys, events_per_s=3.0 / self.mean_gap_s)
@@ -249,7 +249,7 @@ class Scenario:
         return made
 
     def _add_users(self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]) -> None:
-        """Add a stream of their own with users that write to it, and a group of users that read it."""
+        """Add a separate stream with users that write to it, and a group of users that read it."""
         if "user writers" not in self.workloads:
             return
         habits = self.profile.habits
@@ -296,7 +296,7 @@ class Scenario:
     def _add_short_lives(
         self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]
     ) -> None:
-        """Add names that are used again, and readers that die."""
+        """Add names that are reused, and readers that die."""
         if "names" in self.workloads:
             made.append(Reincarnations(*place("names"), prefix=f"{SCOPE}/again", mean_gap_s=self.mean_gap_s))
         if "mortals" in self.workloads:
@@ -310,7 +310,7 @@ class Scenario:
     def _add_crowds(
         self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]
     ) -> None:
-        """Add what needs more segments, attributes and keys than memory has room for."""
+        """Add workloads that need more segments, attributes and keys than fit into memory."""
         if "crowd" in self.workloads:
             made.append(
                 SegmentCrowd(
@@ -397,12 +397,12 @@ def _draw_controller_faults(rng: random.Random, cluster: ClusterSettings, profil
 
 
 def _machines(profile: Profile) -> list[str]:
-    """Return the names of the hosts that users read on."""
+    """Return the names of the hosts on which users read."""
     return [f"machine-{number}" for number in range(profile.habits.reader_count)]
 
 
 def draw_workload_world(scenario: Scenario, cluster: SimulatedCluster) -> World:
-    """Make the world of a scenario, with times that count from now."""
+    """Return the world of a scenario, with times relative to now."""
     now_s = cluster.simulation.loop.time()
     stop_s = now_s + scenario.profile.writing_s
     return World(

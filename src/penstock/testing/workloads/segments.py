@@ -23,7 +23,7 @@ _READ_BYTES = 8 * 1024
 
 
 class ByteAppender(Workload):
-    """Appends bytes to a segment, some of them on a condition; truncates it now and then if it may."""
+    """Appends bytes to a segment, some of them conditionally; truncates it now and then if allowed."""
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, segment: str, mean_gap_s: float,
@@ -42,7 +42,7 @@ class ByteAppender(Workload):
         try:
             await self.client._segment_client.create_segment(self._segment, rollover_bytes=self._rollover_bytes)
         except SegmentExistsError:
-            pass  # Another appender to the same segment was first.
+            pass  # Another appender of the same segment has created it.
 
     async def run(self) -> None:
         """See `Workload.run`."""
@@ -90,7 +90,7 @@ class ByteAppender(Workload):
             self.world.counts["byte appends"] += 1
 
     async def _append_twice(self) -> None:
-        """Append without a condition, and on condition of the length before that is answered."""
+        """Append unconditionally, and conditionally on the length before that is answered."""
         first = asyncio.create_task(self._append(is_alone=False))
         await asyncio.sleep(self.rng.choice((0.0, 0.001)))
         try:
@@ -103,18 +103,18 @@ class ByteAppender(Workload):
         try:
             await self.client._segment_client.truncate_segment(self._segment, offset)
         except SegmentTruncatedError:
-            return  # It was truncated further before.
+            return  # It was already truncated further.
         self.world.history.see(self.name, OffsetSeen(f"start of {self._segment}", offset))
         self.world.counts["segment truncations"] += 1
 
     async def _locate(self) -> None:
-        """Ask for a border between appends behind some byte."""
+        """Get a border between appends after a random byte."""
         before = self._length
         offset = self.rng.randint(before // 2, before)
         try:
             border = await self.client._segment_client.locate_offset(self._segment, offset)
         except SegmentTruncatedError:
-            return  # It was truncated further before.
+            return  # It was already truncated further.
         info = await self.client._segment_client.segment_info(self._segment)
         if not offset <= border <= info.length:
             self.world.problem(f"{self._segment}: the border behind {offset} is {border}, its length is {info.length}")
@@ -133,7 +133,7 @@ class ByteAppender(Workload):
         self.world.history.see(self.name, OffsetSeen(f"start of {self._segment}", info.start_offset))
 
     def _saw(self, length: int, *, is_alone: bool = True) -> None:
-        """Take a length down. Of two calls under way at once, either may be answered from before the other."""
+        """Record a length. Two concurrent calls may be answered in either order."""
         if not is_alone:
             self._length = max(self._length, length)
             return
@@ -142,7 +142,7 @@ class ByteAppender(Workload):
 
 
 class ByteReader(Workload):
-    """Follows a segment's tail, looks back now and then, and reads all of it at the end."""
+    """Follows a segment's tail, rereads older parts now and then, and reads all of it at the end."""
 
     def __init__(self, world: World, host: Host, name: str, rng: random.Random, *, segment: str) -> None:
         super().__init__(world, host, name, rng)
@@ -193,7 +193,7 @@ class ByteReader(Workload):
 
 
 class SegmentLives(Workload):
-    """Creates segments one after the other, appends to them, truncates, seals, reads and deletes them."""
+    """Creates segments one after another, appends to them, truncates, seals, reads and deletes them."""
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, prefix: str, mean_gap_s: float
@@ -219,7 +219,7 @@ class SegmentLives(Workload):
                     self.world.problem(f"{self.name}: {segment}: {error!r}")
 
     async def verify(self) -> None:
-        """See `Workload.verify`: what was deleted stays deleted."""
+        """See `Workload.verify`: deleted segments stay deleted."""
         for segment in self._gone:
             try:
                 info = await self.world.insist("info", partial(self.client._segment_client.segment_info, segment))
@@ -257,7 +257,7 @@ class SegmentLives(Workload):
         try:
             await segments.append(segment, b"too late")
         except SegmentSealedError:
-            pass  # As it must be.
+            pass  # Expected.
         else:
             world.problem(f"{segment} took an append after it was sealed")
         info = await segments.segment_info(segment)
@@ -275,6 +275,6 @@ class SegmentLives(Workload):
             try:
                 await segments.read(segment, start - 1, 1)
             except SegmentTruncatedError:
-                pass  # As it must be.
+                pass  # Expected.
             else:
                 world.problem(f"{segment}: a byte before its start {start} was served")

@@ -1,6 +1,6 @@
-"""A sink that writes batches exactly once: drivers that are cut off, come again, and have a second one beside them.
+"""An exactly-once sink of batches: drivers are cancelled, restarted, and run concurrently with a second driver.
 
-Whatever is cut off, cancelled or lost: the events of each batch are read once, and nothing that was prepared is left.
+After any cancellation or fault, the events of each batch are read once, and no prepared transaction is left.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SINK_STREAM = f"{SCOPE}/sunk"
 _SINK = SinkIdentity("copy", SINK_STREAM)
 #: Longer than any run.
 _LIMITS = SinkLimits(prepared_s=3600.0, visible_s=10.0)
-#: A commit is cut off at any of its awaits, of which it has about so many.
+#: A commit is cancelled at any of its awaits; this is about their number.
 _COMMIT_CUT_RATE, _COMMIT_AWAITS = 0.5, 50
-#: Drivers that go on though another has taken their place.
+#: Most drivers that continue although another has replaced them.
 _STRAGGLERS_MAX = 3
 
 
@@ -48,7 +48,7 @@ class Sinks(Workload):
         await self.world.insist("create a ledger", partial(create_ledger, self.client, SINK_STREAM))
 
     async def run(self) -> None:
-        """See `Workload.run`: one batch after the other, each until a driver has been told that it is there."""
+        """See `Workload.run`: one batch after another, each until a driver's commit has succeeded."""
         world, rng = self.world, self.rng
         while world.is_writing:
             number = len(self._batches)
@@ -83,7 +83,7 @@ class Sinks(Workload):
         await self._look_for_remains()
 
     async def _look_for_remains(self) -> None:
-        """One more batch, which nothing disturbs, leaves nothing behind."""
+        """One more batch, without faults, leaves nothing behind."""
         world = self.world
         identity = BatchIdentity(_SINK, len(self._batches))
 
@@ -104,7 +104,7 @@ class Sinks(Workload):
         return round(self.world.now_s * 1000)
 
     async def _run_beside(self, number: int) -> bool:
-        """Run a batch, at times twice at once; say whether the driver that counts was told that it is there."""
+        """Run a batch, at times twice concurrently; return whether the commit of the main driver has succeeded."""
         if self.rng.random() < 0.2 and len(self._stragglers) < _STRAGGLERS_MAX:
             straggler = asyncio.create_task(self._run_batch(number, counts=False), name=f"straggler {number}")
             self._stragglers.add(straggler)
@@ -113,7 +113,7 @@ class Sinks(Workload):
         return await self._run_batch(number, counts=True)
 
     async def _run_batch(self, number: int, *, counts: bool) -> bool:
-        """Run a batch in a few tasks; return True if it is there for certain. `counts`: nobody may be ahead."""
+        """Run a batch in a few tasks; return True if it is certainly committed. `counts`: no other driver is ahead."""
         world, rng = self.world, self.rng
         client = world.cluster.client(
             self.host, draw_user_settings(rng, world.cluster.settings.client, self._habits)
@@ -125,7 +125,7 @@ class Sinks(Workload):
             task_count = rng.randrange(1, 4)
             for at in range(task_count):
                 task = self._run_task(client, identity, self._batches[number][at::task_count])
-                # Spark runs a task again that has failed, and takes one of two that have not.
+                # Spark reruns a failed task, and uses one of two that succeeded.
                 prepared.append(await maybe_cut(rng, rate, task))
                 if rng.random() < 0.1:
                     again = self._run_task(client, identity, self._batches[number][at::task_count])
@@ -140,7 +140,7 @@ class Sinks(Workload):
         except CutShortError:
             world.counts["batches cut short"] += 1
             if rng.random() < 0.5:
-                return False  # It died.
+                return False  # The driver died.
         except BatchOvertakenError as error:
             if counts:
                 world.problem(f"nobody is ahead, but {error}")
@@ -165,7 +165,7 @@ class Sinks(Workload):
             raise
 
     async def _abort(self, identity: BatchIdentity, prepared: list[Mapping[str, str]]) -> None:
-        """What Spark calls when a commit has failed, in a process of its own."""
+        """Spark's abort after a failed commit, in a separate process."""
         world, rng = self.world, self.rng
         client = world.cluster.client(
             self.host, draw_user_settings(rng, world.cluster.settings.client, self._habits)

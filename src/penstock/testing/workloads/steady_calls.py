@@ -1,8 +1,7 @@
-"""`SteadyCalls`: a writer, a reader and calls of the controller whose connections are forgotten now and then.
+"""`SteadyCalls`: a writer, a reader and controller calls whose connections are silently dropped now and then.
 
-New connections work at once, and nothing else fails. So each call is to have its answer within a bound, counted from
-its start or from the last time that connections were forgotten, whichever is later. The client's settings are those
-that users have by default.
+New connections work immediately, and there are no other faults. So each call must be answered within a bound, counted
+from its start or from the last drop of connections, whichever is later. The client's settings are the defaults.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from penstock.testing.workloads.world import SCOPE, Workload, World
 T = TypeVar("T")
 
 _STREAM, _GROUP = f"{SCOPE}/steady", "steady"
-#: What the client promises: connections that nothing comes from are replaced within twice its interval.
+#: The client's promise: silent connections are replaced within twice its keepalive interval.
 CONTINUES_WITHIN_S = 15.0
-#: The longest pause between two calls of the controller: its connection is idle when it is forgotten.
+#: The longest pause between two controller calls: the connection is idle when it is dropped.
 _PAUSE_S_MAX = 8.0
 _READ_TIMEOUT_S = 1.0
 
@@ -37,7 +36,7 @@ class SteadyCalls(Workload):
 
     def __init__(self, world: World, host: Host, name: str, rng: random.Random) -> None:
         super().__init__(world, host, name, rng)
-        #: When each event was written that was not read yet.
+        #: Write time of each event that has not been read yet.
         self._unread: dict[bytes, float] = {}
 
     def make_client(self) -> Client:
@@ -103,13 +102,13 @@ class SteadyCalls(Workload):
         try:
             await self.client.create_stream(stream)
         except OutcomeUnknownError:
-            self.world.counts["steady creations whose first answer was lost"] += 1  # It exists, and is in time.
+            self.world.counts["steady creations whose first answer was lost"] += 1  # It exists; the answer was in time.
 
     async def _listed(self) -> None:
         assert [stream async for stream in self.client.streams(SCOPE)]
 
     async def _within(self, what: str, call: Awaitable[T]) -> T | None:
-        """Return the answer of a call, which must not fail and must come within the bound."""
+        """Return the answer of a call, which must not fail and must arrive within the bound."""
         began_s = self.world.now_s
         try:
             answer = await call

@@ -1,7 +1,7 @@
-"""A client that creates, changes, truncates, seals and deletes streams of a few names, again and again.
+"""A client that repeatedly creates, changes, truncates, seals and deletes streams of a few names.
 
-Now and then it goes away in the midst of a call, and leaves that name to itself: then the controller has to finish what
-it has begun, see `check_controller`.
+Now and then it abandons a call and does not use that name again: the controller must then finish the work it has begun,
+see `check_controller`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _TAGS = ("red", "green", "blue")
 
 @dataclass(slots=True)
 class _Life:
-    """What is known of a name. Nobody else touches it, and every call is repeated until its outcome is known."""
+    """The known state of a name. No other client uses it, and every call is repeated until its outcome is known."""
 
     name: str
     is_there: bool = False
     is_sealed: bool = False
     tags: tuple[str, ...] = ()
-    #: Bytes that each segment begins at, and where it ends.
+    #: The head and the tail of each segment.
     start: int = 0
     length: int = 0
 
 
 class StreamLives(Workload):
-    """See the module. What was answered stays so, whatever arrives late: each name is looked at before each change."""
+    """See the module. Late requests must not change acknowledged state: each name is checked before each change."""
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, prefix: str, mean_gap_s: float
@@ -62,7 +62,7 @@ class StreamLives(Workload):
                 self._lives[at] = self._new_life()
                 self.world.counts["changes of streams left"] += 1
             except PenstockError as error:
-                # `insist` has given up, or the cluster answers nonsense: both are told.
+                # `insist` gave up, or the answer was invalid: both are reported.
                 self.world.problem(f"{self.name}: {life.name}: {error!r}")
                 return
 
@@ -90,7 +90,7 @@ class StreamLives(Workload):
                 try:
                     await self.client.create_stream(name, scaling=Scaling.fixed(_SEGMENT_COUNT), tags=tags)
                 except StreamExistsError:
-                    # An attempt without an answer may have made it, with the tags of this one: nobody else does.
+                    # An attempt without an answer may have created it, with these tags: no other client does.
                     return
 
             await self._insist(f"creation of {name}", create)
@@ -139,7 +139,7 @@ class StreamLives(Workload):
         return (self.rng.choice(_TAGS), f"tag-{self._tag_number}")
 
     async def _look(self, life: _Life) -> None:
-        """Compare what the controller says of a name with what is known."""
+        """Compare the controller's view of a name with the known state."""
         world, name = self.world, life.name
         exists = await world.insist(f"existence of {name}", lambda: self.client.stream_exists(name))
         if exists != life.is_there:

@@ -1,9 +1,9 @@
-"""Two groups that subscribe to a stream which forgets all that it may, all the time, while their readers die.
+"""Two groups that subscribe to a stream which is truncated as far as allowed, all the time, while their readers die.
 
-One acknowledges by itself, the other by hand, and is changed from one to the other by calls that are cut off. No event
-goes that one of them has not worked off: their readers are never told that something is missing, the stream never
-begins behind what is stored for a group, nor behind the last checkpoint of the one that acknowledges by itself, and in
-the end each group has worked off everything that was written, and takes checkpoints.
+One has automatic retention, the other acknowledges by hand; calls that are cancelled at times switch the latter between
+both modes. No event is truncated before both groups have processed it: their readers never get `SegmentTruncatedError`,
+the stream never begins after a group's stored position, nor after the last checkpoint of the automatic group. At the
+end each group has processed everything that was written, and takes checkpoints.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _STREAM = f"{SCOPE}/held"
 _ITSELF = "acknowledges-itself"
 _BY_HAND = "is-acknowledged"
 _KEYS = ("a", "b", "c", "d")
-#: Less than any event: everything goes that nobody holds.
+#: Less than any event: everything that no group holds is truncated.
 _KEPT_BYTES = 1
-#: A member that shows no life for so long is dead for the others.
+#: A member without heartbeats for this long is declared dead.
 _READER_TIMEOUT_S = 4.0
 
 
 class Subscribers(Workload):
     """See the module."""
 
-    verifies_again = False  # The groups are done.
+    verifies_again = False  # The groups are finished.
 
     def __init__(self, world: World, host: Host, name: str, rng: random.Random, *, habits: UserHabits) -> None:
         super().__init__(world, host, name, rng)
         self._habits = habits
         self._event_count = 0
         self._life_count = 0
-        #: Events that are certainly in the stream.
+        #: Events that were certainly stored.
         self._stored: list[bytes] = []
         self._worked_off: Mapping[str, set[bytes]] = {_ITSELF: set(), _BY_HAND: set()}
 
@@ -106,7 +106,7 @@ class Subscribers(Workload):
                 world.problem(f"group {name} never got {len(missing)} events, the first of them {missing[:3]}")
 
     async def _see_a_checkpoint(self, name: str, group: ReaderGroup) -> None:
-        """See to it that where the group is now comes to be its checkpoint: it awaits nobody who is dead."""
+        """Check that the group's position becomes its checkpoint: it does not wait for dead members."""
         while True:
             found = await self.world.insist("describe a group", group.describe)
             if found.checkpoint.get(_STREAM) == found.positions[_STREAM]:
@@ -136,7 +136,7 @@ class Subscribers(Workload):
             except PenstockError as error:
                 self._check_passing("writes", error)
                 continue
-            # A writer that is closed without an error has stored all.
+            # A writer that was closed without an error has stored everything.
             self._stored += events
 
     async def _scale(self) -> None:
@@ -145,7 +145,7 @@ class Subscribers(Workload):
             await scale_somehow(self, _STREAM)
 
     async def _watch(self) -> None:
-        """See to it that the stream begins behind nobody: where groups are is asked for last, they only go on."""
+        """Check that no position is truncated. Positions are fetched after the head, since they only advance."""
         world = self.world
         groups: dict[str, ReaderGroup] = {}
         last: Mapping[int, int] = {}
@@ -172,10 +172,10 @@ class Subscribers(Workload):
             except PenstockError as error:
                 self._check_passing("watches", error)
 
-    # -- its readers --------------------------------------------------------------------------------------------
+    # -- the readers --------------------------------------------------------------------------------------------
 
     async def _consume(self, name: str) -> None:
-        """Live on, whatever befalls; most lives end with an event in hand that is not worked off."""
+        """Run life after life, through all faults; most lives end with an unprocessed event in hand."""
         world, rng = self.world, self.rng
         while world.is_writing:
             self._life_count += 1
@@ -201,7 +201,7 @@ class Subscribers(Workload):
                 await self.rest(0.2)
 
     async def _change(self, group: ReaderGroup) -> None:
-        """Have the group acknowledge by itself, or by hand again."""
+        """Switch the group between automatic retention and acknowledging by hand."""
         if self.rng.random() < 0.5:
             retention = self.rng.choice(("automatic", "manual"))
             await maybe_cut(self.rng, 0.5, group.set_retention(retention))
@@ -212,11 +212,11 @@ class Subscribers(Workload):
         until_s = world.now_s + rng.uniform(1.0, 8.0)
         while world.is_writing:
             event = await self._next(name, partial(reader.read, 0.5))
-            # An event takes a while: positions are stored meanwhile.
+            # Processing an event takes a while; positions are stored meanwhile.
             if event is not None and rng.random() < 0.2:
                 await self.rest(0.5)
             if world.now_s > until_s:
-                return  # With that event in hand, which it has not worked off.
+                return  # It dies with an unprocessed event in hand.
             if event is None:
                 continue
             self._worked_off[name].add(event.data)
@@ -231,14 +231,14 @@ class Subscribers(Workload):
                 return
             await group.acknowledge(cut)
         except InvalidArgumentError as error:
-            # It acknowledges by itself for now; or its place covers some keys twice.
+            # The group has automatic retention at the moment, or its position covers some keys twice.
             if "retention 'automatic'" not in str(error) and "keys not once" not in str(error):
                 raise
         else:
             self.world.counts["cuts acknowledged"] += 1
 
     async def _next(self, name: str, read: Callable[[], Awaitable[Event | None]]) -> Event | None:
-        """Read. Whoever subscribes is never told that something is gone."""
+        """Read. A subscriber must never get `SegmentTruncatedError`."""
         try:
             return await read()
         except SegmentTruncatedError as error:
@@ -251,5 +251,5 @@ class Subscribers(Workload):
 
 
 def _behind(head: Mapping[int, int], place: Mapping[int, int]) -> set[int]:
-    """Return the segments in which a stream begins behind a place."""
+    """Return the segments in which a stream begins after a position."""
     return {one for one, offset in head.items() if offset > place.get(one, offset)}

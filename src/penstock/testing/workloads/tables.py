@@ -34,7 +34,7 @@ class TableClient(Workload):
         try:
             await self.client._segment_client.create_table(self._table)
         except SegmentExistsError:
-            pass  # Another client of the same table was first.
+            pass  # Another client of the same table has created it.
 
     async def run(self) -> None:
         """See `Workload.run`."""
@@ -117,9 +117,9 @@ class TableClient(Workload):
 
 
 class CounterClient(Workload):
-    """Counts up an attribute by compare-and-set: no two clients may both have taken it from the same value."""
+    """Increments an attribute by compare-and-set: no two clients may succeed from the same value."""
 
-    #: (segment, value) -> who took the counter from that value.
+    #: (segment, value) -> the client that incremented the counter from that value.
     _Taken = dict[tuple[str, int], str]
 
     def __init__(
@@ -136,7 +136,7 @@ class CounterClient(Workload):
         try:
             await self.client._segment_client.create_segment(self._segment)
         except SegmentExistsError:
-            pass  # Another client of the same counter was first.
+            pass  # Another client of the same counter has created it.
 
     async def run(self) -> None:
         """See `Workload.run`."""

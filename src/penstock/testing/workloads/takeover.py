@@ -1,7 +1,7 @@
-"""`ContainerMoves`: containers that change owners, as fault plans have it.
+"""`ContainerMoves`: containers that change owners according to a fault plan.
 
-A second incarnation beside the first, which does not know and is the zombie; containers that are taken from a store in
-order, and given back; and containers that move to another store.
+A second incarnation next to the first, which becomes a zombie without noticing; containers that are cleanly taken from
+a store and given back; and containers that move to another store.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError
 from penstock.testing.simulation.host import Host
 
-#: The lease of an intruder that does not wait for the zombie's.
+#: The lease of a second incarnation that does not wait for the zombie's lease.
 _HASTE_S = 0.01
 
 
 class _HastyLease(OwnershipLease):
-    """The lease of an incarnation that does not wait until its predecessor can answer nothing any more.
+    """The lease of an incarnation that does not wait until its predecessor can no longer answer.
 
-    Nor does it record that it had: whoever comes after it has both to wait for.
+    It does not record that it waited either, so the next incarnation has to wait for both.
     """
 
     async def wait_out_predecessor(self, opened_s: float, drift_percent: int) -> None:
-        """See `OwnershipLease.wait_out_predecessor`: it is not waited for."""
+        """See `OwnershipLease.wait_out_predecessor`: it does not wait."""
 
 
 class ContainerMoves:
-    """`OwnerChanges` of a simulated cluster. `found` is told of whoever answers and must not."""
+    """`OwnerChanges` of a simulated cluster. `found` gets each answer of an owner that must not answer."""
 
     def __init__(self, cluster: SimulatedCluster, found: Callable[[str], None]) -> None:
         self._cluster = cluster
@@ -54,7 +54,7 @@ class ContainerMoves:
         self._begin(host.run(self._reassign(host, container, away_s)))
 
     def move(self, container: int, target: str, *, old_hears_s: float, new_hears_s: float) -> None:
-        """See `OwnerChanges`. Nothing happens where stores have disks of their own."""
+        """See `OwnerChanges`. Without effect if each store has its own disk."""
         old = self._owner(container)
         if self._cluster.shared_disk is None or old.name == target:
             return
@@ -65,12 +65,12 @@ class ContainerMoves:
         self._begin(self._hear(new, new_hears_s))
 
     async def settled(self) -> None:
-        """Return when every change that was begun is over, so that every store has heard what it is to run."""
+        """Return when all changes are complete, so that every store knows its containers."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
     def cancel(self) -> None:
-        """Give up what is under way."""
+        """Cancel the changes in progress."""
         for task in self._under_way:
             task.cancel()
 
@@ -88,7 +88,7 @@ class ContainerMoves:
         try:
             await change
         except HostDownError:
-            pass  # It hears when it starts.
+            pass  # It learns this at its start.
 
     def _note(self, text: str) -> None:
         simulation = self._cluster.simulation
@@ -107,10 +107,10 @@ class ContainerMoves:
     async def _take_over(self, host: Host, container: int, *, is_patient: bool) -> None:
         """Open the log of one of a store's containers a second time, work a little, and stop.
 
-        The store's own container goes on serving until its next log write finds it fenced; then the store starts a
-        new incarnation, which fences this one in turn. A patient second one waits until the lease of the first is
-        over, as it should, and looks whether that still answers. One in haste is there while the first still answers;
-        it changes nothing that is read.
+        The store's own container continues to serve until its next log write finds it fenced; then the store starts a
+        new incarnation, which fences this one in turn. A patient second incarnation waits until the lease of the first
+        is over, as it should, and checks whether the first still answers. A hasty one runs while the first still
+        answers; it changes nothing that is read.
         """
         running = self._running(host, container)
         if running is None:
@@ -131,7 +131,7 @@ class ContainerMoves:
         self._note(f"container {container} {what}")
 
     async def _ask(self, store: SegmentStore, zombie: SegmentContainer, intruder: SegmentContainer) -> None:
-        """Ask the store that still has the zombie for a segment that there is not: its successor waited for its end."""
+        """Query the store of the zombie for a missing segment: the successor has waited for the end of its lease."""
         count = store.settings.container_count
         names = (f"sim/nothing{number}/0.#epoch.0" for number in itertools.count())
         segment = next(name for name in names if container_of(name, count) == zombie.id)
@@ -142,7 +142,7 @@ class ContainerMoves:
             if is_zombie_asked and intruder.status is ContainerStatus.RUNNING:
                 self._found(f"container {zombie.id} answers although it was shut out longer ago than its lease")
         except PenstockError:
-            return  # It has noticed, or it refuses.
+            return  # It has noticed the fence, or it refuses to answer.
 
     async def _reassign(self, host: Host, container: int, away_s: float) -> None:
         running = self._running(host, container)
@@ -151,7 +151,7 @@ class ContainerMoves:
         store, _ = running
         store.set_assignment([other for other in self._cluster.container_ids(host) if other != container])
         await asyncio.sleep(away_s)
-        # What it is to run may have changed meanwhile.
+        # The store's assignment may have changed meanwhile.
         store.set_assignment(self._cluster.container_ids(host))
         self._note(f"container {container} was taken away and given back")
 

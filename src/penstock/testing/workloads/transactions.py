@@ -1,4 +1,4 @@
-"""Clients of transactions: one begins, writes, commits or aborts, and finds out what became of each; one reads."""
+"""Clients of transactions: one begins, writes, commits or aborts, and determines the outcome of each; one reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OVER = ("COMMITTED", "ABORTED", "UNKNOWN")
 
 
 class TransactionWriter(Workload):
-    """See the module. Keys are its own: a key's order between transactions and plain writers is not promised."""
+    """See the module. It uses its own keys: order of a key between transactions and event writers is not promised."""
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, lease_s: float,
@@ -33,7 +33,7 @@ class TransactionWriter(Workload):
         self._stream = stream
         self._lease_s = lease_s
         self._mean_gap_s = mean_gap_s
-        # How long a transaction stays open without a write, so that others, and scales, come meanwhile.
+        # Mean time that a transaction stays open without a write, so that others and scales overlap it.
         self._mean_open_s = mean_open_s
         self._keys = tuple(f"{name}-key-{number}" for number in range(3))
         self._number = 0
@@ -46,7 +46,7 @@ class TransactionWriter(Workload):
             try:
                 transaction = await self.client.begin_transaction(self._stream, lease_s=self._lease_s)
             except (ControllerUnavailableError, OutcomeUnknownError, StorageFullError):
-                continue  # One that began without a reply expires. A disk may be full for longer than a call waits.
+                continue  # One without a reply expires. A full disk may outlast the retries.
             except StreamError as error:
                 if not error.is_retriable:
                     self.world.problem(f"{self.name} cannot begin a transaction: {error!r}")
@@ -67,7 +67,7 @@ class TransactionWriter(Workload):
             await self._abort(transaction)
 
     async def _fill(self, transaction: Transaction) -> bool:
-        """Write some events; say whether all are stored."""
+        """Write some events; return whether all are stored."""
         world, rng, history = self.world, self.rng, self.world.history
         for _ in range(rng.randint(1, 6)):
             key = rng.choice(self._keys)
@@ -120,7 +120,7 @@ class TransactionWriter(Workload):
             self.world.counts["transactions aborted"] += 1
 
     async def _await_end(self, transaction: Transaction) -> None:
-        """Wait until nothing happens to a transaction any more, as a full read needs it."""
+        """Wait until the state of a transaction is final, as a full read requires."""
         world = self.world
         while True:
             state = await world.insist(f"state of transaction {transaction.id}", transaction.state)
@@ -133,14 +133,14 @@ class TransactionWriter(Workload):
 
 
 class WholeReader(Workload):
-    """Reads a stream up to whole tails while transactions are committed: all of each, or nothing."""
+    """Reads a stream up to whole tails during commits: each transaction is visible completely or not at all."""
 
     def __init__(self, world: World, host: Host, name: str, rng: random.Random, *, stream: str) -> None:
         super().__init__(world, host, name, rng)
         self._stream = stream
 
     async def run(self) -> None:
-        """See `Workload.run`. A few times only: each reads all there is."""
+        """See `Workload.run`. Only a few passes, since each reads the whole stream."""
         for _ in range(WHOLE_READ_COUNT):
             await self.rest(max(0.1, (self.world.stop_s - self.world.now_s) / WHOLE_READ_COUNT))
             if not self.world.is_writing:

@@ -1,4 +1,4 @@
-"""A client that makes transient segments without end, merges none of them, and goes away or stays silent."""
+"""A client that creates transient segments without limit, merges none of them, and disconnects or stays silent."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from penstock.wire.commands import (
 from penstock.wire.connection import ConnectionSettings, WireConnection, open_connection
 
 _SETTINGS = ConnectionSettings(connect_timeout_s=2.0, request_timeout_s=2.0, close_timeout_s=0.1)
-#: What one connection asks for while faults strike: more than any container of a simulation has slots.
+#: Segments per connection while faults strike: more than any container of a simulation has slots.
 _FLOOD_COUNT = 60
-#: In the end, how long it may take until a flood is refused, and until a segment of a lost connection is gone.
+#: Time limits at the end: until a flood is refused, and until the segments of a broken connection are deleted.
 _PATIENCE_S = 30.0
 _PAUSE_S = 0.2
 
@@ -35,8 +35,8 @@ _PAUSE_S = 0.2
 class TransientFlood(Workload):
     """Fills a container with transient segments, over connections that it drops or leaves open.
 
-    In the end, when all is quiet: a flood is refused before all slots are taken; then another segment of the same
-    container can be made; and what the connection has made goes with it.
+    At the end, without faults: a flood is refused before all slots are used; then another segment of the same container
+    can be created; and the connection's segments are deleted with it.
     """
 
     def __init__(self, world: World, host: Host, name: str, rng: random.Random, *, parent: str) -> None:
@@ -60,9 +60,9 @@ class TransientFlood(Workload):
                 try:
                     await self._flood(connection, _FLOOD_COUNT)
                 except PenstockError:
-                    pass  # A fault cut it off.
+                    pass  # A fault broke the connection.
                 self._left.append(connection)
-            # Some stay open and silent: half-open peers look like that, too.
+            # Some stay open and silent, like half-open connections.
             if self._left and (len(self._left) > 2 or self.rng.random() < 0.5):
                 await self._left.pop(0).close()
             await self.rest(2.0)
@@ -132,14 +132,14 @@ class TransientFlood(Workload):
                 await connection.close()
 
     async def _reaches_limit(self, connection: WireConnection, slot_count: int, names: list[str]) -> bool:
-        """Make up to `slot_count`, gathered in `names`; say whether a limit of transient segments ended it."""
+        """Create up to `slot_count` segments, listed in `names`; return whether the limit of transients ended it."""
         try:
             return await self._flood(connection, slot_count, names)
         except PenstockError:
             return False
 
     async def _flood(self, connection: WireConnection, up_to: int, names: list[str] | None = None) -> bool:
-        """Make transient segments until one is refused; say whether a limit of them was why. Raises when cut off."""
+        """Create transient segments until one is refused; return whether a limit was the cause. Raises when cut off."""
         for _ in range(up_to):
             request_id, writer_id = connection.next_request_id(), self.rng.randbytes(16)
             reply = await connection.request(

@@ -1,8 +1,8 @@
-"""Users whose calls are refused, or have a bound: nothing of it may depend on what befalls the servers meanwhile.
+"""Users whose calls are refused or bounded, independently of the servers' faults.
 
-An event that is too large is refused, however it is written. Who writes without a pause leaves others their turns. A
-reader holds no more ahead of its user than it may. What was closed may be closed again. A lease that no server grants
-is the caller's mistake, at once.
+An event that is too large is refused by every write call. A writer that writes without a pause lets other tasks run. A
+reader's read-ahead is bounded. Closing twice is allowed. A lease that no server grants raises an error immediately, as
+the caller's mistake.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEGMENT_COUNT = 4
 _EVENT_BYTES = 200
 _EVENT_BYTES_MAX = 1000
 _READ_AHEAD_BYTES_MAX = 2000
-#: Of a turn, and of all that is written without a pause.
+#: Events of one turn, and of all writes without a pause.
 _TURN_EVENT_COUNT, _WRITTEN_COUNT = 20, 200
 _LEASE_S = 1e7
 
@@ -67,7 +67,7 @@ class UserCalls(Workload):
             await self._close_again(client)
 
     async def verify(self) -> None:
-        """See `Workload.verify`: now that all is well nobody else can be blamed."""
+        """See `Workload.verify`: without faults, nothing else explains a failure."""
         for _ in range(3):
             try:
                 await self.client.begin_transaction(_STREAM, lease_s=_LEASE_S)
@@ -121,7 +121,7 @@ class UserCalls(Workload):
 
 
 class _Turns:
-    """Counts the turns that others have in the event loop, up to a bound: a loop that is never idle gets nowhere."""
+    """Counts the turns of other tasks in the event loop, up to a bound, so that the loop becomes idle."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -129,7 +129,7 @@ class _Turns:
         self._next()
 
     def stop(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._is_stopped = True
 
     def _next(self) -> None:

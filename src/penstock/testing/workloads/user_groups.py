@@ -1,8 +1,8 @@
-"""A user of groups that begin and end somewhere: at a cut, at a time, or nowhere, because that makes no sense.
+"""A user of groups that begin and end at a cut or a time, and of groups whose start is invalid.
 
-It alone writes to its stream, so it knows what lies between two of its marks. A group from one mark to another hands
-out just that, each event once, and then ends; what is rounded is rounded to the side that loses nothing. A start that
-is none is refused and leaves nothing. A group that is deleted and made again begins anew; it holds its scope meanwhile.
+It is the only writer of its stream, so it knows the events between two of its marks. A group from one mark to another
+returns exactly those, each once, and then ends; rounding never loses events. An invalid start is refused and leaves
+nothing behind. A group that is deleted and recreated starts over; while it exists its scope cannot be deleted.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from penstock.testing.workloads.users import UserHabits, close_client, draw_user
 from penstock.testing.workloads.world import SCOPE, Workload, World
 
 _STREAM = f"{SCOPE}/marked"
-#: A scope that holds nothing but a group.
+#: A scope that contains only a group.
 _GROUP_SCOPE = f"{SCOPE}-groups"
 _KEYS = ("a", "b", "c")
-#: Between a mark and what is written before and behind it: the clocks that are compared count milliseconds.
+#: Pause between a mark and the writes before and after it: the compared clocks have millisecond resolution.
 _BESIDE_A_MARK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A moment: how many events had been written by then, where the stream ended, and what the clock said."""
+    """A mark: the number of events written so far, the stream's tail, and the clock."""
 
     count: int
     cut: StreamCut
@@ -46,12 +46,12 @@ class _Mark:
 class UserGroups(Workload):
     """See the module."""
 
-    verifies_again = False  # All is judged while it is done.
+    verifies_again = False  # Everything is checked while it runs.
 
     def __init__(self, world: World, host: Host, name: str, rng: random.Random, *, habits: UserHabits) -> None:
         super().__init__(world, host, name, rng)
         self._habits = habits
-        #: All events in the order written, and those of which nobody knows whether, or when, they were stored.
+        #: All events in write order, and those for which it is unknown whether, or when, they were stored.
         self._events: list[bytes] = []
         self._uncertain: set[bytes] = set()
         self._marks: list[_Mark] = []
@@ -87,7 +87,7 @@ class UserGroups(Workload):
             finally:
                 await close_client(world, self.host, client)
 
-    # -- what there is to read ----------------------------------------------------------------------------------
+    # -- writes -------------------------------------------------------------------------------------------------
 
     async def _write(self, client: Client) -> None:
         events = [
@@ -98,7 +98,7 @@ class UserGroups(Workload):
         self._uncertain.update(events)
         async with client.event_writer(_STREAM) as writer:
             await writer.write_many(events, [_key_of(event) for event in events])
-        # A writer that is closed without an error has stored all.
+        # A writer that was closed without an error has stored everything.
         self._uncertain.difference_update(events)
         await self._mark()
 
@@ -109,7 +109,7 @@ class UserGroups(Workload):
         cut = await self.world.insist(f"tail of {_STREAM}", partial(self.client.tail, _STREAM))
         self._marks.append(_Mark(len(self._events), cut, at_ms))
 
-    # -- from one mark to another -------------------------------------------------------------------------------
+    # -- groups between marks -----------------------------------------------------------------------------------
 
     async def _read_between(self, client: Client) -> None:
         rng = self.rng
@@ -124,7 +124,7 @@ class UserGroups(Workload):
         reader = await maybe_cut(rng, self._habits.cut_rate, group.reader("r"))
         found = await self._read_to_the_end(reader, name)
         await self.world.insist(f"{name}: close", reader.close)
-        # Of what may have come later than its mark nothing is known.
+        # Events that may have been stored after the mark are not checked.
         wanted = [event for event in self._events[first.count : last.count] if event not in self._uncertain]
         beyond = {
             *(self._events[: first.count] if is_exact_at_start else ()),
@@ -136,7 +136,7 @@ class UserGroups(Workload):
         await self.world.insist(f"delete {name}", partial(self._delete, name, SCOPE))
 
     def _place(self, mark: _Mark) -> tuple[Start, bool]:
-        """Return how to say where a mark is, and whether that is exact."""
+        """Return how to express a mark's place, and whether that is exact."""
         kind = self.rng.choice(("cut", "text", "time"))
         if kind == "time":
             return datetime.fromtimestamp(mark.at_ms / 1000, UTC), False
@@ -173,10 +173,10 @@ class UserGroups(Workload):
             if mine != sorted(mine):
                 problem(f"group {group} got events of key {key} out of order: {mine[:9]}")
 
-    # -- what makes no sense ------------------------------------------------------------------------------------
+    # -- invalid starts -----------------------------------------------------------------------------------------
 
     async def _ask_for_nonsense(self, client: Client) -> None:
-        """Ask for a group whose start is none: it must be refused, and not be there afterwards."""
+        """Create a group with an invalid start: it must be refused, and must not exist afterwards."""
         world, rng = self.world, self.rng
         self._group_count += 1
         name = f"nonsense-{self._group_count}"
@@ -192,10 +192,10 @@ class UserGroups(Workload):
         if await world.insist(f"look for {name}", look) is not None:
             world.problem(f"group {name} was refused, and is there")
 
-    # -- again under the same name ------------------------------------------------------------------------------
+    # -- recreated groups ---------------------------------------------------------------------------------------
 
     async def _begin_anew(self, client: Client) -> None:
-        """Read a little in a group, delete it, make it again: it must be at the head, and hold its scope."""
+        """Read a little in a group, delete it and recreate it: it must start at the head, and keep its scope."""
         world = self.world
         await world.insist("delete the group", partial(self._delete, "again", _GROUP_SCOPE))
         make = partial(client.reader_group, "again", [_STREAM], scope=_GROUP_SCOPE)

@@ -1,8 +1,7 @@
-"""Users of key-value tables and of shared state: what the client tells them has to be one history, key by key.
+"""Users of key-value tables and of shared state: the client's answers must form one history per key.
 
-Every change and every look of theirs is in the history in the words of tables: a shared state is one key, whose version
-is the number of updates that it has had. Users have limits that outages go beyond, and their calls are cancelled at any
-await.
+Every change and every read is recorded in the history as a table call: a shared state is one key, whose version is the
+number of its updates. Outages exceed the users' limits at times, and calls are cancelled at any await.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ from penstock.testing.workloads.world import Workload, World
 
 _KEY_LENGTH = 12
 _PARTITION_COUNT = 2
-#: A key that is changed by read-modify-write alone, and counted by everybody.
+#: A key that is changed only by read-modify-write, and counted by all users.
 _COUNTER = "counter"
 _STATE_KEY = b"state"
-#: Looks of a watch at a state that are cancelled at the end, each somewhere before so many suspensions.
+#: Polls of a watch that are cancelled at the end, each within this many suspensions.
 _CUT_LOOK_COUNT = 5
 _LOOK_SUSPENSION_COUNT = 8
-#: Time for such a look: behind a post that had no effect nothing comes.
+#: Time limit of such a poll: after a post without effect there is no further change.
 _LOOK_TIMEOUT_S = 30.0
-#: Looks of a watch after which it must have seen what is there.
+#: Polls after which a watch must have returned the current state.
 _WATCH_LOOK_COUNT = 20
 
 
 class UserTables(Workload):
-    """Puts, inserts, removes, gets and scans keys of one table. A watch follows it all the while.
+    """Puts, inserts, removes, gets and scans keys of one table. A watch follows it concurrently.
 
     Args:
-        counted: what all users of the table have counted: known to be done, and perhaps done.
+        counted: increments by all users of the table: certain ones, and possible ones.
     """
 
     def __init__(
@@ -172,7 +171,7 @@ class UserTables(Workload):
         self._got(call, key, entry)
 
     async def _scan(self) -> None:
-        """Scan everything: each key is as a get of it would be."""
+        """Scan everything: each key is checked like a get."""
         history = self.world.history
         calls = {each: history.invoke(self.name, GetKey(self._name, each.encode())) for each in self._keys}
         found: dict[str, Entry[str, bytes]] = {}
@@ -190,7 +189,7 @@ class UserTables(Workload):
         self.world.counts["user table scans"] += 1
 
     async def _count(self, key: str) -> None:
-        """Add one to the counter: never lost, never twice, known or said to be unknown."""
+        """Increment the counter: never lost, never applied twice; the outcome is known or reported as unknown."""
         try:
             update = self._table.update(_COUNTER, lambda value: b"%d" % (int(value) + 1), default=b"0")
             await maybe_cut(self.rng, self._habits.cut_rate, update)
@@ -233,10 +232,10 @@ class UserTables(Workload):
     # -- the watch ----------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Keep a replica of the versions, whatever befalls the watch."""
+        """Keep a replica of the versions, through all faults of the watch."""
         while True:
             try:
-                # Cancelled now and then, too: what it has not told comes with the next call.
+                # The watch is cancelled now and then: unreported changes come with the next call.
                 change = await maybe_cut(self.rng, self._habits.cut_rate, anext(self._changes))
             except (CutShortError, PenstockError) as error:
                 if isinstance(error, PenstockError) and not self.world.is_passing(error):
@@ -254,7 +253,7 @@ class UserTables(Workload):
         self.world.counts["user table changes watched"] += 1
 
     async def _check_watch(self) -> None:
-        """All is quiet: what the watch has told is what is there."""
+        """Without faults and writes: the watch must have returned the current content."""
 
         async def there() -> dict[str, int]:
             return {entry.key: entry.version async for entry in self._table.scan(prefix="key-")}
@@ -277,10 +276,10 @@ class UserTables(Workload):
 class UserStates(Workload):
     """Changes one shared state in every way, and fetches it.
 
-    The state is the tag of its newest update, and how many updates each user has made; an update is a user and a tag.
+    The state is the tag of its newest update, and the number of updates of each user; an update is a user and a tag.
     """
 
-    verifies_again = False  # Each user's copy is compared once, when all is quiet.
+    verifies_again = False  # Each user's copy is compared once, without faults.
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, habits: UserHabits,
@@ -345,7 +344,7 @@ class UserStates(Workload):
         await self._check_watch()
 
     async def _watch(self) -> None:
-        """Follow the state, whatever befalls the watch."""
+        """Follow the state, through all faults of the watch."""
         while True:
             try:
                 change = await maybe_cut(self.rng, self._habits.cut_rate, anext(self._changes))
@@ -367,7 +366,7 @@ class UserStates(Workload):
         self.world.counts["user states watched"] += 1
 
     async def _cut_looks_short(self) -> None:
-        """Let the watch be cancelled while it takes in a change behind which none may come."""
+        """Cancel the watch while it takes in a change that may be the last one."""
         for _ in range(_CUT_LOOK_COUNT):
             await self._post()
             try:
@@ -380,7 +379,7 @@ class UserStates(Workload):
                     raise
 
     async def _check_watch(self) -> None:
-        """The watch has told, or tells now, the state that is there, or what others have made of it since."""
+        """The watch must return the current state, or a later one."""
         newest = StateChange(self._state.value, self._state.revision)
         for _ in range(_WATCH_LOOK_COUNT):
             if self._told is not None and (self._told == newest or self._told.revision > newest.revision):
@@ -400,9 +399,9 @@ class UserStates(Workload):
         return f"{self.name}-{self._number}"
 
     async def _update(self) -> None:
-        """Each attempt is a put on condition of the state it was made for; those before the last had no effect.
+        """Each attempt is a put on condition of the state it was computed from; all but the last had no effect.
 
-        They are no refusals in the words of tables: a compaction refuses them too, and changes no state.
+        They are not recorded as refusals of a table: a compaction refuses them too, and changes no state.
         """
         history = self.world.history
         attempts: list[Invocation] = []
@@ -423,7 +422,7 @@ class UserStates(Workload):
             self._failed(attempts[-1] if attempts else None, error)
         else:
             self._done += 1
-            # Nobody else's call moves this copy.
+            # No other call changes this copy.
             history.ok(attempts[-1], _version(self._state.value))
             self.world.counts["user state updates"] += 1
 
@@ -436,7 +435,7 @@ class UserStates(Workload):
             self._failed(call, error)
         else:
             self._done += 1
-            # Its place is not told; it is counted.
+            # A post does not return its version; it is counted.
             self.world.history.unknown(call, "stored, at a place that is not known")
             self.world.counts["user state posts"] += 1
 
@@ -469,7 +468,7 @@ class UserStates(Workload):
             self.world.history.ok(call)
 
     async def _compact(self) -> None:
-        """Write the whole state. Not in the history: it changes nothing but where the state is."""
+        """Write the whole state (compaction). Not in the history: it does not change the state."""
         try:
             await maybe_cut(self.rng, self._habits.cut_rate, self._state.compact())
         except (CutShortError, PenstockError) as error:
@@ -494,7 +493,7 @@ def _counts(state: JsonValue) -> dict[str, JsonValue]:
 
 
 def _version(state: JsonValue) -> int:
-    """Return how many updates a state has had."""
+    """Return the number of updates of a state."""
     return sum(count for count in _counts(state).values() if isinstance(count, int))
 
 

@@ -1,4 +1,4 @@
-"""Users that write: their writers and transactions end in every way, and every acknowledgement must settle."""
+"""Users that write: their writers and transactions end in all ways, and every acknowledgement must settle."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from penstock.testing.workloads.users import (
 )
 from penstock.testing.workloads.world import Workload, World
 
-#: An acknowledgement that has not settled so long after everything was closed never will.
+#: Time after closing everything until an acknowledgement that has not settled is a failure.
 _SETTLE_S = 0.01
 _OVER = ("COMMITTED", "ABORTED", "UNKNOWN")
 
 
 class UserWriter(Workload):
-    """Writes keyed events through writer after writer. What was accepted is stored, or said to fail."""
+    """Writes keyed events through a sequence of writers. Accepted events are stored or reported as failed."""
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, keys: tuple[str, ...],
@@ -75,7 +75,7 @@ class UserWriter(Workload):
             if not self.world.is_passing(error):
                 self.world.problem(f"{self.name} cannot open a writer: {error!r}")
             return
-        # A writer of its own in the history: what an abandoned one had on the wire may come after what follows.
+        # A separate writer in the history: data in flight of an abandoned writer may be stored after later events.
         self._session += 1
         acks: list[AckState] = []
         end = self.rng.choice(self._habits.ends)
@@ -97,7 +97,7 @@ class UserWriter(Workload):
         self.world.counts[f"user writers: {end.value}"] += 1
 
     async def _write(self, writer: EventWriter, acks: list[AckState]) -> bool:
-        """Write an event; say whether another may follow."""
+        """Write an event; return whether another may follow."""
         world, rng = self.world, self.rng
         key = rng.choice(self._keys)
         self._number += 1
@@ -114,7 +114,7 @@ class UserWriter(Workload):
         return True
 
     async def _end(self, end: End, client: Client, writer: EventWriter, acks: list[AckState]) -> bool:
-        """End with the writer. True: the user was told that everything is stored."""
+        """Stop using the writer. Returns True if everything was reported as stored."""
         closing: asyncio.Task[None] | None = None
         try:
             match end:
@@ -154,7 +154,7 @@ def _signed(text: str) -> int:
 
 
 class UserTransactions(Workload):
-    """Commits and aborts, and commits again what failed. A commit that succeeded has everything that was written."""
+    """Commits and aborts, and retries failed commits. A successful commit has everything that was written."""
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, habits: UserHabits
@@ -179,7 +179,7 @@ class UserTransactions(Workload):
             try:
                 await self._use(client)
             except CutShortError:
-                continue  # One that began unheard runs out by itself.
+                continue  # One without a reply expires by itself.
             except StreamError as error:
                 if not world.is_passing(error):
                     world.problem(f"{self.name} cannot use a transaction: {error!r}")
@@ -217,13 +217,13 @@ class UserTransactions(Workload):
         finally:
             for call in written:
                 if is_committed:
-                    # The commit said so, for all of them.
+                    # The commit has confirmed all of them.
                     history.ok(call)
                 else:
                     history.unknown(call, "not committed as far as the user knows")
 
     async def _commit(self, transaction: Transaction) -> bool:
-        """Commit, again and again if need be. True: it is committed."""
+        """Commit, with retries if necessary. Returns True if it is committed."""
         world, history = self.world, self.world.history
         for _ in range(6):
             call = history.invoke(self.name, CommitTransaction(self._stream, transaction.id))
@@ -255,7 +255,7 @@ class UserTransactions(Workload):
             self.world.counts["user transactions aborted"] += 1
 
     async def _await_end(self, transaction: str) -> None:
-        """Wait until nothing happens to a transaction any more: nobody may keep its lease for ever."""
+        """Wait until the state of a transaction is final: no task may renew its lease indefinitely."""
         world = self.world
         scope, _, stream = self._stream.partition("/")
         identity = pb.TxnId(highBits=_signed(transaction[:16]), lowBits=_signed(transaction[16:]))

@@ -1,7 +1,7 @@
-"""Users of a reader group: each works off events on a machine of its own, and meets what users meet.
+"""Users of a reader group: each processes events on its own machine, under the faults of real users.
 
-They leave in order, fail while they work on an event, are cancelled at any await of a call, are killed, or hang for so
-long that the others take them for dead. Every machine has a clock of its own.
+They leave cleanly, fail while processing an event, are cancelled at any await of a call, are killed, or pause for
+longer than the reader timeout. Each machine has its own clock.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from penstock.testing.workloads.world import Workload, World
 
 T = TypeVar("T")
 
-#: A member that shows no life for so long is dead for the others: longer than the faults of a profile with users last.
+#: A member without heartbeats for this long is declared dead: longer than the faults of a profile with users.
 READER_TIMEOUT_S = 15.0
-#: Turns of the loop come on top of a limit, and a host that is slow.
+#: Slack added to a limit, for turns of the event loop and slow hosts.
 _SLACK_S = 0.5
 _CLOCK_JUMP_MS_MAX = 3_600_000
 
@@ -47,7 +47,7 @@ class Fate(Enum):
 
 
 class End(Enum):
-    """How a user ends with a writer."""
+    """How a user stops using a writer."""
 
     CLOSES = "close"
     CLOSES_WHILE_WRITING = "close while events are still written"
@@ -58,17 +58,17 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UserHabits:
-    """What users of a profile do.
+    """Behaviour of a profile's users.
 
     Attributes:
-        fates: how readers may end.
-        ends: how writers may.
+        fates: possible ends of readers.
+        ends: possible ends of writers.
         reader_count: members of the group.
         cut_rate: probability that a call is cancelled at one of its awaits.
-        limits_s: how long their clients try.
+        limits_s: retry times of their clients.
         life_s_max: longest life of a reader.
-        give_up_rate: probability that a user ends a reader whose read failed, instead of reading again.
-        remakes_streams: streams that are deleted under a group are made again at times, under the same names.
+        give_up_rate: probability that a user closes a reader after a failed read, instead of reading again.
+        remakes_streams: streams that are deleted under a group are at times recreated under the same names.
     """
 
     fates: tuple[Fate, ...] = tuple(Fate)
@@ -82,7 +82,7 @@ class UserHabits:
 
 
 class _WorkFailedError(Exception):
-    """What a user's own code raises."""
+    """Raised by a user's own code."""
 
 
 @dataclass(slots=True)
@@ -91,16 +91,16 @@ class _Life:
     fate: Fate
     ends_s: float
     delivered_count: int = 0
-    #: The event handed out last, until the next one is asked for: it counts as unread.
+    #: The last returned event, until the next one is requested: it counts as unread.
     has_event_in_hand: bool = False
     is_lost: bool = False
-    #: What a read raised last.
+    #: The last error of a read.
     error: PenstockError | None = None
     settings: ClientSettings = field(default_factory=ClientSettings)
 
 
 def draw_user_settings(rng: random.Random, base: ClientSettings, habits: UserHabits) -> ClientSettings:
-    """Return settings of a user's client: limits that outages go beyond at times, and reach of their faults."""
+    """Return settings of a user's client: limits that outages exceed at times, and different buffer sizes."""
     drawn = replace(
         base,
         retry_time_max_s=rng.choice(habits.limits_s),
@@ -110,7 +110,7 @@ def draw_user_settings(rng: random.Random, base: ClientSettings, habits: UserHab
         reader_timeout_s=READER_TIMEOUT_S,
         position_interval_s=rng.uniform(0.5, 3.0),
     )
-    # From what was drawn already: half of them close in haste.
+    # Derived from an earlier draw: half of them have short close time-outs.
     is_hasty = drawn.position_interval_s < 1.75
     return replace(
         drawn, reader_close_timeout_s=0.5 if is_hasty else 5.0, close_timeout_s=1.0 if is_hasty else 30.0
@@ -118,14 +118,14 @@ def draw_user_settings(rng: random.Random, base: ClientSettings, habits: UserHab
 
 
 def draw_suspension(rng: random.Random) -> int:
-    """Return the number of the suspension at which a call is cut short. Most calls have few."""
+    """Return the number of the suspension at which a call is cancelled. Most calls have few."""
     return min(1 + int(rng.expovariate(0.6)), 10)
 
 
 async def in_time(world: World, host: Host, what: str, limit_s: float, call: Awaitable[T]) -> T:
-    """Make a call from a host, which must end within `limit_s`, one way or the other, however many layers retry.
+    """Make a call from a host, which must end within `limit_s` with any outcome, however many layers retry.
 
-    Time in which the host stands still does not count.
+    Time during which the host is paused does not count.
     """
     began_s, held_s = world.now_s, host.held_s
     try:
@@ -143,27 +143,27 @@ def _judge_time(world: World, what: str, limit_s: float, took_s: float) -> None:
 
 
 async def close_client(world: World, host: Host, client: Client) -> None:
-    """Close a client, in its time. What could not be stored has been said to each event's acknowledgement."""
+    """Close a client within its limit. Events that could not be stored have failed acknowledgements."""
     try:
         await in_time(world, host, "closing a client", client.settings.close_timeout_s, client.close())
     except PenstockError:
-        pass  # It is closed all the same.
+        pass  # It is closed in any case.
 
 
 async def maybe_cut(rng: random.Random, rate: float, call: Awaitable[T]) -> T:
-    """Make a call, at `rate` cut short at a drawn await. Raises `CutShortError` then."""
+    """Make a call, cancelled at a drawn await with probability `rate`. Raises `CutShortError` then."""
     if rng.random() < rate:
         return await cut_short(call, draw_suspension(rng))
     return await call
 
 
 class UserReader(Workload):
-    """One user of a group, life after life. All members record one pass, in which events may come again.
+    """One user of a group, life after life. All members record one pass, in which events may repeat.
 
-    `is_leader`: reads on at the end until nothing is left.
+    `is_leader`: reads at the end until nothing is left.
     """
 
-    verifies_again = False  # The group is done.
+    verifies_again = False  # The group is finished.
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, group: str, is_leader: bool,
@@ -190,7 +190,7 @@ class UserReader(Workload):
             await self.client.reader_group(self._group, [self._stream])
 
     async def run(self) -> None:
-        """See `Workload.run`: see to it that the user lives again after whatever befell it."""
+        """See `Workload.run`: start a new life after each end."""
         world, machine = self.world, self._machine
         while world.is_writing:
             life = self._draw_life()
@@ -244,7 +244,7 @@ class UserReader(Workload):
     def _draw_life(self) -> _Life:
         rng = self.rng
         self._life_count += 1
-        # Now and then under a name that it had before.
+        # Now and then under a previous name.
         name = f"{self.name}-{self._life_count if rng.random() < 0.7 else max(self._life_count - 1, 1)}"
         return _Life(
             f"{name}.{self._life_count}",
@@ -254,7 +254,7 @@ class UserReader(Workload):
         )
 
     async def _strike(self, life: _Life) -> None:
-        """Let the machine die, or stand still for longer than the others wait."""
+        """Crash the machine, or pause it for longer than the reader timeout."""
         machine = self._machine
         if life.fate not in (Fate.KILLED, Fate.HANGS):
             return
@@ -270,7 +270,7 @@ class UserReader(Workload):
             machine.resume()
 
     async def _live(self, life: _Life) -> None:
-        """Live on the machine, to the end that is drawn."""
+        """Use the machine until the drawn end."""
         world = self.world
         client = world.cluster.client(self._machine, life.settings)
         client._open()
@@ -317,7 +317,7 @@ class UserReader(Workload):
                 await self._store(reader, life)
 
     async def _next(self, reader: Reader, life: _Life) -> Event | None:
-        """Ask for the next event; one that was cut short is asked for again, by the same user of the same reader."""
+        """Read the next event; after a cancelled read the same user reads again from the same reader."""
         life.has_event_in_hand = False
         try:
             return await self._in_time("read(1.0)", 1.0, maybe_cut(self.rng, self._cut_rate, reader.read(1.0)))

@@ -1,4 +1,4 @@
-"""`World`: what the workloads of one run share: the cluster, the history, the times, and what they found wrong."""
+"""`World`: shared by the workloads of one run: the cluster, the history, the times, and the problems found."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.testing.simulation.host import Host
 T = TypeVar("T")
 
 SCOPE = "sim"
-#: What long-term storage refuses in some clusters: the segment of the workload "bytes".
+#: Prefix that long-term storage refuses in some clusters: the segment of the workload "bytes".
 REFUSED_PREFIX = f"{SCOPE}/bytes/"
-#: Problems remembered; more say nothing new.
+#: Most problems recorded.
 _PROBLEMS_MAX = 50
 
 
 class TracedHistory(History):
-    """A history that also tells the trace, so that a failure can be read in one place."""
+    """A history that is also written to the trace, so that a failure can be read in one place."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         loop, trace = cluster.simulation.loop, cluster.simulation.trace
@@ -54,14 +54,14 @@ class World:
     """See the module.
 
     Attributes:
-        stop_s: when workloads begin nothing new any more, on the loop's clock.
-        give_up_s: when a call that still fails says that the cluster has not healed.
-        problems: what workloads themselves found wrong; each is a violation.
-        counts: what was done, for the totals.
+        stop_s: time after which workloads start no new work, on the loop's clock.
+        give_up_s: time after which a failing call means that the cluster has not healed.
+        problems: problems found by the workloads; each is a violation.
+        counts: numbers of actions, for the totals.
         payload_bytes_max: longest padding of events and values.
         full_reads: full reads begun so far, for their names.
-        broken_groups: reader groups of which a reader ended with an error. It is then found dead later, and what it
-            had read since it last stored its positions is read again; so nothing more is asked of the group.
+        broken_groups: reader groups with a reader that ended with an error. It is later declared dead, and events after
+            its last stored positions are read again, so the group is not checked further.
     """
 
     def __init__(
@@ -89,23 +89,23 @@ class World:
         return self.now_s < self.stop_s
 
     def problem(self, text: str) -> None:
-        """Take down something that must not be."""
+        """Record a violation."""
         self.cluster.simulation.trace.add(self.now_s, f"problem {text}")
         if len(self.problems) < _PROBLEMS_MAX:
             self.problems.append(f"at {self.now_s:.6f} s: {text}")
 
     def is_passing(self, error: PenstockError) -> bool:
-        """Whether an error is one that faults explain: no answer, try again, or a disk that failed a read."""
+        """Return whether faults explain an error: no answer, a retriable error, or a disk that failed a read."""
         is_unnamed = type(error) is PenstockError and "[Errno 5] simulated" in str(error)
         return error.is_retriable or is_unnamed or isinstance(error, OutcomeUnknownError)
 
     def padding(self, rng: random.Random) -> bytes:
-        """Return filler: mostly short, seldom long."""
+        """Return filler: mostly short, rarely long."""
         length = int(self.payload_bytes_max * rng.random() ** 4)
         return bytes([rng.randrange(33, 127)]) * length
 
     async def insist(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeat something that may be repeated until it has an answer. Raises the error once `give_up_s` is past."""
+        """Repeat an idempotent call until it has an answer. Raises the error once `give_up_s` is past."""
         while True:
             try:
                 return await attempt()
@@ -120,10 +120,10 @@ class World:
 
 
 class Workload:
-    """What one client does. Subclasses are made by a scenario; each runs on a host and has a generator of its own.
+    """The work of one client. A scenario creates subclasses; each runs on a host and has its own generator.
 
-    Order of the calls: `prepare` (before any fault), `run` (until `World.stop_s`, then come to rest), `verify` (all is
-    quiet: read everything back; again after a power failure if `verifies_again`).
+    Order of the calls: `prepare` (before any fault), `run` (until `World.stop_s`, then come to rest), `verify` (without
+    faults: read everything back; again after a power failure if `verifies_again`).
     """
 
     verifies_again = True
@@ -136,24 +136,24 @@ class Workload:
         self.client: Client
 
     def make_client(self) -> Client:
-        """Return the client that the workload works with, not open yet."""
+        """Return the client of the workload, not open yet."""
         return self.world.cluster.client(self.host)
 
     async def prepare(self) -> None:
         """Create what the workload needs."""
 
     async def run(self) -> None:
-        """Work until `World.stop_s`, then finish what was begun."""
+        """Work until `World.stop_s`, then finish the open work."""
 
     async def verify(self) -> None:
-        """Read back."""
+        """Read everything back."""
 
     async def rest(self, mean_s: float) -> None:
         """Pause between two calls."""
         await asyncio.sleep(min(self.rng.expovariate(1.0 / mean_s), 10 * mean_s))
 
     async def meet(self, interval_s: float = 5.0) -> None:
-        """Do nothing until a round time, when others begin at the same moment: what they share may be idle by then."""
+        """Wait until the next multiple of `interval_s`, like other workloads; shared resources may be idle by then."""
         await asyncio.sleep(interval_s - self.world.now_s % interval_s)
 
 
