@@ -1,4 +1,4 @@
-"""A whole cluster in one process: seeded scheduling, virtual time, in-memory network, hosts that fail.
+"""A whole cluster in one process: seeded scheduling, virtual time, in-memory network, host failures.
 
 Start with `SimulatedCluster` for Penstock itself, with `Simulation` for any asyncio code that takes its seams from a
 `Runtime`. One seed has one trace; a failing seed is a test case.

@@ -1,4 +1,4 @@
-"""What a `SimulatedLoop` makes most of: tasks, futures and handles, the same ones in every run."""
+"""Tasks, futures and handles of a `SimulatedLoop`, with hashes that are the same in every run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class SimulatedTask(asyncio.Task[T]):
-    """A task whose place in a set does not depend on its address."""
+    """A task whose position in a set does not depend on its address."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class SimulatedTask(asyncio.Task[T]):
         name: str,
         context: contextvars.Context | None,
     ) -> None:
-        # First, because asyncio puts the task into a set before its initialiser returns.
+        # Set first: asyncio adds the task to a set before its initialiser returns.
         self._number = number
         super().__init__(coroutine, loop=loop, name=name, context=context)
 
@@ -31,7 +31,7 @@ class SimulatedTask(asyncio.Task[T]):
 
 
 class SimulatedFuture(asyncio.Future[T]):
-    """A future whose place in a set does not depend on its address."""
+    """A future whose position in a set does not depend on its address."""
 
     def __init__(self, *, loop: asyncio.AbstractEventLoop, number: int) -> None:
         self._number = number
@@ -42,7 +42,7 @@ class SimulatedFuture(asyncio.Future[T]):
 
 
 class SimulatedHandle(asyncio.Handle):
-    """A handle that asks nobody whether it is debugged: most of what a simulation makes is handles."""
+    """A handle that skips the check for debug mode: most objects made by a simulation are handles."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""`cut_short`: cancel a call at one of its awaits, as a time-out, Ctrl-C in a notebook or a task group does.
+"""`cut_short`: cancel a call at one of its awaits, as a timeout, Ctrl-C in a notebook or a task group does.
 
-A call suspends wherever it waits for something that is not there yet. Drawing the number of the suspension reaches
-every one of those places, each in the very state that the call leaves behind there.
+A call suspends at every await whose result is not ready. Drawing the number of the suspension reaches each of these
+points, with the state that the call has there.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class CutShortError(Exception):
-    """The call was cancelled before it had an answer."""
+    """The call was cancelled before it returned."""
 
 
 async def cut_short(call: Awaitable[T], suspension: int) -> T:
     """Make a call in a task that is cancelled once it has suspended `suspension` times (1: at its first await).
 
-    Returns its answer if it has one before, or in spite of that. Raises `CutShortError` when it was cancelled, and
-    whatever the call raises itself.
+    Returns the result if the call ends before the cancellation or despite it. Raises `CutShortError` when the call was
+    cancelled, and any error of the call itself.
     """
     loop = asyncio.get_running_loop()
     left = suspension
@@ -31,7 +31,7 @@ async def cut_short(call: Awaitable[T], suspension: int) -> T:
         nonlocal left
         left -= 1
         if not left:
-            # At a turn of its own: what is waited for may come first.
+            # Cancel in a separate turn, so that the awaited event can still arrive first.
             loop.call_soon(task.cancel)
 
     task: asyncio.Task[T] = loop.create_task(_counted(call, count), name=f"call cut short at {suspension}")
@@ -55,7 +55,7 @@ async def _awaiting(call: Awaitable[T]) -> T:
 
 @types.coroutine
 def _steps(call: Coroutine[object, object, T], on_suspension: Callable[[], None]) -> Generator[object, None, T]:
-    """Do what ``yield from`` does, and tell each time that it yields."""
+    """Behave as ``yield from`` does, and report each yield."""
     try:
         waited_for = call.send(None)
         while True:

@@ -1,12 +1,12 @@
 """`SimulatedCluster`: segment stores, a controller and clients on simulated hosts, running the production code.
 
-Container `i` of `n` stores is at store ``i % n`` at first. Each segment store has a disk of its own for both tiers, and
-its containers for good; or all have both tiers on one file system that they share (`has_shared_storage`), and
-containers move from store to store (`Assignment.give`). The controller runs on the first store's host by direct calls
-(`is_combined`, as in standalone), or on a host of its own over the wire protocol; several controllers have a host each,
-and learn of each other from the coordination service on one more (`coordination`). Clients are the production client;
-only gRPC is replaced (see `controller_calls`). Of several controllers each client asks one, and another when that one
-gives no answer.
+Container `i` of `n` stores starts at store ``i % n``. Either each segment store has its own disk for both tiers and
+keeps its containers, or all stores have both tiers on one shared file system (`has_shared_storage`) and containers move
+between stores (`Assignment.give`). The controller runs on the first store's host with direct calls (`is_combined`, as
+in standalone), or on its own host over the wire protocol. Several controllers have one host each and learn about each
+other from the coordination service on a further host (`coordination`). Clients are the production client; only gRPC is
+replaced (see `controller_calls`). With several controllers each client calls one, and the next when that one does not
+answer.
 """
 
 from __future__ import annotations
@@ -61,33 +61,33 @@ SEGMENT_STORE_PORT = 6000
 CONTROLLER_PORT = 9090
 COORDINATOR_PORT = 2181
 DATA_DIRECTORY = "/data"
-#: Of stores that share what they store on.
+#: Path of the shared storage, for stores that share it.
 _SHARED_CLUSTER_ID = "00000000-0000-4000-8000-000000000000"
 _KIB = 1024
-#: Short enough for calls to end while there are faults.
+#: Short, so that calls end during faults.
 _FILE_SETTINGS = HdfsStorageSettings(lease_timeout_s=6.0)
-#: Lets the driver look again, in virtual time.
+#: Polling interval of the driver, in virtual time.
 _POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """What a simulated cluster is made of. Sizes are small, so that what takes gigabytes elsewhere happens here soon.
+    """Configuration of a simulated cluster. Sizes are small, so that events that usually take gigabytes happen early.
 
     Attributes:
         store_count: segment stores.
         is_combined: the controller is in the first store's process.
         controller_count: controllers; several are never combined.
         has_shared_storage: both tiers are on a file system that all stores have mounted, so containers can move.
-        restart_delay_s: a server whose program fails is started again after this.
-        disk_faults: faults of the stores' disks in ordinary times.
-        chunk_faults: faults of long-term storage, beside those of the disk under it; None for none.
-        remote_faults: long-term storage is a service with these faults, which outlives its stores' disks: a bucket, or
-            files of HDFS; None: it is a directory.
+            restart_delay_s: a server whose program fails is restarted after this.
+            disk_faults: faults of the stores' disks outside of planned faults.
+            chunk_faults: faults of long-term storage, in addition to those of its disk; None for none.
+            remote_faults: long-term storage is a service with these faults, which outlives its stores: a bucket, or
+                files of HDFS; None: it is a directory.
         late_requests: requests of the controller that arrive late; None for none.
-        is_scaling_by_load: the controller asks the stores for their loads.
+            is_scaling_by_load: the controller polls the stores for their loads.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
-        coordination: of what several controllers learn of each other from.
+            coordination: settings of the service through which several controllers learn about each other.
     """
 
     store_count: int = 1
@@ -120,7 +120,7 @@ class ClusterSettings:
 
 
 class Assignment:
-    """Which store has which container, as the coordinator knows it: the `ContainerLocator` of a simulated cluster."""
+    """Owner of each container, as the coordinator has it: the `ContainerLocator` of a simulated cluster."""
 
     def __init__(self, stores: Sequence[str], container_count: int) -> None:
         self._owners = [stores[container_id % len(stores)] for container_id in range(container_count)]
@@ -135,7 +135,7 @@ class Assignment:
         return self._owners[container_id]
 
     def give(self, container_id: int, store: str) -> None:
-        """Let another store have it, from now on. Neither knows yet: see `SimulatedCluster.tell`."""
+        """Assign a container to another store. The stores are not notified; see `SimulatedCluster.tell`."""
         self._owners[container_id] = store
 
     def containers_of(self, store: str) -> list[int]:
@@ -153,7 +153,7 @@ class Assignment:
 
 @dataclass(slots=True)
 class _Servers:
-    """What runs in a server's process, for observers. `life`: of which process; `stops`: ends it in order."""
+    """The contents of a server's process, for observers. `life`: number of the process; `stops`: stops it cleanly."""
 
     life: int
     stops: AsyncExitStack
@@ -185,7 +185,7 @@ class SimulatedCluster:
         stores: hosts of the segment stores, ``store-1`` and so on.
         controllers: hosts of the controllers; `controller` is the first.
         coordinator: host of the coordination service; None with one controller.
-        sessions: who is a member of the controllers, as the coordination service has it.
+            sessions: members of the controllers, as the coordination service has them.
         clients: hosts made by `add_client`.
     """
 
@@ -195,21 +195,20 @@ class SimulatedCluster:
         self.settings: ClusterSettings = settings
         names = tuple(f"store-{number}" for number in range(1, settings.store_count + 1))
         self.locator: Assignment = Assignment(names, settings.segment_store.container_count)
-        #: Where both tiers are, if the stores share them.
+        #: The file system with both tiers, if the stores share them.
         self.shared_disk: SharedDisk | None = None
         if settings.has_shared_storage:
             self.shared_disk = SharedDisk(simulation, "file server", settings.disk_faults)
         self._servers: dict[str, _Servers] = {}
-        #: Long-term storages so far, one for each life of a store, when they have faults.
+        #: Long-term storages so far, one per life of a store, if they have faults.
         self.faulty_chunks: list[FaultyChunkStorage] = []
-        #: Buckets and file systems by host, or the one that all share, and their clients so far, one for each life of
-        #: a store.
+        #: Buckets and file systems by host, or the shared one, and their clients so far, one per life of a store.
         self.buckets: defaultdict[str, SimulatedBucket] = defaultdict(SimulatedBucket)
         self.file_systems: defaultdict[str, SimulatedFileSystem] = defaultdict(SimulatedFileSystem)
         self.remote_clients: list[SimulatedObjects | SimulatedFiles] = []
-        #: What has become of late requests, in all lives of the controller.
+        #: Outcomes of late requests, over all lives of the controller.
         self.late_request_counts: Counter[str] = Counter()
-        #: By host of a controller, in its present life.
+        #: By host of a controller, for its present life.
         self._late_requests: dict[str, LateRequests] = {}
         self._refuses = True
         self._is_healed = False
@@ -274,7 +273,7 @@ class SimulatedCluster:
                 directory.tier1,
                 tiers,
                 settings.durable_log,
-                # On a shared disk nobody knows of the others whether they live.
+                # On a shared disk a store cannot tell whether the other stores are alive.
                 owner=LogOwner(runtime.random_id(), lambda token: self.shared_disk is not None, directory.check_held),
                 cluster_id=identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID,
                 made_logs_directory=directory.made_logs,
@@ -287,7 +286,7 @@ class SimulatedCluster:
             container_ids=self.container_ids(host),
         )
         await store.start()
-        # It may have changed meanwhile.
+        # The assignment may have changed during the await.
         store.set_assignment(self.container_ids(host))
         servers.store = store
         servers.stops.push_async_callback(store.stop)
@@ -332,7 +331,7 @@ class SimulatedCluster:
         return faulty
 
     def heal(self) -> None:
-        """Let long-term storage fail no more, and no request come late."""
+        """End all faults of long-term storage and all late requests."""
         self._is_healed = True
         for late in self._late_requests.values():
             late.is_healed = True
@@ -342,7 +341,7 @@ class SimulatedCluster:
             remote.heal()
 
     def refuse_no_longer(self) -> None:
-        """Let long-term storage take the segments that it has refused; other faults stay."""
+        """Make long-term storage accept the segments that it has refused; other faults remain."""
         self._refuses = False
         for faulty in self.faulty_chunks:
             faulty.faults = replace(faulty.faults, refused_prefixes=())
@@ -398,7 +397,7 @@ class SimulatedCluster:
     # -- observing and steering ---------------------------------------------------------------------------------
 
     async def ready(self, timeout_s: float = 120.0) -> None:
-        """Wait until all servers are up and serve. For the driver. Raises `HostDownError` after `timeout_s`."""
+        """Wait until all servers are up and serving. For the driver. Raises `HostDownError` after `timeout_s`."""
         hosts = self.servers
         deadline_s = self.simulation.loop.time() + timeout_s
         while not all(self.is_ready(host) for host in hosts):
@@ -408,41 +407,41 @@ class SimulatedCluster:
             await asyncio.sleep(_POLL_S)
 
     def is_ready(self, host: Host) -> bool:
-        """Say whether a server has finished its start."""
+        """Return whether a server has finished its start."""
         servers = self._current(host)
         return servers is not None and servers.is_ready
 
     def store(self, host: Host) -> SegmentStore | None:
-        """Return the store in a host's process. To look at; use it on its host only."""
+        """Return the store in a host's process. For inspection; call its methods on its host only."""
         servers = self._current(host)
         return None if servers is None else servers.store
 
     def container_ids(self, host: Host) -> list[int]:
-        """Return the containers that a store is to run."""
+        """Return the containers assigned to a store."""
         return self.locator.containers_of(host.name)
 
     async def tell(self, host: Host) -> None:
-        """Let a store know which containers it is to run. Run it on `host`."""
+        """Notify a store of its assigned containers. Run it on `host`."""
         if (store := self.store(host)) is not None:
             store.set_assignment(self.container_ids(host))
 
     def server(self, host: Host) -> SegmentStoreServer | None:
-        """Return the TCP front in a host's process. To look at."""
+        """Return the TCP front in a host's process. For inspection."""
         servers = self._current(host)
         return None if servers is None else servers.server
 
     def controller_service(self, host: Host | None = None) -> ControllerService | None:
-        """Return the controller in a host's process (None: the first one's). To look at; use it on its host only."""
+        """Return the controller in a host's process (None: the first). For inspection; call it on its host only."""
         servers = self._current(host or self.controller)
         return None if servers is None else servers.controller
 
     def _current(self, host: Host) -> _Servers | None:
-        """Return what runs in the host's present process; None while it is down or has just begun."""
+        """Return the contents of the host's present process; None while it is down or has just started."""
         servers = self._servers.get(host.name)
         return servers if servers is not None and host.is_up and servers.life == host.life else None
 
     async def shut_down(self, host: Host) -> None:
-        """Stop a server in order, as SIGTERM does. For the driver. Raises `HostDownError`."""
+        """Stop a server cleanly, as SIGTERM does. For the driver. Raises `HostDownError`."""
         servers = self._current(host)
         if servers is None:
             raise HostDownError(f"{host.name} is down")
@@ -466,7 +465,7 @@ class SimulatedCluster:
         """Return a client for code that runs on `host`; use it there, as an async context manager."""
         settings = settings or self.settings.client
         names = [controller.name for controller in self.controllers]
-        # Each client begins with another one.
+        # Each client starts with a different controller.
         at = self._client_count % len(names)
         self._client_count += 1
         names = names[at:] + names[:at]

@@ -1,10 +1,10 @@
-"""The controller's calls over the simulated network, in the place of gRPC.
+"""The controller's calls over the simulated network, in place of gRPC.
 
-gRPC has threads and sockets of its own, so it cannot run here. What matters of it does: messages are serialised, calls
-share a connection, a reply may get lost with it, a deadline cancels the handler, and failures are `grpc.RpcError` with
-the status that the real server would send. The same table of calls answers here as it does there. During calls a client
-pings a server that sends nothing, and drops the connection without an answer, as `ControllerClient` asks of gRPC.
-Between calls the server's pings are the kernel's probes here.
+gRPC has its own threads and sockets, so it cannot run here. The relevant behaviour is reproduced: messages are
+serialised, calls share a connection, a reply can get lost with it, a deadline cancels the handler, and failures are
+`grpc.RpcError` with the status that the real server would send. The table of calls is that of the real server. During
+calls a client pings a server that sends nothing, and drops the connection if there is no answer, as `ControllerClient`
+configures gRPC. Between calls TCP keepalive probes replace the server's pings.
 
 A frame is a uint32 length of what follows, a uint64 call number, and: from the client a byte with the length of the
 call's name, the name and the request (no name: cancel, or a ping if the number is 0); from the server a byte with the
@@ -43,12 +43,12 @@ _PING = 0
 _METHODS = {method.name: method for service in services() for method in service.methods}
 _STATUS = {cast(tuple[int, str], status.value)[0]: status for status in grpc.StatusCode}
 
-#: One attempt to connect, as `ControllerClient` asks of gRPC.
+#: Timeout of one connection attempt, as `ControllerClient` configures gRPC.
 CONNECT_TIMEOUT_S = 5.0
 
 
 class SimulatedRpcError(PicklableError, grpc.RpcError):
-    """What a call raises that has no reply."""
+    """Raised by a call without a reply."""
 
     def __init__(self, status: grpc.StatusCode, text: str, metadata_keys: Sequence[str] = ()) -> None:
         super().__init__(f"{status.name}: {text}")
@@ -61,16 +61,16 @@ class SimulatedRpcError(PicklableError, grpc.RpcError):
         return self._status
 
     def details(self) -> str:
-        """Return the text that goes with it."""
+        """Return the text of the status."""
         return self._text
 
     def trailing_metadata(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]  # pairs, as in grpc.aio
-        """Return what the server adds to it."""
+        """Return the metadata that the server adds."""
         return tuple((key, "1") for key in self._metadata_keys)
 
 
 class _Frames(asyncio.Protocol):
-    """Cuts the stream into frames."""
+    """Splits the stream into frames."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
@@ -129,7 +129,7 @@ class _Served(_Frames):
         except PenstockError as error:
             self._refuse(number, *status_of(error), [key for key, _ in metadata_of(error)])
         except Exception:
-            # As the real server does: the log is told all, the client only that there is something to tell.
+            # As the real server does: details go to the log, the client gets a generic message.
             _logger.exception("%s failed in a way that it should not", name)
             self._refuse(number, grpc.StatusCode.INTERNAL, f"{name} failed; the controller's log says why")
         finally:
@@ -141,7 +141,7 @@ class _Served(_Frames):
 
 
 async def serve_controller(service: ControllerService, host: str, port: int) -> asyncio.AbstractServer:
-    """Answer the controller's calls on a port of the simulated host that this runs on, called `host`."""
+    """Serve the controller's calls on a port of the current simulated host, named `host`."""
     table = dict(call_table(Front(service, lambda: [(host, port)])))
     server = await asyncio.get_running_loop().create_server(lambda: _Served(table), None, port, start_serving=False)
     detect_dead_peers(server, service.settings.dead_peers)
@@ -150,13 +150,13 @@ async def serve_controller(service: ControllerService, host: str, port: int) -> 
 
 
 class _Channel(_Frames):
-    """A client's connection. `keepalive_interval_s`: between the last byte and a ping, and between that and the end."""
+    """A client's connection. `keepalive_interval_s`: from the last byte to a ping, and from the ping to the drop."""
 
     def __init__(self, host: str, keepalive_interval_s: float) -> None:
         super().__init__()
         self.host = host
         self.is_lost = False
-        #: It was dropped because no ping was answered.
+        #: The connection was dropped because a ping was not answered.
         self.is_silent = False
         self._keepalive_interval_s = keepalive_interval_s
         self._last_number = 0
@@ -165,7 +165,7 @@ class _Channel(_Frames):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # gRPC sets TCP_USER_TIMEOUT to what its own pings have.
+        # gRPC sets TCP_USER_TIMEOUT to the timeout of its pings.
         cast(SimulatedTransport, transport).set_timeouts(None, self._keepalive_interval_s)
         self._watch(self._ping)
 
@@ -174,7 +174,7 @@ class _Channel(_Frames):
         super().data_received(data)
 
     def _watch(self, then: Callable[[], None]) -> None:
-        """Call `then` unless something comes within the interval."""
+        """Call `then` unless something arrives within the interval."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(self._keepalive_interval_s, then)
@@ -232,7 +232,7 @@ class _Stub:
 
     def __init__(self, hosts: Sequence[str], port: int, keepalive_interval_s: float) -> None:
         self._keepalive_interval_s = keepalive_interval_s
-        #: The one to ask first stands first.
+        #: Hosts in order of preference; the first is tried first.
         self._hosts = list(hosts)
         self._port = port
         self._channel: _Channel | None = None
@@ -251,7 +251,7 @@ class _Stub:
                 reply = await channel.call(name, request.SerializeToString())
         except SimulatedRpcError:
             if channel is not None and channel.is_silent:
-                # gRPC greets a server before it uses a connection: one that stands still takes none.
+                # gRPC does a handshake before it uses a connection: a stalled server does not complete it.
                 self._turn_from(channel.host)
             raise
         except TimeoutError as error:
@@ -265,7 +265,7 @@ class _Stub:
             return self._channel
 
     async def _connect(self) -> _Channel:
-        """Return a connection to the first host that takes one, as gRPC's policy "pick first" does."""
+        """Return a connection to the first host that accepts one, as gRPC's policy "pick first" does."""
         failure: Exception | None = None
         for host in tuple(self._hosts):
             try:
@@ -278,13 +278,13 @@ class _Stub:
                 failure = error
                 self._turn_from(host)
             except asyncio.CancelledError:
-                # The call's own time is over: the next one need not wait here again.
+                # The call's own deadline has passed: the next call must not wait here again.
                 self._turn_from(host)
                 raise
         raise SimulatedRpcError(grpc.StatusCode.UNAVAILABLE, f"cannot connect: {failure}") from failure
 
     def _turn_from(self, host: str) -> None:
-        """Ask the others before this one, the next time."""
+        """Move this host to the end of the order for the next attempt."""
         self._hosts.remove(host)
         self._hosts.append(host)
 
@@ -294,7 +294,7 @@ def simulated_stub(
 ) -> ControllerStub:
     """Return a stub for `ControllerClient` whose calls go over the simulated network from the host that uses it.
 
-    `others`: hosts of further controllers, for when that at `host` gives no answer. `keepalive_interval_s`: as in the
+    `others`: hosts of further controllers, tried when `host` does not answer. `keepalive_interval_s`: as in the
     client's settings.
     """
     return cast(ControllerStub, _Stub([host, *others], port, keepalive_interval_s))

@@ -1,12 +1,12 @@
-"""The simulated coordination service: who is a member, as ZooKeeper would know it.
+"""The simulated coordination service: group membership as in ZooKeeper.
 
-A member is a session. A session lives for as long as something is heard of it at least every `session_timeout_s`, and
-ends for good when it is not: by a pause, a crash or a partition of its controller. It ends by the clock of the service
-alone, and its controller hears of that when it next asks: until then it takes itself for a member, and is none.
+A member is a session. A session lives while a heartbeat arrives at least every `session_timeout_s`; otherwise, after a
+pause, a crash or a partition of its controller, it ends permanently. It ends by the clock of the service alone. Its
+controller learns of it with its next request and until then wrongly considers itself a member.
 `coordination_client` is the controller's side.
 
-What ZooKeeper's servers agree upon is `Sessions`, which outlasts each of them; `CoordinationServer` is what clients
-are connected to, one life of it after the other. A server that has just begun gives every session its whole time again.
+`Sessions` is the state that ZooKeeper's servers agree on; it outlives each server. `CoordinationServer` is one life of
+the server that clients connect to. A server that has just started gives every session its full timeout again.
 
 A message is a line of JSON: a `Request` from a controller, a `Reply` to it.
 """
@@ -26,9 +26,9 @@ class CoordinationSettings:
     """Times of the coordination service and its clients.
 
     Attributes:
-        session_timeout_s: a session of which nothing was heard for so long is over.
-        heartbeat_interval_s: wait between two signs of life of a controller.
-        request_timeout_s: a request without an answer is given up after this, with its connection.
+            session_timeout_s: a session without heartbeats for this long ends.
+            heartbeat_interval_s: interval between two heartbeats of a controller.
+            request_timeout_s: a request without an answer fails after this, and its connection is closed.
     """
 
     session_timeout_s: float = 3.0
@@ -37,7 +37,7 @@ class CoordinationSettings:
 
 
 class Refusal(Enum):
-    """Why a request is not done. NONE: it is."""
+    """Why a request failed. NONE: it succeeded."""
 
     NONE = ""
     TAKEN = "taken"
@@ -45,9 +45,9 @@ class Refusal(Enum):
 
 
 class Request(TypedDict):
-    """What a controller asks: `call` is ``join``, ``beat``, ``members``, ``changed`` or ``leave``.
+    """A request of a controller: `call` is ``join``, ``beat``, ``members``, ``changed`` or ``leave``.
 
-    `session` is 0 in ``join``, and what that was answered in all others; `version` counts in ``changed`` alone.
+    `session` is 0 in ``join``, else the number that ``join`` returned; `version` is used by ``changed`` only.
     """
 
     number: int
@@ -58,7 +58,7 @@ class Request(TypedDict):
 
 
 class Reply(TypedDict):
-    """The answer to the request with the same number: the members, and the session that asks."""
+    """The answer to the request with the same number: the members, and the session of the caller."""
 
     number: int
     refusal: str
@@ -68,7 +68,7 @@ class Reply(TypedDict):
 
 
 class Sessions:
-    """Who is a member, by name; see the module. `note` is told of every change."""
+    """The members, by name; see the module. `note` is called for every change."""
 
     def __init__(self, note: Callable[[str], None] | None = None) -> None:
         self.version: int = 0
@@ -86,7 +86,7 @@ class Sessions:
         return dict(self._numbers)
 
     def is_alive(self, name: str, number: int) -> bool:
-        """Say whether a session is not over."""
+        """Return whether a session is alive."""
         return self._numbers.get(name) == number
 
     def begin(self, name: str) -> int:
@@ -108,7 +108,7 @@ class Sessions:
 
 
 class Lines(asyncio.Protocol):
-    """Cuts what arrives into lines. `closed` is called once, when the connection has gone."""
+    """Splits incoming data into lines. `closed` is called once, when the connection has ended."""
 
     def __init__(self, received: Callable[[Lines, bytes], None], closed: Callable[[Lines], None]) -> None:
         self._received = received
@@ -133,12 +133,12 @@ class Lines(asyncio.Protocol):
         self._closed(self)
 
     def send(self, message: Request | Reply) -> None:
-        """Send a message, if there is still somebody to get it."""
+        """Send a message, if the connection is still open."""
         if self._transport is not None and not self.is_lost:
             self._transport.write(json.dumps(message).encode() + b"\n")
 
     def abort(self) -> None:
-        """End the connection; nothing more is received."""
+        """Close the connection; nothing more is received."""
         self.is_lost = True
         if self._transport is not None:
             self._transport.abort()
@@ -146,14 +146,14 @@ class Lines(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """A request ``changed`` that waits."""
+    """A pending request ``changed``."""
 
     connection: Lines
     request: Request
 
 
 class CoordinationServer:
-    """See the module. Made by each life of the service, over the same `Sessions`."""
+    """See the module. One per life of the service, over the same `Sessions`."""
 
     def __init__(self, sessions: Sessions, settings: CoordinationSettings) -> None:
         self._sessions = sessions
@@ -164,7 +164,7 @@ class CoordinationServer:
         self._listener: asyncio.AbstractServer | None = None
 
     async def start(self, host: str | None, port: int) -> int:
-        """Serve, and return the port. Sessions from before live on."""
+        """Start serving, and return the port. Existing sessions continue."""
         for name in sorted(self._sessions.names):
             self._heard_of(name)
         loop = asyncio.get_running_loop()
@@ -172,14 +172,14 @@ class CoordinationServer:
         return int(listener.sockets[0].getsockname()[1])
 
     def stop(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         for timer in self._timers.values():
             timer.cancel()
         if self._listener is not None:
             self._listener.close()
 
     def expire(self, name: str) -> None:
-        """End a session now, as if nothing had been heard of it for too long."""
+        """End a session now, as if its timeout had passed."""
         self._end(name, "expires")
 
     def _heard_of(self, name: str) -> None:
@@ -194,7 +194,7 @@ class CoordinationServer:
         self._tell()
 
     def _tell(self) -> None:
-        """Answer everybody who waits for a change."""
+        """Answer all requests that wait for a change."""
         watches, self._watches = self._watches, {}
         for watch in watches.values():
             self._answer(watch.connection, watch.request)

@@ -1,8 +1,7 @@
 """`SimulatedCoordinator`: a controller's side of the simulated coordination service, over the simulated network.
 
-As with ZooKeeper's client, a controller that hears nothing does not know whether its session is over: it learns that
-from the service alone, when it can ask it again. Until then `SimulatedMembership.is_over` is false, and questions have
-no answer.
+As with ZooKeeper's client, a disconnected controller does not know whether its session has ended: it learns that only
+from the service, once it can reach it again. Until then `SimulatedMembership.is_over` is false, and requests fail.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class SimulatedCoordinator:
         self._settings = settings
 
     async def join(self, name: str) -> SimulatedMembership:
-        """See `Coordinator.join`. Raises `ControllerUnavailableError`: it may be a member then, until it times out."""
+        """See `Coordinator.join`. Raises `ControllerUnavailableError`: the member may exist until its session ends."""
         link = _Link(*self._address, self._settings)
         try:
             reply = await link.ask("join", name)
@@ -42,7 +41,7 @@ class SimulatedCoordinator:
 
 
 class SimulatedMembership:
-    """`Membership` by a session, which it keeps alive by signs of life."""
+    """`Membership` by a session, kept alive by heartbeats."""
 
     def __init__(self, link: _Link, name: str, session: int, settings: CoordinationSettings) -> None:
         self._link = link
@@ -67,11 +66,11 @@ class SimulatedMembership:
         return _members(await self._ask("members"))
 
     async def changed(self, version: int) -> Members:
-        """See `Membership.changed`. Raises `ControllerUnavailableError` when the connection is lost meanwhile."""
+        """See `Membership.changed`. Raises `ControllerUnavailableError` when the connection is lost while waiting."""
         return _members(await self._ask("changed", version=version, waits=True))
 
     async def leave(self) -> None:
-        """See `Membership.leave`. Without an answer the others see it when the session times out."""
+        """See `Membership.leave`. If the request fails, the session ends at its timeout."""
         if self._is_over:
             return
         try:
@@ -121,7 +120,7 @@ def _members(reply: Reply) -> Members:
 
 
 class _Link:
-    """Sends requests over one connection, which is made again when it is lost."""
+    """Sends requests over one connection; reconnects when it is lost."""
 
     def __init__(self, host: str, port: int, settings: CoordinationSettings) -> None:
         self._address = (host, port)
@@ -134,7 +133,7 @@ class _Link:
     async def ask(
         self, call: str, name: str, *, session: int = 0, version: int = 0, waits: bool = False
     ) -> Reply:
-        """Return the answer. `waits`: for as long as the connection lives. Raises `ControllerUnavailableError`."""
+        """Return the answer. `waits`: no timeout while the connection lives. Raises `ControllerUnavailableError`."""
         connection: Lines | None = None
         self._last_number = number = self._last_number + 1
         try:
@@ -155,7 +154,7 @@ class _Link:
             self._asked.pop(number, None)
 
     def close(self) -> None:
-        """End the connection; whoever waits for an answer gets none."""
+        """Close the connection; pending requests fail."""
         if self._connection is not None:
             self._connection.abort()
             self._closed(self._connection)

@@ -1,10 +1,10 @@
 """`SimulatedDisk`: a file system in memory that fails and loses power by the rules of docs/fault-model.md.
 
-Here are its calls and their faults; what is in it, and what a power failure may leave of that, is in `disk_tree`.
-`crash` draws from the disk's generator one of the states that the rules allow; `after_crash` makes a given one, for
-explorers that go through them all. The same calls with the same seed give the same disk.
+This module has the calls and their faults; the contents, and the states after a power failure, are in `disk_tree`.
+`crash` draws one of the states that the rules allow from the disk's generator; `after_crash` makes a given state, for
+explorers that enumerate them all. The same calls with the same seed give the same disk.
 
-After TigerBeetle's `src/testing/storage.zig`: the faults are a contract written down, and each is a value.
+After TigerBeetle's `src/testing/storage.zig`: the faults are a written contract, and each is a value.
 Left out: hard and symbolic links, permissions, sparse accounting, and latency, which the runtime adds around calls.
 """
 
@@ -33,7 +33,7 @@ from penstock.testing.simulation.disk_tree import CrashPlan, DiskTree, parts_of
 
 __all__ = ["DiskHook", "SimulatedDisk", "SimulatedFile", "SimulatedLock"]
 
-#: Sees each call before its effect (a write: after the bytes are in the page cache); what it raises, the call raises.
+#: Called for each call before its effect (a write: after the bytes are in the page cache); its errors are the call's.
 DiskHook = Callable[[str, str], None]
 
 
@@ -49,8 +49,8 @@ class SimulatedDisk:
     """`Disk` in memory, of one machine and one process at a time.
 
     Attributes:
-        faults: may be replaced at any time, apart from what belongs to the medium (sectors, the order of names).
-        tree: names and files, and what a crash would leave of them.
+            faults: may be replaced at any time, except for properties of the medium (sectors, the order of names).
+            tree: names and files, and the states that a crash may leave.
         hook: see `DiskHook`. Reset by `crash` and `process_kill`.
         crash_count: power failures so far.
         fault_counts: random faults so far, by name.
@@ -64,7 +64,7 @@ class SimulatedDisk:
         files: Mapping[str, bytes] | None = None,
         tree: DiskTree | None = None,
     ) -> None:
-        """Begin with `files` (and the directories above them) on the medium, or as `tree` is."""
+        """Start with `files` (and the directories above them) on the medium, or with the contents of `tree`."""
         self.faults = faults
         self.hook: DiskHook = _no_hook
         self.crash_count: int = 0
@@ -109,7 +109,7 @@ class SimulatedDisk:
             node = directory.live.get(name)
             if node is None:
                 self.hook(DiskCall.MAKE_DIRECTORY, here)
-                # It may have been held there, and another host have made it meanwhile.
+                # The call may have been held, and another host may have created the directory meanwhile.
                 node = directory.live.get(name)
             if isinstance(node, FileNode):
                 is_last = depth == len(parts)
@@ -131,7 +131,7 @@ class SimulatedDisk:
         return self.tree.find(path) is not None
 
     def rename(self, source: str, target: str) -> None:
-        """See `Disk.rename`. Directories can be moved, too, onto nothing or an empty directory."""
+        """See `Disk.rename`. Directories can be moved too, to a free name or onto an empty directory."""
         self.hook(DiskCall.RENAME, target)
         from_directory, from_name = self.tree.parent(source)
         node = from_directory.live.get(from_name)
@@ -192,7 +192,7 @@ class SimulatedDisk:
         self.tree.change(f"remove directory {path}", (parent, name, None), moved=node)
 
     def sync_directory(self, path: str) -> None:
-        """See `Disk.sync_directory`. With `NameOrder.PREFIX` all older changes elsewhere become durable, too."""
+        """See `Disk.sync_directory`. With `NameOrder.PREFIX` all older changes elsewhere become durable too."""
         self.hook(DiskCall.SYNC_DIRECTORY, path)
         self._take_descriptor(path)
         directory = self.tree.directory(path)
@@ -201,7 +201,7 @@ class SimulatedDisk:
         self.tree.sync_directory(directory)
 
     def lock(self, path: str) -> SimulatedLock:
-        """See `Disk.lock`. Killing the process or the machine gives all locks back."""
+        """See `Disk.lock`. Killing the process or the machine releases all locks."""
         self.hook(DiskCall.LOCK, path)
         self._take_descriptor(path)
         parent, name = self.tree.parent(path)
@@ -225,7 +225,7 @@ class SimulatedDisk:
         return LockState.IN_PLACE if is_in_place else LockState.FILE_GONE
 
     def space(self, path: str) -> DiskSpace:
-        """See `Disk.space`. Without a capacity there is room for everything."""
+        """See `Disk.space`. Without a capacity the free space is a large constant."""
         self.hook(DiskCall.SPACE, path)
         if self.tree.find(path) is None:
             raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
@@ -237,7 +237,7 @@ class SimulatedDisk:
     # Faults on demand.
 
     def crash(self) -> None:
-        """Lose power: draw a legal state from the generator and become it. Open files and locks are gone."""
+        """Lose power: draw a legal state and switch to it. Open files and locks are gone."""
         plan = self.draw_crash_plan()
         self.process_kill()
         self.tree.crash(plan)
@@ -250,7 +250,7 @@ class SimulatedDisk:
         self._locks = {}
 
     def flip(self, path: str, offset: int, bit: int) -> None:
-        """Rot: invert bit `bit` (0 to 7) of the byte at `offset`, on the medium and for readers."""
+        """Bit rot: invert bit `bit` (0 to 7) of the byte at `offset`, on the medium and for readers."""
         node = self.tree.file(path)
         for content in (node.live, node.durable):
             if offset < len(content):
@@ -259,13 +259,13 @@ class SimulatedDisk:
             raise IndexError(f"{path} has {len(node.live)} bytes, none at {offset}")
 
     def break_sector(self, path: str, offset: int) -> None:
-        """Let reads of the sector at `offset` raise EIO until it is written again."""
+        """Make reads of the sector at `offset` raise EIO until it is written again."""
         self.tree.file(path).bad_sectors.add(offset // self.faults.sector_bytes)
 
     def unmount(self, path: str, files: Mapping[str, bytes] | None = None) -> bool:
-        """Put an empty directory in the place of one, as when a file system is not mounted. False if there is none.
+        """Replace a directory by an empty one, as when a file system is not mounted. False if there is none.
 
-        What was there stays as it is, synced, until `mount`; files that are open stay open. With `files`, by name,
+        The original contents stay unchanged and synced until `mount`; open files stay open. With `files`, by name,
         another file system is mounted there.
         """
         if not self.tree.unmount(path):
@@ -275,23 +275,23 @@ class SimulatedDisk:
         return True
 
     def mount(self, path: str) -> None:
-        """Undo `unmount`. What was put into the empty directory meanwhile cannot be seen any more."""
+        """Undo `unmount`. Files written to the replacement directory become invisible."""
         self.tree.mount(path)
 
     @property
     def unmounted(self) -> Sequence[str]:
-        """The directories in whose places `unmount` has put others."""
+        """The directories replaced by `unmount`."""
         return self.tree.unmounted
 
-    # What an observer may see.
+    # For observers.
 
     @property
     def used_bytes(self) -> int:
-        """Lengths of all files that have a name, together."""
+        """Sum of the lengths of all files that have a name."""
         return self.tree.used_bytes
 
     def files(self) -> dict[str, bytes]:
-        """Return every file as a process started next would see it."""
+        """Return every file as a newly started process would see it."""
         return {path: bytes(node.live) for path, node in self.tree.walk() if isinstance(node, FileNode)}
 
     def directories(self) -> list[str]:
@@ -305,7 +305,7 @@ class SimulatedDisk:
     # States after a crash.
 
     def become(self, files: Mapping[str, bytes]) -> None:
-        """Hold these files and nothing else, as a disk that was put in anew. Nobody may have any file open."""
+        """Contain exactly these files, as a newly installed disk. No file may be open."""
         self.tree = DiskTree(self.faults.sector_bytes, self.faults.name_order)
         self._locks.clear()
         for path, content in files.items():
@@ -328,7 +328,7 @@ class SimulatedDisk:
         return SimulatedDisk(self._rng, self.faults, tree=self.tree.after(plan))
 
     def fork(self) -> SimulatedDisk:
-        """Return an independent copy as the next process would find it: page cache, medium and unsynced work."""
+        """Return an independent copy, as the next process would find it: page cache, medium and unsynced changes."""
         return SimulatedDisk(self._rng, self.faults, tree=self.tree.copy())
 
     # For `SimulatedFile`.
@@ -339,7 +339,7 @@ class SimulatedDisk:
             raise ProcessGoneError(path)
 
     def write_file(self, path: str, node: FileNode, offset: int, data: bytes) -> None:
-        """Write, or as much of it as faults allow. Raises `StorageFullError`, `OSError`."""
+        """Write, as far as faults allow. Raises `StorageFullError`, `OSError`."""
         sequence = self.tree.next_sequence()
         room: int | None = None
         if self.faults.capacity_bytes is not None:
@@ -359,7 +359,7 @@ class SimulatedDisk:
             )
 
     def late_write(self, node: FileNode, offset: int, data: bytes) -> None:
-        """Write what a host that has died had in its cache. Nobody hears of it."""
+        """Write the cached data of a host that has died. Errors are not reported."""
         node.write(self.tree.next_sequence(), offset, data)
 
     def read_file(self, path: str, node: FileNode, offset: int, length: int) -> bytes:
@@ -374,9 +374,9 @@ class SimulatedDisk:
         return bytes(memoryview(node.live)[offset:stop])
 
     def sync_file(self, path: str, node: FileNode, extent: tuple[int, int] | None = None) -> None:
-        """Bring the file, or an extent of it (offset, length), to the medium. Raises `OSError`, see `FailedSync`.
+        """Sync the file, or an extent of it (offset, length), to the medium. Raises `OSError`, see `FailedSync`.
 
-        A sync of an extent that fails strikes the whole file.
+        A failed sync of an extent affects the whole file.
         """
         try:
             self.hook(DiskCall.SYNC, path)

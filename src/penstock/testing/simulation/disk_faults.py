@@ -1,4 +1,4 @@
-"""What a `SimulatedDisk` may do to its user: the fault model as values. The contract in words: docs/fault-model.md."""
+"""Faults of a `SimulatedDisk`: the fault model as values. The contract in words: docs/fault-model.md."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class DiskCall(StrEnum):
 
 
 class CrashKind(Enum):
-    """What a power failure leaves of unsynced work.
+    """What a power failure leaves of unsynced changes.
 
     Attributes:
-        DROP: nothing of it.
-        KEEP: all of it.
-        TEAR: all up to some moment, with the write of that moment cut between two sectors.
-        REORDER: any sectors of any unsynced writes, any legal lengths, any legal names, each drawn for itself.
+            DROP: none of them.
+            KEEP: all of them.
+            TEAR: all up to some moment, with the write of that moment cut between two sectors.
+            REORDER: any sectors of any unsynced writes, any legal lengths, any legal names, each drawn independently.
     """
 
     DROP = "drop"
@@ -48,7 +48,7 @@ class NameOrder(Enum):
     """Which unsynced creations, renames and removals a power failure may keep.
 
     Attributes:
-        PREFIX: the oldest ones: a journalling file system (ext4, XFS).
+            PREFIX: the oldest ones: a journaling file system (ext4, XFS).
         SUBSET: any, but those on one file or one name keep their order: a file system that promises no more than the
             `Disk` contract.
     """
@@ -58,13 +58,13 @@ class NameOrder(Enum):
 
 
 class FailedSync(Enum):
-    """What a sync that raises does. All three are met in the field.
+    """Effect of a sync that raises. All three occur in practice.
 
     Attributes:
-        LOSE: the unsynced bytes stay readable and count as clean, but never get to the medium; a later sync of the
-            file succeeds without them.
-        TEAR: the same, but some of their sectors did get there.
-        KEEP: they stay unsynced; a later sync writes them.
+            LOSE: the unsynced bytes stay readable and count as clean, but never reach the medium; a later sync of the
+                file succeeds without them.
+            TEAR: the same, but some of their sectors did reach it.
+            KEEP: they stay unsynced; a later sync writes them.
     """
 
     LOSE = "lose"
@@ -73,7 +73,7 @@ class FailedSync(Enum):
 
 
 class SyncFailedError(PicklableError, OSError):
-    """A failed sync. A hook raises it to say what becomes of the bytes."""
+    """A failed sync. A hook raises it to choose the fate of the bytes."""
 
     def __init__(self, outcome: FailedSync) -> None:
         super().__init__(errno.EIO, f"simulated: sync failed ({outcome.value} unsynced bytes)")
@@ -81,7 +81,7 @@ class SyncFailedError(PicklableError, OSError):
 
 
 class ProcessGoneError(PicklableError, OSError):
-    """A file handle of a process that was killed, or of a machine that lost power, was used."""
+    """A file handle was used after its process was killed or its machine lost power."""
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EBADF, "simulated: the process that opened this file is gone", path)
@@ -92,15 +92,15 @@ class DiskFaults:
     """Faults of one disk; rates are probabilities per call, drawn from the disk's generator.
 
     Attributes:
-        sector_bytes: what the medium writes whole or not at all.
-        capacity_bytes: bytes that all files together may hold (their lengths count), None for no limit. The write
-            that goes beyond is cut short and raises `StorageFullError`; so does making a file when none is left.
-        crash_kinds: what `SimulatedDisk.crash` draws from.
+            sector_bytes: unit of atomic writes.
+            capacity_bytes: limit of the sum of all file lengths, None for no limit. A write beyond it is cut short and
+                raises `StorageFullError`; so does creating a file when no byte is left.
+            crash_kinds: the kinds that `SimulatedDisk.crash` draws from.
         name_order: which unsynced names survive.
         read_error_rate: a read raises EIO.
         write_error_rate: a write stops somewhere and raises EIO.
         sync_error_rate: a sync of a file or a directory raises EIO.
-        failed_syncs: what a failed sync of a file does, drawn.
+            failed_syncs: effects of a failed sync of a file; one is drawn.
         has_descriptors: False: nothing can be opened, listed or locked (EMFILE).
     """
 
@@ -127,5 +127,5 @@ class DiskFaults:
                 raise InvalidArgumentError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
 
 
-#: A disk that fails only by losing power.
+#: A disk whose only fault is power loss.
 NO_FAULTS = DiskFaults()

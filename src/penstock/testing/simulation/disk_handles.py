@@ -1,4 +1,4 @@
-"""What a process holds of a `SimulatedDisk`: open files and locks. They end with the process."""
+"""Open files and locks of a process on a `SimulatedDisk`. They end with the process."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from penstock.testing.simulation.disk_nodes import FileNode
 
 
 class FileCalls(Protocol):
-    """What open files ask of their disk; see `SimulatedDisk`."""
+    """The interface between open files and their disk; see `SimulatedDisk`."""
 
     def check_handle(self, path: str, generation: int) -> None:
         """Raise `ProcessGoneError` when the handle's process was killed."""
 
     def write_file(self, path: str, node: FileNode, offset: int, data: bytes) -> None:
-        """Write, or as much of it as faults allow."""
+        """Write, as far as faults allow."""
 
     def read_file(self, path: str, node: FileNode, offset: int, length: int) -> bytes:
-        """Read what is in the page cache."""
+        """Read from the page cache."""
 
     def sync_file(self, path: str, node: FileNode, extent: tuple[int, int] | None = None) -> None:
-        """Bring the file, or an extent of it (offset, length), to the medium."""
+        """Sync the file, or an extent of it (offset, length), to the medium."""
 
     def cut_file(self, path: str, node: FileNode, length: int) -> None:
         """Set the length."""
@@ -107,16 +107,16 @@ class SimulatedFile:
         return SimulatedByte(self._node, offset)
 
     def close(self) -> None:
-        """See `DiskFile.close`. Fine after the process was killed."""
+        """See `DiskFile.close`. Allowed after the process was killed."""
         self._is_closed = True
 
     @property
     def node(self) -> FileNode:
-        """The file itself, whatever its name."""
+        """The file itself, independent of its name."""
         return self._node
 
     def check(self, offset: int, *, is_change: bool = False) -> None:
-        """Raise `OSError` unless the file is open, for writing if need be, and the offset can be one."""
+        """Raise `OSError` unless the file is open (for writing, if required) and the offset is valid."""
         self._disk.check_handle(self._path, self._generation)
         if self._is_closed or (is_change and not self._is_writable):
             raise OSError(errno.EBADF, "file is closed or not open for writing", self._path)
@@ -125,7 +125,7 @@ class SimulatedFile:
 
 
 class SimulatedLock:
-    """`DiskLock` on a `SimulatedDisk`. `look` says where it is."""
+    """`DiskLock` on a `SimulatedDisk`. `look` returns its state."""
 
     def __init__(self, locks: dict[FileNode, None], node: FileNode, look: Callable[[], LockState]) -> None:
         self._locks = locks

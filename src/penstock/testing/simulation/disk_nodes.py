@@ -1,6 +1,6 @@
-"""Files and directories of a `SimulatedDisk`: what is in the page cache, what is on the medium, and what lies between.
+"""Files and directories of a `SimulatedDisk`: page cache, medium, and the unsynced changes between them.
 
-The heart is `FileNode`: which contents a file may have after a power failure. Its unsynced work is a list of writes
+`FileNode` determines the contents that a file may have after a power failure. Its unsynced changes are a list of writes
 and truncations. A legal outcome is given by three choices (`FileOutcome`):
 
 1. how many of the truncations took effect, oldest first;
@@ -22,7 +22,7 @@ from itertools import product
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """An unsynced write: whole sectors from `first_sector` on, as the page cache had them. `end`: the write's end."""
+    """An unsynced write: whole sectors from `first_sector` on, as in the page cache. `end`: the write's end."""
 
     sequence: int
     first_sector: int
@@ -34,7 +34,7 @@ class PendingWrite:
 class PendingLength:
     """An unsynced truncation (`is_cut`) or extension to `length`.
 
-    `edge`: the sector that a truncation cut in two, with zeros behind the cut.
+    `edge`: the sector cut by a truncation, with zeros after the cut.
     """
 
     sequence: int
@@ -45,9 +45,9 @@ class PendingLength:
 
 @dataclass(frozen=True, slots=True)
 class FileOutcome:
-    """A legal content of a file after a crash; see the module. `versions`: sector to place among its candidates.
+    """A legal content of a file after a crash; see the module. `versions`: sector to index among its candidates.
 
-    Sectors that are not named keep their first candidate.
+    Sectors that are not listed keep their first candidate.
     """
 
     truncation_count: int
@@ -67,11 +67,11 @@ class FileNode:
         self.durable: bytearray = bytearray(content)
         self.pending: list[PendingWrite | PendingLength] = []
         self.link_count: int = 0
-        #: Sectors that cannot be read until they are written again.
+        #: Sectors that are unreadable until they are written again.
         self.bad_sectors: set[int] = set()
 
     def write(self, sequence: int, offset: int, data: bytes) -> None:
-        """Put `data` into the page cache."""
+        """Write `data` to the page cache."""
         if not data:
             return
         put(self.live, offset, data)
@@ -82,7 +82,7 @@ class FileNode:
         self.bad_sectors.difference_update(range(first, last))
 
     def set_length(self, sequence: int, length: int) -> None:
-        """Cut or extend the file in the page cache."""
+        """Truncate or extend the file in the page cache."""
         edge = b""
         is_cut = length < len(self.live)
         if is_cut:
@@ -95,7 +95,7 @@ class FileNode:
         self.pending.append(PendingLength(sequence, length, is_cut, edge))
 
     def sync(self) -> None:
-        """Bring everything unsynced to the medium."""
+        """Sync everything to the medium."""
         if not self.pending:
             return
         for change in self.pending:
@@ -106,15 +106,15 @@ class FileNode:
                 self.durable.extend(bytes(change.length - len(self.durable)))
                 if change.edge:
                     put(self.durable, change.length - change.length % self.sector_bytes, change.edge)
-        # Sectors are padded beyond the end; and the length goes to the medium even if bytes of it were lost before.
+        # Sectors are padded beyond the end; and the length reaches the medium even if bytes of it were lost before.
         del self.durable[len(self.live) :]
         self.durable.extend(bytes(len(self.live) - len(self.durable)))
         self.pending = []
 
     def sync_extent(self, offset: int, length: int) -> None:
-        """Bring these bytes to the medium, with the sectors that they lie in and the length that shows them.
+        """Sync these bytes to the medium, with their whole sectors and the length that makes them visible.
 
-        What else is unsynced stays so. Behind an unsynced truncation everything is brought there: the order counts.
+        Other unsynced changes stay unsynced. After an unsynced truncation everything is synced, because order matters.
         """
         if any(isinstance(change, PendingLength) for change in self.pending):
             self.sync()
@@ -138,7 +138,7 @@ class FileNode:
         self.durable[first * size : stop_byte] = self.live[first * size : stop_byte]
 
     def lose_pending(self, outcome: FileOutcome | None = None) -> None:
-        """Count everything unsynced as clean, with only `outcome` of it (None: nothing) on the medium."""
+        """Mark everything unsynced as clean, with only `outcome` of it (None: nothing) on the medium."""
         if outcome is not None:
             self.durable = self.content_after(outcome)
         self.pending = []
@@ -155,7 +155,7 @@ class FileNode:
     # Outcomes of a crash.
 
     def content_after(self, outcome: FileOutcome) -> bytearray:
-        """Return the content that `outcome` stands for."""
+        """Return the content that `outcome` describes."""
         space = _OutcomeSpace(self, outcome.truncation_count)
         content = self.durable[: min(space.floor, outcome.length)]
         content.extend(bytes(outcome.length - len(content)))
@@ -168,11 +168,11 @@ class FileNode:
         return content
 
     def dropped(self) -> FileOutcome:
-        """Return the outcome in which nothing unsynced took effect."""
+        """Return the outcome in which no unsynced change took effect."""
         return FileOutcome(0, len(self.durable), {})
 
     def kept(self) -> FileOutcome:
-        """Return the outcome in which everything unsynced took effect."""
+        """Return the outcome in which every unsynced change took effect."""
         return self.kept_before(None, 0)
 
     def kept_before(self, sequence: int | None, torn_sectors: int) -> FileOutcome:
@@ -197,14 +197,14 @@ class FileNode:
         return FileOutcome(truncation_count, length, versions)
 
     def random_outcome(self, rng: random.Random, keep_rate: float) -> FileOutcome:
-        """Draw any legal outcome; each sector's versions are newer ones with `keep_rate`."""
+        """Draw any legal outcome; each sector gets a newer version with probability `keep_rate`."""
         if not self.pending:
             return self.dropped()
         truncations = sum(isinstance(change, PendingLength) for change in self.pending)
         space = _OutcomeSpace(self, rng.randint(0, truncations))
         length = rng.choice(space.lengths())
         if rng.random() < 0.25:
-            # Any length in between is as legal; sector boundaries are where file systems cut.
+            # Any length in between is legal too; file systems truncate at sector boundaries.
             low, high = space.lengths()[0], space.lengths()[-1]
             boundary = rng.randint(low, high) // self.sector_bytes * self.sector_bytes
             length = max(low, boundary)
@@ -244,9 +244,9 @@ class FileNode:
 
 
 class _OutcomeSpace:
-    """What is open once it is settled that `truncation_count` truncations of a file took effect.
+    """Open choices, given that `truncation_count` truncations of a file took effect.
 
-    `floor`: what was on the medium counts only up to here.
+    `floor`: the content of the medium counts only up to here.
     """
 
     def __init__(self, node: FileNode, truncation_count: int) -> None:
@@ -256,7 +256,7 @@ class _OutcomeSpace:
         self._cuts = [(at, change) for at, change in enumerate(node.pending) if isinstance(change, PendingLength)]
         applied = self._cuts[:truncation_count]
         self.floor = min([len(node.durable), *(cut.length for _, cut in applied if cut.is_cut)])
-        #: Versions of each sector: (place of the change in the list, content).
+        #: Versions of each sector: (index of the change in the list, content).
         self._versions: dict[int, list[tuple[int, bytes]]] = {}
         for at, change in enumerate(node.pending):
             if isinstance(change, PendingWrite):
@@ -270,11 +270,11 @@ class _OutcomeSpace:
         self._candidates: dict[int, list[tuple[int, bytes | None]]] = {}
 
     def candidates(self, sector: int) -> list[bytes | None]:
-        """Return the contents that a sector may have; None for what was on the medium."""
+        """Return the candidate contents of a sector; None for the content on the medium."""
         return [content for _, content in self._of(sector)]
 
     def place(self, sector: int, change_count: int) -> int:
-        """Return the place of the newest candidate made by the first `change_count` changes."""
+        """Return the index of the newest candidate made by the first `change_count` changes."""
         return max(
             (place for place, (at, _) in enumerate(self._of(sector)) if at < change_count),
             default=0,
@@ -318,7 +318,7 @@ class _OutcomeSpace:
 
 @dataclass(eq=False, slots=True)
 class DirectoryNode:
-    """A directory: the names in it now, and those that are durable."""
+    """A directory: its current names, and the durable ones."""
 
     live: dict[str, Node] = field(default_factory=dict)
     durable: dict[str, Node] = field(default_factory=dict)
@@ -329,7 +329,7 @@ Node = FileNode | DirectoryNode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NameChange:
-    """An unsynced creation, rename or removal, atomic: each (directory, name) leads to that node, or to nothing."""
+    """An unsynced creation, rename or removal, atomic: each (directory, name) is set to that node, or to nothing."""
 
     sequence: int
     text: str
@@ -337,11 +337,11 @@ class NameChange:
     moved: Node
 
     def touches(self, directory: DirectoryNode) -> bool:
-        """Say whether the change is one of this directory."""
+        """Return whether the change affects this directory."""
         return any(slot[0] is directory for slot in self.slots)
 
     def must_follow(self, earlier: NameChange) -> bool:
-        """Say whether this change cannot be kept without `earlier`: the same file, or the same name."""
+        """Return whether this change depends on `earlier`: the same file, or the same name."""
         if self.moved is earlier.moved:
             return True
         return any(

@@ -1,8 +1,8 @@
-"""`DiskTree`: the names and files of a `SimulatedDisk`, with what a power failure may leave of them.
+"""`DiskTree`: the names and files of a `SimulatedDisk`, and the states that a power failure may leave.
 
-Every directory has the names that processes see and the durable ones; between the two lie changes, oldest first. With
-the unsynced work of the files (`disk_nodes`) they make the states that a crash may leave. A state is a `CrashPlan`:
-this module makes single ones and goes through them all; it draws nothing by itself, and knows no faults.
+Every directory has the names that processes see and the durable ones; the difference is a list of changes, oldest
+first. Together with the unsynced changes of the files (`disk_nodes`) they determine the states a crash may leave. A
+state is a `CrashPlan`: this module makes single ones and enumerates them all; it draws nothing and has no faults.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from penstock.testing.simulation.disk_nodes import DirectoryNode, FileNode, File
 
 @dataclass(frozen=True, slots=True)
 class CrashPlan:
-    """A legal state after a power failure. `names`: places of the kept changes in `DiskTree.name_changes`.
+    """A legal state after a power failure. `names`: indexes of the kept changes in `DiskTree.name_changes`.
 
-    Files that are not named in `files` (by node number) keep nothing unsynced.
+    Files that are not listed in `files` (by node number) keep no unsynced changes.
     """
 
     text: str
@@ -31,7 +31,7 @@ class CrashPlan:
 
 
 class DiskTree:
-    """See the module. Its paths are absolute or not, which is the same."""
+    """See the module. Absolute and relative paths are equivalent."""
 
     def __init__(self, sector_bytes: int, name_order: NameOrder) -> None:
         self.sector_bytes = sector_bytes
@@ -42,10 +42,10 @@ class DiskTree:
         self._node_count = 0
         self._unmounted: dict[str, DirectoryNode] = {}
 
-    # What is where.
+    # Lookup.
 
     def find(self, path: str) -> Node | None:
-        """Return what a path leads to, if anything."""
+        """Return the node at a path, or None."""
         node: Node | None = self._root
         for name in parts_of(path):
             node = node.live.get(name) if isinstance(node, DirectoryNode) else None
@@ -73,7 +73,7 @@ class DiskTree:
         return node
 
     def parent(self, path: str) -> tuple[DirectoryNode, str]:
-        """Return the directory that a path's last name is in, and that name. Raises as `directory`, `OSError`."""
+        """Return the directory that holds a path's last name, and that name. Raises as `directory`, `OSError`."""
         parts = parts_of(path)
         if not parts:
             raise OSError(errno.EBUSY, "the root cannot be changed", path)
@@ -85,7 +85,7 @@ class DiskTree:
 
     @property
     def used_bytes(self) -> int:
-        """Lengths of all files that have a name, together."""
+        """Sum of the lengths of all files that have a name."""
         return sum(len(node.live) for _, node in self.walk() if isinstance(node, FileNode))
 
     def fingerprint(self) -> bytes:
@@ -106,18 +106,18 @@ class DiskTree:
         return self._sequence
 
     def new_file(self, content: bytes = b"") -> FileNode:
-        """Return a file that has no name yet."""
+        """Return a new file without a name."""
         self._node_count += 1
         return FileNode(self._node_count, self.sector_bytes, content)
 
     def change(self, text: str, *slots: tuple[DirectoryNode, str, Node | None], moved: Node) -> None:
-        """Set names, all at once, that are not durable yet."""
+        """Set names atomically, not durable yet."""
         for directory, name, node in slots:
             _assign(directory.live, name, node)
         self._changes.append(NameChange(self.next_sequence(), text, slots, moved))
 
     def sync_directory(self, directory: DirectoryNode) -> None:
-        """Make the names in a directory durable. With `NameOrder.PREFIX` all older changes elsewhere become so, too."""
+        """Make the names in a directory durable. With `NameOrder.PREFIX` all older changes elsewhere do too."""
         mine = [at for at, change in enumerate(self._changes) if change.touches(directory)]
         if not mine:
             return
@@ -191,7 +191,7 @@ class DiskTree:
         return [found[number] for number in sorted(found)]
 
     def pending_sequences(self) -> list[int]:
-        """Return the sequence numbers of all unsynced work, ascending: moments that `tear_plan` can cut at."""
+        """Return the sequence numbers of all unsynced changes, ascending: moments that `tear_plan` accepts."""
         numbers = [change.sequence for change in self._changes]
         for node in self.unsynced_files():
             numbers += [change.sequence for change in node.pending]
@@ -203,7 +203,7 @@ class DiskTree:
         return CrashPlan("keep all", frozenset(range(len(self._changes))), files)
 
     def tear_plan(self, sequence: int, torn_share: float) -> CrashPlan:
-        """Return the plan that keeps what is older than `sequence`, and that share of the sectors of that write."""
+        """Return the plan that keeps all changes before `sequence`, and that share of the sectors of that write."""
         names = frozenset(at for at, change in enumerate(self._changes) if change.sequence < sequence)
         files: dict[int, FileOutcome] = {}
         for node in self.unsynced_files():
@@ -215,7 +215,7 @@ class DiskTree:
         return CrashPlan(f"keep up to {sequence}, {torn_share:.2f} of the next", names, files)
 
     def random_tear_plan(self, rng: random.Random) -> CrashPlan:
-        """Draw a moment of all that there ever were, and tear what was written then."""
+        """Draw a moment of the whole history, and tear the write of that moment."""
         return self.tear_plan(rng.randint(0, self._sequence), rng.random())
 
     def reorder_plan(self, rng: random.Random) -> CrashPlan:
@@ -229,7 +229,7 @@ class DiskTree:
         return CrashPlan(f"any sectors, {keep_rate} kept", names, files)
 
     def name_choices(self) -> list[frozenset[int]]:
-        """Return the sets of name changes that may be kept; for `NameOrder.SUBSET` only each with what it needs."""
+        """Return the sets of name changes that may be kept; for `NameOrder.SUBSET`, closed under dependencies."""
         count = len(self._changes)
         choices = [frozenset(range(kept)) for kept in range(count + 1)]
         if self.name_order is NameOrder.SUBSET:
@@ -249,12 +249,12 @@ class DiskTree:
         return self._rebuilt(lambda directory: overlay.get(directory, directory.durable), content)
 
     def crash(self, plan: CrashPlan) -> None:
-        """Become what `after` returns. What is not mounted stays as it is."""
+        """Switch to the state that `after` returns. Unmounted contents stay unchanged."""
         after = self.after(plan)
         self._root, self._changes = after._root, after._changes
 
     def copy(self) -> DiskTree:
-        """Return an independent copy: page cache, medium and unsynced work."""
+        """Return an independent copy: page cache, medium and unsynced changes."""
         copy = DiskTree(self.sector_bytes, self.name_order)
         copies: dict[int, FileNode] = {}
         directories: dict[DirectoryNode, DirectoryNode] = {self._root: copy._root}
@@ -332,7 +332,7 @@ class DiskTree:
 
 
 def parts_of(path: str) -> list[str]:
-    """Return the names that a path leads through."""
+    """Return the names in a path."""
     return [part for part in posixpath.normpath("/" + path).split("/") if part]
 
 

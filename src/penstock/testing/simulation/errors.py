@@ -1,15 +1,15 @@
-"""What goes wrong with a simulation itself.
+"""Errors of the simulation itself.
 
 ::
 
     SimulationError
-    ├── RealWorldError         simulated code reached for a thread, a real socket, a signal
-    ├── DeadlockError          nothing can ever happen again
+        ├── RealWorldError         simulated code tried to use a thread, a real socket, a signal
+        ├── DeadlockError          no event is left
     ├── SimulationLimitError   too many steps, or too much virtual time
-    └── HostDownError          a host died while something was awaited of it
-    ProcessKilled              unwinds the code of a host that dies in the middle of a call
+        └── HostDownError          a host died while a result of it was awaited
+        ProcessKilled              unwinds the code of a host that dies during a call
 
-None is a `PenstockError`: code under test retries those, and a broken simulation must not be retried away.
+None is a `PenstockError`: code under test retries those, and errors of the simulation must not be retried.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ class SimulationError(Exception):
 
 
 class RealWorldError(SimulationError):
-    """Simulated code tried to use something real, which would make the run unrepeatable."""
+    """Simulated code tried to use a real resource, which would make the run unrepeatable."""
 
 
 class DeadlockError(SimulationError):
-    """Every task waits, no timer is set and nothing is on its way."""
+    """Every task waits, no timer is set and no event is scheduled."""
 
 
 class SimulationLimitError(SimulationError):
-    """The simulation used up its steps or its virtual time."""
+    """The simulation exceeded its limit of steps or of virtual time."""
 
 
 class HostDownError(SimulationError):
-    """The host is down, or went down before it answered. What it was doing may or may not have been done."""
+    """The host is down, or went down before it answered. The outcome of the call is unknown."""
 
 
 class ProcessKilled(BaseException):
-    """Raised where a host's own code runs into its death. Not an `Exception`, so no handler goes on living."""
+    """Raised in a host's code at its death. Not an `Exception`, so that no handler continues."""

@@ -1,12 +1,12 @@
-"""`FaultPlan`: what goes wrong when, as data that can be printed, read back, replayed and shrunk.
+"""`FaultPlan`: faults and their times, as data that can be printed, parsed, replayed and shrunk.
 
 One line per fault: seconds after the plan's start, the kind, and its fields::
 
     1.250000 Crash host=store-1 death=power down_s=2.5
     3.100000 Partition one=client-1 other=store-1 duration_s=4.0 is_one_way=False
 
-Every fault ends by itself, so after `FaultPlan.end_s` the world is whole again. Faults may overlap; a crash of a host
-that is down does nothing.
+Every fault ends by itself, so after `FaultPlan.end_s` there are no faults left. Faults may overlap; a crash of a host
+that is down has no effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.testing.simulation.storage_faults import DiskErrors, DiskFull, Dis
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Nothing passes between two hosts, or only nothing from `one` to `other` (`is_one_way`)."""
+    """No packet passes between two hosts, or none from `one` to `other` (`is_one_way`)."""
 
     one: str
     other: str
@@ -35,7 +35,7 @@ class Partition:
     is_one_way: bool = False
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin, and plan the end."""
+        """Start the fault, and schedule its end."""
         network, loop = simulation.network, simulation.loop
         network.block(self.one, self.other)
         loop.at(loop.time() + self.duration_s, partial(network.unblock, self.one, self.other))
@@ -45,7 +45,7 @@ class Partition:
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.duration_s
 
 
@@ -57,20 +57,20 @@ class Reset:
     other: str
 
     def strike(self, simulation: Simulation) -> None:
-        """Do it."""
+        """Apply the fault."""
         simulation.network.reset(self.one, self.other)
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class HalfOpen:
-    """Every connection between two hosts is forgotten without a word, or only what `one` sends to `other`.
+    """Every connection between two hosts is silently forgotten, or only the direction from `one` to `other`.
 
-    New connections work at once.
+    New connections work immediately.
     """
 
     one: str
@@ -78,14 +78,14 @@ class HalfOpen:
     is_one_way: bool = False
 
     def strike(self, simulation: Simulation) -> None:
-        """Do it."""
+        """Apply the fault."""
         simulation.network.forget_flows(self.one, self.other)
         if not self.is_one_way:
             simulation.network.forget_flows(self.other, self.one)
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts: that is for both ends to find out."""
+        """Duration of the fault: 0, as both ends must detect it themselves."""
         return 0.0
 
 
@@ -100,46 +100,46 @@ class SlowLink:
     duration_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin, and plan the end."""
+        """Start the fault, and schedule its end."""
         network, loop = simulation.network, simulation.loop
         network.slow_down(self.source, self.target, delay_s=self.delay_s, factor=self.factor)
         loop.at(loop.time() + self.duration_s, partial(network.slow_down, self.source, self.target))
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A host stands still, its kernel does not."""
+    """A host's process is paused; its kernel is not."""
 
     host: str
     duration_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin, and plan the end."""
+        """Start the fault, and schedule its end."""
         host, loop = simulation.hosts[self.host], simulation.loop
         host.pause()
         loop.at(loop.time() + self.duration_s, host.resume)
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A host dies and comes back after `down_s`."""
+    """A host dies and restarts after `down_s`."""
 
     host: str
     death: Death
     down_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin, and plan the end."""
+        """Start the fault, and schedule its end."""
         host, loop = simulation.hosts[self.host], simulation.loop
         if host.is_up:
             host.crash(self.death)
@@ -147,13 +147,13 @@ class Crash:
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.down_s
 
 
 @dataclass(frozen=True, slots=True)
 class CrashAtDiskCall:
-    """A host dies at its `call_count`-th disk call from now, and comes back after `down_s`."""
+    """A host dies at its `call_count`-th disk call from now, and restarts after `down_s`."""
 
     host: str
     call_count: int
@@ -161,29 +161,29 @@ class CrashAtDiskCall:
     down_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Arm it."""
+        """Arm the fault."""
         simulation.hosts[self.host].crash_at_disk_call(self.call_count, self.death, down_s=self.down_s)
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts, once it has come."""
+        """Duration of the fault, once it has struck."""
         return self.down_s
 
 
 @dataclass(frozen=True, slots=True)
 class ClockJump:
-    """A host's wall clock is set forth or back."""
+    """A host's wall clock jumps forward or backward."""
 
     host: str
     by_ms: int
 
     def strike(self, simulation: Simulation) -> None:
-        """Do it."""
+        """Apply the fault."""
         simulation.hosts[self.host].jump_clock(self.by_ms)
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts: its effect stays."""
+        """Duration of the fault: 0; the jump remains."""
         return 0.0
 
 
@@ -207,20 +207,20 @@ Fault = (
     | WrongLogs
 )
 _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
-#: What is planned for a cluster, not drawn for any host: see `workloads.plans`.
+#: Faults that are planned for a cluster, not drawn for any host: see `workloads.plans`.
 _CLUSTER_KINDS = ("Takeover", "Reassignment", "Move")
 _LINK_KINDS = ("Partition", "Reset", "HalfOpen", "SlowLink")
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """A fault and when it strikes, in seconds after the plan's start."""
+    """A fault and its time, in seconds after the plan's start."""
 
     at_s: float
     fault: Fault
 
     def __str__(self) -> str:
-        """Return the line that `FaultPlan.parse` reads. Floats are written so that they come back exactly."""
+        """Return the line that `FaultPlan.parse` reads. Floats round-trip exactly."""
         values = ((entry.name, getattr(self.fault, entry.name)) for entry in fields(self.fault))
         words = [f"{name}={value.value if isinstance(value, Death) else value}" for name, value in values]
         return f"{self.at_s!r} {type(self.fault).__name__} {' '.join(words)}"
@@ -228,18 +228,18 @@ class PlannedFault:
 
 @dataclass(frozen=True, slots=True)
 class FaultSettings:
-    """What `FaultPlan.draw` draws.
+    """Parameters of `FaultPlan.draw`.
 
     Attributes:
         duration_s: faults strike within this time.
-        mean_gap_s: mean time between two of them.
-        lasts_s_max: longest outage, pause, partition.
-        clock_jump_ms_max: farthest jump of a clock, either way.
-        disk_error_rate_max: highest error rate of a sick disk.
-        stall_places: what a `DiskStall` is drawn from.
-        mount: what `StorageMissing` takes away.
-        wrong_logs: what a `WrongLogs` is drawn from.
-        kinds: names of the kinds to draw from; a name given twice comes twice as often.
+            mean_gap_s: mean time between two faults.
+            lasts_s_max: longest outage, pause, partition.
+            clock_jump_ms_max: largest jump of a clock, in either direction.
+            disk_error_rate_max: highest error rate of a failing disk.
+            stall_places: places that a `DiskStall` is drawn from.
+            mount: the mount that `StorageMissing` removes.
+            wrong_logs: kinds that a `WrongLogs` is drawn from.
+            kinds: names of the kinds to draw from; a name given twice is drawn twice as often.
     """
 
     duration_s: float = 60.0
@@ -268,11 +268,11 @@ class FaultPlan:
 
     @property
     def end_s(self) -> float:
-        """When the last fault is over, in seconds after the start; crashes at a disk call may come later."""
+        """End of the last fault, in seconds after the start; crashes at a disk call may come later."""
         return max((planned.at_s + planned.fault.lasts_s for planned in self.faults), default=0.0)
 
     def start(self, simulation: Simulation) -> None:
-        """Let the faults strike, counted from now."""
+        """Schedule the faults, relative to now."""
         loop = simulation.loop
         for planned in self.faults:
             loop.at(loop.time() + planned.at_s, partial(_strike, planned.fault, simulation))
@@ -283,7 +283,7 @@ class FaultPlan:
 
     @classmethod
     def parse(cls, text: str) -> FaultPlan:
-        """Read what `str` wrote; empty lines and lines that begin with # are skipped. Raises `InvalidArgumentError`."""
+        """Parse the output of `str`; empty lines and comments (#) are skipped. Raises `InvalidArgumentError`."""
         lines = [line.strip() for line in text.splitlines()]
         return cls(tuple(_parse_line(line) for line in lines if line and not line.startswith("#")))
 
@@ -296,7 +296,7 @@ class FaultPlan:
         clients: Sequence[str] = (),
         settings: FaultSettings | None = None,
     ) -> FaultPlan:
-        """Draw a plan. Servers get every kind of fault; clients only those of links between them and servers."""
+        """Draw a plan. Servers get every kind of fault; clients only faults of their links to servers."""
         settings = settings or FaultSettings()
         planned: list[PlannedFault] = []
         at_s = 0.0
@@ -307,16 +307,16 @@ class FaultPlan:
             planned.append(PlannedFault(round(at_s, 6), _draw_fault(rng, servers, clients, settings)))
 
     def with_faults(self, more: Sequence[PlannedFault]) -> FaultPlan:
-        """Return the plan with some more faults, in order of time."""
+        """Return the plan with additional faults, ordered by time."""
         return FaultPlan(tuple(sorted((*self.faults, *more), key=lambda planned: planned.at_s)))
 
     def without(self, indexes: Sequence[int]) -> FaultPlan:
-        """Return the plan without the faults at these places."""
+        """Return the plan without the faults at these indexes."""
         return FaultPlan(tuple(planned for index, planned in enumerate(self.faults) if index not in indexes))
 
 
 def shrink(plan: FaultPlan, fails: Callable[[FaultPlan], bool]) -> FaultPlan:
-    """Return a plan from which no single fault can be left out without `fails` turning False.
+    """Return a plan from which no single fault can be removed without `fails` returning False.
 
     `fails` must be True for `plan` itself; it is called about n log n times for n faults. After Zeller's delta
     debugging.
@@ -344,7 +344,7 @@ def _draw_fault(
     rng: random.Random, servers: Sequence[str], clients: Sequence[str], settings: FaultSettings
 ) -> Fault:
     everybody = [*servers, *clients]
-    # A lone host has no links to break.
+    # A single host has no links to break.
     kind = rng.choice([kind for kind in settings.kinds if len(everybody) > 1 or kind not in _LINK_KINDS])
     host = rng.choice(servers)
     other = rng.choice([name for name in everybody if name != host] or [host])
@@ -393,7 +393,7 @@ def _parse_line(line: str) -> PlannedFault:
         if texts.keys() - {entry.name for entry in fields(kind)}:
             raise ValueError("unknown field")
         values = {name: _parse_value(hints[name], text) for name, text in texts.items()}
-        # The type of each value was taken from the field that it goes to.
+        # The type of each value was derived from its field.
         return PlannedFault(float(words[0]), kind(**values))  # type: ignore[arg-type]  # see above
     except (IndexError, KeyError, ValueError, TypeError) as error:
         raise InvalidArgumentError(f"not a planned fault: {line!r} ({error}); kinds are {', '.join(_KINDS)}") from error

@@ -1,9 +1,9 @@
 """`SimulatedFiles`: the twin of `penstock.runtime.hdfs_files`, a file system in memory that fails as HDFS does.
 
-A `SimulatedFileSystem` outlives its clients, which are processes that may die: what they had open stays leased. A
-request of a client may take long, be refused, or be lost on its way there or back; or it is given up and arrives later.
-A write may end in its midst. Nothing is sent twice by a client, but a creation (`SENT_TWICE`). Each fault is a named
-value (`FileFault`), see `remote_requests`.
+A `SimulatedFileSystem` outlives its clients, which are processes that may die: files that they had open stay leased. A
+client's request may take long, be refused, or be lost on its way there or back; or the client gives it up and it
+arrives later. A write may end half-way. A client sends no request twice, except a creation (`SENT_TWICE`). Each fault
+is a named value (`FileFault`), see `remote_requests`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ T = TypeVar("T")
 
 
 class FileFault(StrEnum):
-    """What may happen to a request.
+    """Faults of a request.
 
     Attributes:
         SLOW: it takes longer.
         LOST_REQUEST: it does not arrive: `StorageUnreachableError`.
-        LOST_REPLY: it has its effect, and the answer is lost: `StorageUnreachableError`. A write has only opened
-            its file then, which stays open.
-        LATE: nobody waits for it any more when it has its effect: `StorageNotRespondingError`.
-        SENT_TWICE: the creation of a file is done twice: the second finds the first one's.
-        HALF_WRITTEN: a write ends in its midst, and nothing more than a part of it was synced, if that; the file stays
-            open: `StorageUnreachableError`.
-        NOT_CLOSED: all is written and synced, and the file stays open: `RemoteFileNotClosedError`.
+            LOST_REPLY: it has its effect, and the answer is lost: `StorageUnreachableError`. A write has then only
+                opened its file, which stays open.
+            LATE: it has its effect after the client has given it up: `StorageNotRespondingError`.
+            SENT_TWICE: the creation of a file is done twice: the second one finds the file of the first.
+            HALF_WRITTEN: a write ends half-way, with at most a part of it synced; the file stays open:
+                `StorageUnreachableError`.
+            NOT_CLOSED: everything is written and synced, and the file stays open: `RemoteFileNotClosedError`.
         COPIES_UNKNOWN: an append finds that copies of the file's end are not known: `RemoteFileCopiesError`.
     """
 
@@ -59,7 +59,7 @@ class FileFault(StrEnum):
     COPIES_UNKNOWN = "copies unknown"
 
 
-#: Whose lease it is while a truncation goes on.
+#: Holder of the lease during a truncation.
 _TRUNCATION = "truncation"
 
 
@@ -78,14 +78,14 @@ class FileFaults(RequestFaults[FileFault]):
 
 @dataclass(slots=True)
 class SimulatedFile:
-    """What is stored of a file.
+    """Stored state of a file.
 
     Attributes:
-        data: all that arrived.
-        synced_bytes: how much of it is certain.
-        stated_bytes: what a look says while it is open.
-        holder: whose lease it is; None when it is closed.
-        recovered_s: when a recovery that was begun is done.
+            data: all bytes that arrived.
+            synced_bytes: number of bytes that are durable.
+            stated_bytes: length that `stat` returns while the file is open.
+            holder: holder of the lease; None when the file is closed.
+            recovered_s: when a recovery in progress will be done.
     """
 
     data: bytearray
@@ -95,19 +95,19 @@ class SimulatedFile:
     recovered_s: float | None = None
 
     def close(self) -> None:
-        """All that arrived is part of it now."""
+        """Close the file with all bytes that arrived."""
         self.holder = self.recovered_s = None
         self.synced_bytes = self.stated_bytes = len(self.data)
 
 
 class SimulatedFileSystem:
-    """What is stored. `files`: by path. Folders are what is above files."""
+    """Stored files. `files`: by path. Folders are implied by the paths of files."""
 
     def __init__(self) -> None:
         self.files: dict[str, SimulatedFile] = {}
 
     def is_folder(self, path: str) -> bool:
-        """Say whether anything is below a path."""
+        """Return whether there is any file under a path."""
         return any(each.startswith(f"{path}/") for each in self.files)
 
     def file(self, path: str) -> SimulatedFile:
@@ -249,7 +249,7 @@ class SimulatedFiles(RemoteClient[FileFault]):
             if file.recovered_s is not None and file.recovered_s > now_s:
                 return False
             if file.holder is not None:
-                # Bytes behind the last sync stay, or are lost with their writer.
+                # Bytes after the last sync are kept, or lost with their writer.
                 kept_bytes = self._rng.randint(file.synced_bytes, len(file.data))
                 del file.data[kept_bytes:]
                 file.close()
@@ -272,7 +272,7 @@ class SimulatedFiles(RemoteClient[FileFault]):
                 return True
             del file.data[length:]
             file.close()
-            # Within a block it goes on for a while, and the file is open.
+            # A truncation within a block takes a while, and the file is open meanwhile.
             file.holder, file.recovered_s = _TRUNCATION, now_s + self.faults.recovery_s
             return False
 
@@ -300,7 +300,7 @@ class SimulatedFiles(RemoteClient[FileFault]):
         self._is_closed = True
 
     def _write(self, call: str, path: str, file: SimulatedFile, data: bytes) -> None:
-        """Write to a file whose lease this client has."""
+        """Write to a file leased to this client."""
         if self.faults.is_full:
             file.close()
         self._demand_room()

@@ -1,8 +1,8 @@
-"""`HeldJob`: a blocking function that can be held in the middle: at one of its disk calls, while others go on.
+"""`HeldJob`: a blocking function that can be paused at one of its disk calls while other code runs.
 
-The function runs in a thread, but never at the same time as anybody else: it goes when `advance` lets it, and whoever
-called that waits until it holds or ends. So it is as repeatable as everything else. Most blocking work runs whole at
-one instant (see `work`); this is for what is cut in two, or hangs.
+The function runs in a thread, but never concurrently with other code: it runs while `advance` is blocked, until it
+pauses or ends. So it is as repeatable as the rest of the simulation. Most blocking work runs atomically at one instant
+(see `work`); this is for work that is split in two, or hangs.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Callable
 
 from penstock.testing.simulation.errors import ProcessKilled
 
-#: The held job whose function is running, if it is one.
+#: The held job whose function is running, if any.
 HELD_JOB: contextvars.ContextVar[HeldJob | None] = contextvars.ContextVar("penstock_held_job", default=None)
 
-#: Says, before each disk call, until when a job has to wait there; None: go on.
+#: Called before each disk call; returns until when the job has to wait there; None: continue.
 WaitAt = Callable[[str, str], "float | None"]
 
 
 class HeldJob:
-    """One function under way. `wait_at` is asked before each of its disk calls.
+    """One function in progress. `wait_at` is called before each of its disk calls.
 
     Attributes:
-        until_s: when to go on, on the loop's clock, while it is held.
-        request: what the loop has to do before it goes on; for what must not happen in this thread.
-        is_over: it has ended: with `result`, or with `error`.
+            until_s: when to resume, on the loop's clock, while it is paused.
+            request: an action for the loop to run before the function resumes, if it must not run in the thread.
+            is_over: it has ended, with `result` or with `error`.
     """
 
     def __init__(self, function: Callable[[], object], context: contextvars.Context, wait_at: WaitAt) -> None:
@@ -44,7 +44,7 @@ class HeldJob:
         self._thread: threading.Thread | None = None
 
     def advance(self) -> None:
-        """Let it run until it holds or ends. Called outside of it."""
+        """Run the function until it pauses or ends. Called by the loop."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="penstock-held-job", daemon=True)
             self._thread.start()
@@ -52,20 +52,20 @@ class HeldJob:
         self._stands.acquire()
 
     def abandon(self) -> None:
-        """Unwind it where it stands, since its process is dead. Called outside of it."""
+        """Unwind the function at its pause, because its process is dead. Called by the loop."""
         self._is_abandoned = True
         if self._thread is not None:
             while not self.is_over:
                 self.advance()
 
     def at_disk_call(self, call: str, path: str) -> None:
-        """Hold for as long as there is a reason to. Called by its function. Raises `ProcessKilled`."""
+        """Pause while `wait_at` returns a time. Called by the function. Raises `ProcessKilled`."""
         while (until_s := self._wait_at(call, path)) is not None:
             self.until_s = until_s
             self._hold()
 
     def ask_loop(self, request: Callable[[], None]) -> None:
-        """Let the loop do something, and go on then. Called by its function. Raises `ProcessKilled`."""
+        """Have the loop run an action, then resume. Called by the function. Raises `ProcessKilled`."""
         self.request = request
         self._hold()
 

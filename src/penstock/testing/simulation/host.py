@@ -1,6 +1,6 @@
 """`Host`: a simulated machine with a name, a disk, a clock, and one process at a time.
 
-Its memory goes with the process, its disk stays. What a crash leaves on the disk is the disk's business.
+A process's memory ends with it; the disk survives. The disk decides what a crash leaves on it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Main = Callable[["Host"], Coroutine[object, object, None]]
 
 
 class Surroundings(Protocol):
-    """What a host is made in: a `Simulation`."""
+    """The surroundings of a host: a `Simulation`."""
 
     @property
     def loop(self) -> SimulatedLoop:
@@ -41,22 +41,22 @@ class Surroundings(Protocol):
 
     @property
     def network(self) -> Links:
-        """What connects them."""
+        """The links between hosts."""
 
     @property
     def work_settings(self) -> WorkSettings:
-        """How long blocking work takes."""
+        """Durations of blocking work."""
 
     def rng(self, purpose: str) -> random.Random:
-        """Return the generator of one purpose."""
+        """Return the random generator for one purpose."""
 
 
 class Death(Enum):
     """How a process dies.
 
     Attributes:
-        KILL: like SIGKILL. The kernel lives: peers see their connections end, the page cache survives.
-        POWER: the machine loses its power. Peers hear nothing until it is back, unsynced writes are lost or torn.
+            KILL: like SIGKILL. The kernel lives: peers see their connections end, the page cache survives.
+            POWER: power loss. Peers get no packet until the machine is back; unsynced writes are lost or torn.
     """
 
     KILL = "kill"
@@ -67,15 +67,15 @@ class Host:
     """See the module. Made by `Simulation.host`.
 
     Attributes:
-        disk: what survives.
-        disk_faults: what the disk does in ordinary times; `disk.faults` is what it does now, see `begin_trouble`.
-        stalls: what of its disks stands still.
-        losses: what of its disks is not mounted, for services in their place.
+            disk: survives processes.
+            disk_faults: faults of the disk outside of troubles; `disk.faults`: the present ones, see `begin_trouble`.
+            stalls: stalled parts of its disks.
+            losses: unmounted parts of its disks, for services that replace them.
         main: see `Main`; None for hosts that only run what `run` gives them.
-        restart_delay_s: when `main` fails it is started again after this; None: the host stays down.
-        process: the process that runs, or the last one.
-        runtime: the seams of that process, new with each one.
-        failures: errors that ended `main`, oldest first.
+            restart_delay_s: when `main` fails it is restarted after this; None: the host stays down.
+            process: the running process, or the last one.
+            runtime: the seams of that process, new for each one.
+            failures: errors that ended `main`, oldest first.
     """
 
     process: Process
@@ -117,17 +117,17 @@ class Host:
 
     @property
     def is_up(self) -> bool:
-        """Whether a process runs, paused or not."""
+        """Whether a process is running, paused or not."""
         return self.process.is_alive
 
     @property
     def is_paused(self) -> bool:
-        """Whether the machine is held."""
+        """Whether the machine is paused."""
         return self._pause_count > 0
 
     @property
     def held_s(self) -> float:
-        """For how long, in seconds, the machine was held so far."""
+        """How long the machine has been paused so far, in seconds."""
         return self._held_s + (self._loop.time() - self._held_since_s if self._pause_count else 0.0)
 
     @property
@@ -167,7 +167,7 @@ class Host:
         self.crash(Death.KILL)
 
     def crash(self, death: Death = Death.POWER) -> None:
-        """End the process at once; none of its code runs again. Nothing happens if it is down.
+        """End the process at once; none of its code runs again. No effect if it is down.
 
         Called from the process's own code it does not return.
         """
@@ -190,7 +190,7 @@ class Host:
             self.disk.crash()
         else:
             self.disk.process_kill()
-        # Refuses what the dead process may still try while its calls are unwound.
+        # Refuses calls that the dead process makes while it is unwound.
         self.disk.hook = self.on_disk_call
         if self._loop.current is process:
             raise ProcessKilled(f"{process.name} died")
@@ -198,24 +198,24 @@ class Host:
     def crash_at_disk_call(
         self, call_count: int, death: Death = Death.POWER, *, down_s: float | None = None
     ) -> None:
-        """Let the process die in the middle of its work: at its `call_count`-th disk call from now (1: the next).
+        """Kill the process during a disk call: its `call_count`-th from now (1: the next).
 
-        A write is in the page cache by then, any other call has had no effect. `down_s`: restart after so long. If the
-        process dies of something else first, that counts instead.
+        A write is in the page cache by then, any other call has had no effect. `down_s`: restart after this time. If
+        the process dies of another cause first, that replaces this crash.
         """
         self._calls_left = call_count
         self._down_s = down_s
         self._death_at_call = death
 
     def restart(self) -> None:
-        """Start a new process on what the disk holds. Nothing happens if one runs."""
+        """Start a new process on the disk's contents. No effect if one is running."""
         if not self.process.is_alive:
             self._start()
 
     def pause(self) -> None:
-        """Hold the machine while time goes on for the others. Calls add up.
+        """Pause the machine while time passes for the other hosts. Calls add up.
 
-        Its kernel still takes connections and data, as after SIGSTOP. A process started meanwhile waits, too.
+        Its kernel still accepts connections and data, as after SIGSTOP. A process started meanwhile is paused too.
         """
         if not self._pause_count:
             self._held_since_s = self._loop.time()
@@ -233,7 +233,7 @@ class Host:
             self._loop.resume(self.process)
 
     def on_disk_call(self, call: str, path: str) -> None:
-        """Note a call to a disk, hold it or die in it. Every disk of the host calls this, see `DiskHook`."""
+        """Record a call to a disk, pause it or die in it. Every disk of the host calls this, see `DiskHook`."""
         process = self._loop.current
         if not process.is_alive:
             raise ProcessKilled(f"{process.name} is dead")
@@ -251,7 +251,7 @@ class Host:
     # -- disk ---------------------------------------------------------------------------------------------------
 
     def begin_trouble(self, trouble: Callable[[DiskFaults], DiskFaults]) -> None:
-        """Let the disk do what `trouble` makes of its faults, until `end_trouble`. Troubles may overlap."""
+        """Replace the disk's faults by the result of `trouble`, until `end_trouble`. Troubles may overlap."""
         self._troubles.append(trouble)
         self._set_disk_faults()
 
@@ -269,30 +269,30 @@ class Host:
     # -- clock --------------------------------------------------------------------------------------------------
 
     def wall_clock_ms(self) -> int:
-        """Return the host's idea of the time, in milliseconds since the epoch."""
+        """Return the host's wall-clock time, in milliseconds since the epoch."""
         passed_s = self._loop.time() - TIME_S_FIRST
         return WALL_CLOCK_MS_FIRST + self._offset_ms + int(passed_s * 1000.0 * (1.0 + self._drift))
 
     def jump_clock(self, by_ms: int) -> None:
-        """Set the wall clock forth, or back if `by_ms` is negative."""
+        """Move the wall clock forward, or backward if `by_ms` is negative."""
         self._offset_ms += by_ms
         self._note(f"clock {by_ms:+d} ms")
 
     def set_clock_drift(self, drift: float) -> None:
-        """Let the wall clock go faster (0.001: by a thousandth) or slower from now on."""
+        """Make the wall clock run faster (0.001: by a thousandth) or slower from now on."""
         passed_s = self._loop.time() - TIME_S_FIRST
         self._offset_ms += round(passed_s * 1000.0 * (self._drift - drift))
         self._drift = drift
         self._note(f"clock drift {drift:g}")
 
-    # -- running things -----------------------------------------------------------------------------------------
+    # -- running code -------------------------------------------------------------------------------------------
 
     def spawn(self, coroutine: Coroutine[object, object, T], name: str = "") -> asyncio.Task[T]:
         """Run a coroutine in the host's process. It never ends if the process dies."""
         return self._loop.spawn(self.process, coroutine, name or f"{self.process.name} job")
 
     async def run(self, coroutine: Coroutine[object, object, T]) -> T:
-        """Run a coroutine in the host's process and return its result to the caller, who lives elsewhere.
+        """Run a coroutine in the host's process and return its result to a caller outside of it.
 
         Raises `HostDownError` when the process is down, or dies first. Cancelling cancels the coroutine.
         """

@@ -1,9 +1,9 @@
-"""`LateRequests`: requests of the controller that arrive long after somebody has stopped waiting for them.
+"""`LateRequests`: requests of the controller that arrive long after their caller has given them up.
 
-A request that a network, a kernel or a store held back is given up and sent again; then the first one arrives. At the
-seam between the controller and segment stores that shows in two ways: a request that may be repeated is done a second
-time, much later (`duplicate_rate`); one that may not is answered with a lost reply, and done much later or never
-(`stuck_rate`). What it is answered then nobody hears.
+A request delayed by a network, a kernel or a store is given up and sent again; then the first one arrives. At the seam
+between the controller and segment stores this has two effects: a repeatable request is executed a second time, much
+later (`duplicate_rate`); any other fails with a lost reply, and is executed much later or never (`stuck_rate`). The
+late answer is discarded.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _CONDITIONAL = frozenset({"table_put", "table_remove"})
 
 @dataclass(frozen=True, slots=True)
 class LateRequestSettings:
-    """How often requests come late, and how late.
+    """How often requests are late, and by how much.
 
     Attributes:
-        duplicate_rate: probability that a request that may be repeated arrives once more.
-        stuck_rate: probability that a conditional request is not answered; it arrives late, or never.
-        delay_s_max: longest delay.
+            duplicate_rate: probability that a repeatable request arrives a second time.
+            stuck_rate: probability that a conditional request is not answered; it arrives late, or never.
+            delay_s_max: longest delay.
     """
 
     duplicate_rate: float = 0.05
@@ -44,7 +44,7 @@ class LateRequestSettings:
 
 
 class LateRequests:
-    """Wraps the `Segments` of a controller; everything but writes goes straight through.
+    """Wraps the `Segments` of a controller; everything except writes is passed through.
 
     Late requests are lost with the process that made them.
     """
@@ -57,7 +57,7 @@ class LateRequests:
         self._settings = settings
         self._counts = counts
         self._late: set[asyncio.Task[None]] = set()
-        #: No request comes late any more.
+        #: Late requests are disabled from now on.
         self.is_healed = False
 
     def __getattr__(self, name: str) -> object:

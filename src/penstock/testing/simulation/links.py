@@ -1,7 +1,7 @@
-"""`Links`: the ways between simulated hosts, and their faults.
+"""`Links`: the links between simulated hosts, and their faults.
 
-Hosts are reached by their names. Each direction of each pair of hosts is a link of its own with a delay, a bandwidth
-and a state, so partitions may be one way. A host always reaches itself.
+Hosts are addressed by name. Each direction of each pair of hosts is a separate link with a delay, a bandwidth and a
+state, so partitions may be one way. A host can always reach itself.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class NetworkSettings:
     """How the network behaves without faults.
 
     Attributes:
-        delay_s_min: shortest way of a packet from host to host.
-        delay_s_mean_extra: mean of what comes on top; up to four times as much is drawn.
-        loopback_delay_s: way of a packet from a host to itself.
-        bytes_per_s: bandwidth of each direction of a link, shared by its connections.
-        kernel_buffer_bytes: bytes of one direction of a connection that kernels hold.
-        cut_rate: probability that a read gets less than there is.
-        retransmission_delay_s_max: what was held goes on so late, at most, after a link is whole again.
-        retransmission_timeout_s: a connection without progress for so long ends.
-        connect_timeout_s: an attempt to connect ends.
-        connect_retry_s_first: a connect that got no answer is tried again after this, then after twice as long, ...
+            delay_s_min: shortest delay of a packet from host to host.
+            delay_s_mean_extra: mean of the additional delay; up to four times as much is drawn.
+            loopback_delay_s: delay of a packet from a host to itself.
+            bytes_per_s: bandwidth of each direction of a link, shared by its connections.
+            kernel_buffer_bytes: bytes buffered by the kernels per direction of a connection.
+            cut_rate: probability that a read returns less than is available.
+            retransmission_delay_s_max: longest delay of retransmissions after a link has healed.
+            retransmission_timeout_s: a connection without progress for this long ends.
+            connect_timeout_s: timeout of an attempt to connect.
+            connect_retry_s_first: a connect without an answer is retried after this, then after twice as long, ...
     """
 
     delay_s_min: float = 100e-6
@@ -50,7 +50,7 @@ class _Link:
 
     def __init__(self, bytes_per_s: float) -> None:
         self.bytes_per_s = bytes_per_s
-        #: Faults may overlap: it is passable at 0.
+        #: Count of blocks; faults may overlap: the link is passable at 0.
         self.block_count = 0
         self.slow_factor = 1.0
         self.slow_s = 0.0
@@ -58,23 +58,23 @@ class _Link:
 
 
 class LinkEnd(Protocol):
-    """An end of a connection over a link."""
+    """One end of a connection over a link."""
 
     local_host: str
     remote_host: str
 
     def link_changed(self) -> None:
-        """Its link may have become passable."""
+        """Called when its link may have become passable."""
 
     def sever(self) -> None:
-        """Its connection is reset, as from outside."""
+        """Reset its connection from outside."""
 
     def forget_flow(self, source: str) -> None:
-        """Nothing that its connection sends from the host `source` arrives any more."""
+        """From now on drop everything that its connection sends from the host `source`."""
 
 
 class Links:
-    """See the module. All choices come from `rng`."""
+    """See the module. All random choices come from `rng`."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, settings: NetworkSettings | None = None) -> None:
         self.loop = loop
@@ -84,17 +84,17 @@ class Links:
         self._links: dict[tuple[str, str], _Link] = {}
         self._hosts: dict[str, bool] = {}
         self._ends: dict[LinkEnd, None] = {}
-        #: When `forget_flows` was called last.
+        #: Time of the last call of `forget_flows`.
         self.flows_forgotten_s: float = float("-inf")
 
     # -- hosts and links ----------------------------------------------------------------------------------------
 
     def add_host(self, name: str) -> None:
-        """Plug a host in."""
+        """Connect a host."""
         self._hosts[name] = True
 
     def set_powered(self, name: str, is_powered: bool) -> None:
-        """Say whether a host's kernel answers at all."""
+        """Return whether a host's kernel answers."""
         self._hosts[name] = is_powered
         if is_powered:
             self._links_changed(lambda one, other: name in (one, other))
@@ -106,14 +106,14 @@ class Links:
         return link
 
     def is_passable(self, source: str, target: str) -> bool:
-        """Say whether packets get from one host to another now."""
+        """Return whether packets from one host reach another now."""
         if source == target:
             return True
         hosts = self._hosts
         return hosts.get(source, True) and hosts.get(target, True) and not self._link(source, target).block_count
 
     def arrival_s(self, source: str, target: str, length_bytes: int) -> float:
-        """Return when bytes sent now arrive, and take the bandwidth that they need."""
+        """Return when bytes sent now arrive, and reserve their bandwidth."""
         now_s = self.loop.time()
         if source == target:
             return now_s + self.settings.loopback_delay_s * (0.5 + self._random())
@@ -121,14 +121,14 @@ class Links:
         start_s = max(now_s, link.free_at_s)
         link.free_at_s = start_s + length_bytes * link.slow_factor / link.bytes_per_s
         settings = self.settings
-        # Mean 1, short ways more likely than long ones.
+        # Exponential with mean 1: short delays are more likely than long ones.
         tail = 4.0 * self._random() * self._random()
         return link.free_at_s + settings.delay_s_min + settings.delay_s_mean_extra * tail + link.slow_s * self._random()
 
     # -- faults -------------------------------------------------------------------------------------------------
 
     def block(self, source: str, target: str) -> None:
-        """Let nothing pass from `source` to `target` until `unblock`. Calls add up."""
+        """Block all packets from `source` to `target` until `unblock`. Calls add up."""
         self._link(source, target).block_count += 1
         self.note(f"block {source} {target}")
 
@@ -152,13 +152,13 @@ class Links:
         self.unblock(other, one)
 
     def slow_down(self, source: str, target: str, *, delay_s: float = 0.0, factor: float = 1.0) -> None:
-        """Add up to `delay_s` to every packet's way and divide the bandwidth by `factor`. 0 and 1 undo that."""
+        """Add up to `delay_s` to every packet's delay and divide the bandwidth by `factor`. 0 and 1 undo that."""
         link = self._link(source, target)
         link.slow_s, link.slow_factor = delay_s, factor
         self.note(f"slow {source} {target} {delay_s:.6f} {factor:g}")
 
     def reset(self, one: str, other: str) -> int:
-        """Reset every connection between two hosts; return how many. Bytes on the way may be lost."""
+        """Reset every connection between two hosts; return their number. Bytes in flight may be lost."""
         count = 0
         for end in list(self._ends):
             if {end.local_host, end.remote_host} == {one, other}:
@@ -168,9 +168,9 @@ class Links:
         return count
 
     def forget_flows(self, source: str, target: str) -> int:
-        """Let nothing arrive any more that connections made so far send from `source` to `target`; return how many.
+        """Drop everything that present connections send from `source` to `target` from now on; return their number.
 
-        As a firewall does that forgot them: neither end is notified, and new connections work.
+        Models a firewall that lost its state: neither end is notified, and new connections work.
         """
         found = [end for end in self._ends if {end.local_host, end.remote_host} == {source, target}]
         for end in found:
@@ -185,31 +185,31 @@ class Links:
                 end.link_changed()
 
     def remember(self, end: LinkEnd) -> None:
-        """Tell an end of a connection about changes of its links."""
+        """Notify an end of a connection of changes of its links."""
         self._ends[end] = None
 
     def forget(self, end: LinkEnd) -> None:
-        """Take out an end of a connection that has nothing more to send; what is on its way still arrives."""
+        """Remove an end of a connection that has nothing more to send; bytes in flight still arrive."""
         self._ends.pop(end, None)
 
     # -- draws, for transports ----------------------------------------------------------------------------------
 
     def retransmission_delay_s(self) -> float:
-        """Return how long after the healing of its link a connection tries again."""
+        """Return the delay from the healing of its link to a connection's retransmission."""
         return self._random() * self.settings.retransmission_delay_s_max
 
     def draw_read_length(self, length_bytes: int) -> int:
-        """Return how much of `length_bytes` one read gets; at least 1."""
+        """Return how many of `length_bytes` one read gets; at least 1."""
         if length_bytes > 1 and self._random() < self.settings.cut_rate:
             return 1 + int(self._random() * (length_bytes - 1))
         return length_bytes
 
     def draw_is_inbox_lost(self) -> bool:
-        """Say whether a reset overtakes the bytes before it."""
+        """Draw whether a reset overtakes the bytes before it."""
         return self._random() < 0.5
 
     def draw_is_killed_by_reset(self) -> bool:
-        """Say whether the peer of a killed process sees a reset and not an end of file."""
+        """Draw whether the peer of a killed process sees a reset instead of end of file."""
         return self._random() < 0.5
 
     def note(self, text: str) -> None:

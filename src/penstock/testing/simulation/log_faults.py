@@ -1,8 +1,8 @@
-"""`WrongLogs`: an operator's mistake. Tier 1 of a host holds other files than the host wrote there, for a while.
+"""`WrongLogs`: an operator's mistake. For a while, tier 1 of a host holds files that the host did not write there.
 
-The mistake ends, as one that is noticed does: the right files come back, as they were, and the host starts again. What
-was acknowledged before must be there then, so nothing may have been deleted from long-term storage meanwhile; and
-nothing may be acknowledged meanwhile, since it would be gone.
+The mistake is corrected: the right files are restored unchanged, and the host starts again. Everything acknowledged
+before must then be there, so nothing may have been deleted from long-term storage meanwhile; and nothing may be
+acknowledged meanwhile, since it would be lost.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _TIER1 = f"{_DATA}/tier1"
 _TIER2 = f"{_DATA}/tier2"
 _MADE_LOGS = f"{_DATA}/logs"
 
-#: What can be wrong: nothing is mounted; a container's log is missing; the logs belong to another cluster; two
-#: containers' logs are exchanged; the logs are an old copy; the records of the epochs are old copies.
+#: Mistakes: nothing is mounted; a container's log is missing; the logs belong to another cluster; the logs of two
+#: containers are exchanged; the logs are an old copy; the records of the epochs are old copies.
 WRONG_LOG_KINDS = ("missing", "partly-missing", "foreign", "exchanged", "rolled-back", "old-records")
 _OLD_KINDS = ("rolled-back", "old-records")
 
 
 @dataclass(frozen=True, slots=True)
 class WrongLogs:
-    """See the module. Old copies are taken when the fault strikes; `age_s` later the host loses its power.
+    """See the module. Old copies are taken when the fault strikes; `age_s` later the host loses power.
 
-    For old copies the host is also killed when it strikes, so that another epoch follows. It starts over the wrong
-    files after `down_s`, and over the right ones `held_s` after that. `kind`: of `WRONG_LOG_KINDS`. An old copy that
-    nothing gives away is not used, and the host only loses its power.
+    For old copies the host is also killed when the fault strikes, so that another epoch follows. It starts with the
+    wrong files after `down_s`, and with the right ones `held_s` after that. `kind`: one of `WRONG_LOG_KINDS`. An old
+    copy that cannot be detected is not used, and the host only loses power.
     """
 
     host: str
@@ -47,7 +47,7 @@ class WrongLogs:
     held_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Copy the logs, and plan the rest."""
+        """Copy the logs, and schedule the rest."""
         host, loop = simulation.hosts[self.host], simulation.loop
         copied = _files(host, _TIER1)
         if self.kind in _OLD_KINDS:
@@ -58,7 +58,7 @@ class WrongLogs:
     def _begin(self, simulation: Simulation, host: Host, copied: Mapping[str, bytes]) -> None:
         loop = simulation.loop
         host.crash(Death.POWER)
-        # One at a time: the ends of two that overlap would not bring back what was there before both.
+        # One at a time: the ends of two overlapping faults would not restore the original files.
         is_wrong = any(path.startswith(_TIER1) for path in host.disk.unmounted)
         wrong = {} if is_wrong else _wrong_files(host, self.kind, copied)
         unmounted = [path for path, files in wrong.items() if host.disk.unmount(path, files)]
@@ -76,12 +76,12 @@ class WrongLogs:
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.age_s + self.down_s + self.held_s
 
 
 def _files(host: Host, directory: str) -> dict[str, bytes]:
-    """Return the files under a directory of the host's disk, by their paths from there."""
+    """Return the files under a directory of the host's disk, by relative path."""
     prefix = f"{directory}/"
     return {
         path.removeprefix(prefix): content
@@ -96,13 +96,13 @@ def _of_container(files: Mapping[str, bytes], container_id: int) -> dict[str, by
 
 
 def _wrong_files(host: Host, kind: str, copied: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
-    """Return the directories that shall hold something else, with that. Nothing where the host could not notice.
+    """Return the directories to replace, with their new contents. Empty where the host could not detect the mistake.
 
-    Logs that stay right are left alone, as what is acknowledged in them is not undone later.
+    Correct logs are left alone, so that acknowledged operations in them are not undone later.
     """
     files = _files(host, _TIER1)
     epochs = _epochs(files)
-    # A log that is not recorded as made is made anew, rightly.
+    # A log that is not recorded as made is created again, which is correct.
     made = {int(name) for name in _files(host, _MADE_LOGS) if name.isdecimal()}
     if not epochs or made < epochs.keys():
         return {}
@@ -133,7 +133,7 @@ def _wrong_files(host: Host, kind: str, copied: Mapping[str, bytes]) -> dict[str
 def _old_records(
     epochs: Mapping[int, int], files: Mapping[str, bytes], copied: Mapping[str, bytes]
 ) -> dict[int, dict[str, bytes]]:
-    """Return the logs of which a file is of a later epoch than the copied record, with that record."""
+    """Return the logs with a file of a later epoch than the copied record, with that record."""
     old = _epochs(copied)
     found = {}
     for number in epochs:

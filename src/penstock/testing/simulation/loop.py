@@ -1,15 +1,15 @@
 """`SimulatedLoop`: an event loop with virtual time whose every choice comes from a seed.
 
-What asyncio promises is kept: callbacks of one process run in the order of `call_soon`. What it does not promise is
-drawn: which process goes next, and the order of timers that are due at the same instant. When nobody has anything to
-do, time jumps to whatever comes next. Each turn of a process (all that was ready when the turn began, as in asyncio)
-takes `turn_cost_s` of virtual time, so that a loop of ``sleep(0)`` gets somewhere.
+The guarantees of asyncio are kept: callbacks of one process run in the order of `call_soon`. Everything else is drawn:
+which process runs next, and the order of timers due at the same instant. When no process is ready, time jumps to the
+next event. Each turn of a process (all callbacks ready when the turn began, as in asyncio) takes `turn_cost_s` of
+virtual time, so that a loop of ``sleep(0)`` makes progress.
 
-Hosts touch each other only through *world events*: plain functions called at an instant, outside every process (see
+Hosts affect each other only through *world events*: plain functions called at an instant, outside every process (see
 `at`). Real threads, sockets and signals are refused. The garbage collector runs at fixed steps, because finalisers
-that run "at some time" would make two runs of a seed differ.
+that run at arbitrary times would make two runs of a seed differ.
 
-Built on `asyncio.BaseEventLoop` for what has nothing to do with time and I/O: `run_until_complete`, exception
+Built on `asyncio.BaseEventLoop` for everything unrelated to time and I/O: `run_until_complete`, exception
 handlers, async generators.
 """
 
@@ -45,9 +45,9 @@ ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 _logger = logging.getLogger(__name__)
 
-#: Virtual time at the start. Not 0, which some code would take for "none".
+#: Virtual time at the start. Not 0, which some code treats as "none".
 TIME_S_FIRST = 1000.0
-#: Cancelled timers are swept out of the queue when there are so many, and they are the most.
+#: Cancelled timers are removed from the queue when there are at least this many, and they are the majority.
 _CANCELLED_SWEEP_COUNT = 512
 _TASKS_NAMED_MAX = 20
 _FRAMES_NAMED_MAX = 4
@@ -57,7 +57,7 @@ _CLOSE_ATTEMPTS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """Bounds of a simulation.
+    """Limits of a simulation.
 
     Attributes:
         turn_count_max: turns of processes.
@@ -73,7 +73,7 @@ class LoopSettings:
 
 
 class Sockets(Protocol):
-    """What a loop asks of the network."""
+    """The network's interface to the loop."""
 
     def listen(
         self,
@@ -85,7 +85,7 @@ class Sockets(Protocol):
         backlog: int,
         is_serving: bool,
     ) -> asyncio.AbstractServer:
-        """Make a listener of `process`. See `SimulatedLoop.create_server`."""
+        """Create a listener of `process`. See `SimulatedLoop.create_server`."""
 
     async def connect(
         self, process: Process, protocol: asyncio.BaseProtocol, host: str, port: int
@@ -98,13 +98,13 @@ _Entry = tuple[float, float, int, asyncio.Handle | Callable[[], None], Process |
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """See the module. `rng` decides, `trace` gets every decision.
+    """See the module. `rng` makes all choices, `trace` records them.
 
     Attributes:
-        driver: the process of the code that set the simulation up. It is never slow and never fails.
-        current: the process whose turn it is; `driver` outside of turns.
-        network: what `create_server` and `create_connection` use.
-        unhandled: what reached the exception handler. Not part of the trace, for some of it comes from finalisers.
+            driver: the process of the code that set up the simulation. It is never slow and never fails.
+            current: the process whose turn it is; `driver` outside of turns.
+            network: used by `create_server` and `create_connection`.
+            unhandled: errors that reached the exception handler. Not in the trace: finalisers cause some of them.
     """
 
     network: Sockets
@@ -113,7 +113,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def __init__(self, rng: random.Random, trace: Trace, settings: LoopSettings | None = None) -> None:
         super().__init__()
-        # `python -X dev` would time callbacks by the real clock.
+        # `python -X dev` would measure callbacks with the real clock.
         self.set_debug(False)
         self.settings: LoopSettings = settings or LoopSettings()
         self.trace = trace
@@ -133,8 +133,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.turn_count: int = 0
         self.unhandled: list[dict[str, object]] = []
         self._is_over = False
-        # Whose an asynchronous generator is, by its id (weak references are dead when it is finalised): that may
-        # happen in anybody's turn. An id that is used again is entered again.
+        # Owner of each asynchronous generator, by the generator's id (weak references are dead when it is finalised,
+        # which may happen in any process's turn). A reused id is entered again.
         self._generators: dict[int, Process] = {}
 
     # -- time and turns -----------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._time_s
 
     def _run_once(self) -> None:
-        """Play until the loop is to stop. Called by `run_forever`, which would come by after each turn otherwise."""
+        """Run until the loop is stopped. Called by `run_forever`, which would else be re-entered after each turn."""
         while True:
             events = self._events
             if events and events[0][0] <= self._time_s:
@@ -159,7 +159,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 return
 
     def _make_ready(self) -> None:
-        """Let what is due happen, or be ready for the next turn of its process."""
+        """Run the world events that are due, and make due timers ready for the next turn of their process."""
         events = self._events
         now_s = self._time_s
         while events and events[0][0] <= now_s:
@@ -178,7 +178,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                     self._cancelled_count -= 1
 
     def _move_time_on(self) -> None:
-        """Nobody has anything to do: go to whatever comes next."""
+        """No process is ready: jump to the next event."""
         events = self._events
         if self._cancelled_count > _CANCELLED_SWEEP_COUNT and 2 * self._cancelled_count > len(events):
             self._sweep()
@@ -192,7 +192,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _take_turn(self) -> None:
         runnable = self._runnable
-        # Out of the list by moving the last one into the hole: the list has no order of its own.
+        # Remove by moving the last element into the gap: the order of the list is irrelevant.
         index = int(self._random() * len(runnable)) if len(runnable) > 1 else 0
         process = runnable[index]
         last = runnable.pop()
@@ -209,13 +209,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if not handle._cancelled:
                 try:
-                    # Not by `Handle._run`, which costs as much again.
+                    # Not through `Handle._run`, which would double the cost.
                     handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]  # in no stub
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:  # noqa: BLE001  # as `Handle._run` has it
                     self._tell_of_failure(handle, error)
-            # Checked after each one: the process may be killed or paused from its own code.
+            # Checked after each callback: the process may be killed or paused by its own code.
             if not ready or process.is_paused:
                 break
         self.current = self.driver
@@ -247,13 +247,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         heappush(self._events, (time_s, self._random(), next(self._numbers), event, None))
 
     def post(self, process: Process, callback: Callable[[*Arguments], object], *args: *Arguments) -> None:
-        """Let a process run a callback at its next turn, in its own context. Nothing happens if it is dead."""
+        """Run a callback in a process at its next turn, in its own context. No effect if the process is dead."""
         if process.is_alive:
             process.ready.append(SimulatedHandle(callback, args, self, process.context))
             self.list_process(process)
 
     def list_process(self, process: Process) -> None:
-        """Give a process turns if it has something to do."""
+        """Make a process runnable if it has anything to do."""
         if process.ready and process.is_alive and not process.is_listed and not process.is_paused:
             process.is_listed = True
             self._runnable.append(process)
@@ -266,7 +266,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """See `asyncio.AbstractEventLoop.call_soon`. Ignored when a dead process calls."""
+        """See `asyncio.AbstractEventLoop.call_soon`. Ignored when called by a dead process."""
         if context is None:
             process = self.current
             context = contextvars.copy_context()
@@ -373,11 +373,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             watcher()
 
     def pause(self, process: Process) -> None:
-        """Hold a process as SIGSTOP does: what comes due waits."""
+        """Pause a process as SIGSTOP does: due callbacks wait."""
         process.is_paused = True
 
     def resume(self, process: Process) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         process.is_paused = False
         waiting, process.on_resume = process.on_resume, []
         for event in waiting:
@@ -390,14 +390,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._turn_count_end = self._time_s_end = math.inf
         for process in self.processes:
             if process is not self.driver:
-                # Nobody is left who could be told.
+                # No process is left to be notified.
                 process.on_death.clear()
                 self.kill(process)
 
     def bury(self) -> None:
-        """End the driver, too, but for the task that calls, and close all coroutines that never ended.
+        """End the driver too, except for the calling task, and close all coroutines that never ended.
 
-        Their clean-up code runs now, but everything it could touch ignores it.
+        Their clean-up code runs now, but everything it calls ignores it.
         """
         here = asyncio.current_task()
         for process in self.processes:
@@ -407,13 +407,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             while tasks := [task for task in process.waiting_tasks() if task is not here]:
                 process.tasks.clear()
                 for task in tasks:
-                    # What asyncio would say of a pending task that is destroyed is not news here.
+                    # The warning of asyncio about a destroyed pending task is expected here.
                     setattr(task, "_log_destroy_pending", False)  # noqa: B010  # typeshed does not know it
                     coroutine = task.get_coro()
                     if asyncio.iscoroutine(coroutine):
                         process.context.copy().run(_close, coroutine)
         self.current = self.driver
-        # For the task that calls, which has to end in order.
+        # For the calling task, which has to end cleanly.
         self.driver.is_alive = True
 
     def _asyncgen_firstiter_hook(self, generator: AsyncGeneratorType[object, object]) -> None:
@@ -425,7 +425,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.spawn(process, generator.aclose(), "close of a generator")
 
     def waiting_summary(self) -> str:
-        """Say which tasks wait, and where."""
+        """Describe which tasks wait, and where."""
         lines = []
         for process in self.processes:
             if not process.is_alive:
@@ -440,7 +440,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_exception_handler(self, context: dict[str, object]) -> None:
         """See `asyncio.AbstractEventLoop.call_exception_handler`; also keeps it in `unhandled`.
 
-        What the dead say is dropped, and so is what comes up when the simulation is over.
+        Errors of dead processes are dropped, and so are errors after the end of the simulation.
         """
         if self._is_over or not self.current.is_alive or isinstance(context.get("exception"), ProcessKilled):
             return
@@ -460,7 +460,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         start_serving: bool = True,
         **options: object,
     ) -> asyncio.AbstractServer:
-        """Listen on the simulated network. Raises `OSError` when the port is taken or the host is another one."""
+        """Listen on the simulated network. Raises `OSError` when the port is in use or the host is another one."""
         _check_options(ssl, options)
         return self.network.listen(
             self.current, protocol_factory, host, port or 0, backlog=backlog, is_serving=start_serving
@@ -580,7 +580,7 @@ def _close(coroutine: Coroutine[object, object, object]) -> None:
         try:
             coroutine.close()
         except RuntimeError:
-            continue  # It awaited in its clean-up code, or caught its end; the next one gets it further.
+            continue  # It awaited in its clean-up code, or caught the exception; the next one gets it further.
         except BaseException as error:  # noqa: BLE001  # whatever the clean-up code of a dead process says, nobody hears it
             _logger.debug("clean-up of a dead process: %r", error)
         return

@@ -1,4 +1,4 @@
-"""`Network`: the links between simulated hosts, who listens where, and how connections come about."""
+"""`Network`: the links between simulated hosts, their listeners, and the setup of connections."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock.testing.simulation.process import Process
 from penstock.testing.simulation.server import SimulatedServer
 from penstock.testing.simulation.transport import SimulatedTransport
 
-#: What a listener may call its own host besides its name.
+#: Names by which a listener may address its own host.
 _OWN_NAMES = frozenset({"", "0.0.0.0", "::", "127.0.0.1", "::1", "localhost"})
 _PORT_FIRST = 32_768
 
 
 class Network(Links):
-    """See the module. All choices come from `rng`."""
+    """See the module. All random choices come from `rng`."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, settings: NetworkSettings | None = None) -> None:
         super().__init__(loop, rng, settings)
@@ -41,7 +41,7 @@ class Network(Links):
         backlog: int,
         is_serving: bool,
     ) -> SimulatedServer:
-        """Make a listener of `process`. See `SimulatedLoop.create_server`."""
+        """Create a listener of `process`. See `SimulatedLoop.create_server`."""
         if host is not None and host not in _OWN_NAMES and host != process.host_name:
             raise OSError(errno.EADDRNOTAVAIL, f"{process.host_name} cannot listen on {host}:{port}: not its name")
         if port == 0:
@@ -101,7 +101,7 @@ class Network(Links):
         retry_s: float,
         deadline_s: float,
     ) -> None:
-        """Send the first packet of a connection, again and again if need be. A world event after the first."""
+        """Send the first packet of a connection, with retries. A world event after the first."""
         if established.done() or not process.is_alive:
             return
         now_s = self.loop.time()
@@ -148,7 +148,7 @@ class Network(Links):
         accepted = SimulatedTransport(self, server.process, remote, local, f"{target}:{port}>{source}:{local[1]}")
         client.peer, accepted.peer = accepted, client
         accepted.set_timeouts(server.socket.peer_timeout_s, server.socket.unacknowledged_timeout_s)
-        # Nothing may get to the client before the answer that establishes the connection.
+        # Nothing may reach the client before the packet that establishes the connection.
         accepted.arrives_after(answer_s)
         self.remember(client)
         self.remember(accepted)

@@ -1,9 +1,9 @@
-"""`SimulatedObjects`: the twin of `penstock.runtime.obstore_objects`, a bucket in memory that fails as services do.
+"""`SimulatedObjects`: the twin of `penstock.runtime.obstore_objects`, an in-memory bucket with the faults of services.
 
-A `SimulatedBucket` outlives its clients, which are processes that may die. A request of a client may take long, be
-refused, or be lost on its way there or back; or it is given up and arrives later, when nobody waits for it any more.
-As the library does, a client sends again what can be sent twice; a creation it sends once, or twice (`SENT_TWICE`).
-Objects come whole or not at all. Each fault is a named value (`ObjectFault`), see `remote_requests`.
+A `SimulatedBucket` outlives its clients, which are processes that may die. A client's request may take long, be
+refused, or be lost on its way there or back; or the client gives it up and it arrives later. As the library does, a
+client retries idempotent requests; it sends a creation once, or twice (`SENT_TWICE`). Objects are stored atomically.
+Each fault is a named value (`ObjectFault`), see `remote_requests`.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from penstock.testing.simulation.remote_requests import RemoteClient, RequestFau
 T = TypeVar("T")
 
 _PAGE_LENGTH = 10
-#: How often a request that can be sent twice is sent again.
+#: How often an idempotent request is retried.
 _RETRIES_MAX = 2
 
 
 class ObjectFault(StrEnum):
-    """What may happen to a request.
+    """Faults of a request.
 
     Attributes:
         SLOW: it takes longer.
         THROTTLE: it is refused without effect: `StorageThrottledError`.
         LOST_REQUEST: it does not arrive: `StorageUnreachableError`.
         LOST_REPLY: it has its effect, and the answer is lost: `StorageUnreachableError`.
-        SENT_TWICE: it has its effect, the answer is lost, and a library sends it again: the answer is the second's.
-        LATE: nobody waits for it any more when it has its effect: `StorageNotRespondingError`.
-        CONFLICT: a creation is refused without effect, as one beside another: `ObjectExistsError`.
-        STALE_LIST: a list answers as of some time ago.
+            SENT_TWICE: it has its effect, the answer is lost, and a library retries it: the answer is the second one's.
+            LATE: it has its effect after the client has given it up: `StorageNotRespondingError`.
+            CONFLICT: a creation is refused without effect, as if it had raced with another: `ObjectExistsError`.
+            STALE_LIST: a list returns the state of some time ago.
     """
 
     SLOW = "slow"
@@ -65,9 +65,9 @@ class ObjectFaults(RequestFaults[ObjectFault]):
     """See `RequestFaults`.
 
     Attributes:
-        staleness_s_max: how far back a stale list looks, at most.
-        is_atomic: whether a creation checks and writes in one step. Services that do not are no good; tests of
-            races must fail on them.
+            staleness_s_max: greatest age of the state that a stale list returns.
+            is_atomic: whether a creation checks and writes in one step. Services without that are unsuitable; tests of
+                races must fail on them.
     """
 
     staleness_s_max: float = 5.0
@@ -75,7 +75,7 @@ class ObjectFaults(RequestFaults[ObjectFault]):
 
 
 class SimulatedBucket:
-    """What is stored. `contents`: by key, bytes and tag."""
+    """Stored objects. `contents`: by key, bytes and tag."""
 
     def __init__(self) -> None:
         self.contents: dict[str, tuple[bytes, str]] = {}
@@ -89,12 +89,12 @@ class SimulatedBucket:
         self.replace(key, content, tag)
 
     def replace(self, key: str, content: bytes, tag: str) -> None:
-        """Put an object, whatever was there."""
+        """Put an object, replacing any earlier one."""
         self._note(key)
         self.contents[key] = content, tag
 
     def delete(self, key: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object, if it exists."""
         self._note(key)
         self.contents.pop(key, None)
 
@@ -181,7 +181,7 @@ class SimulatedObjects(RemoteClient[ObjectFault]):
         await self._request("delete", lambda: self.bucket.delete(key))
 
     async def delete_many(self, keys: Sequence[str]) -> None:
-        """See `ObjectStore.delete_many`. Half of them may be gone when it fails."""
+        """See `ObjectStore.delete_many`. Half of the objects may be deleted when it fails."""
         for part in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
             await self._request("delete_many", partial(self._delete_all, part))
 

@@ -1,4 +1,4 @@
-"""`OwnerChanges`: what faults of owners ask of a cluster. The faults are in `owner_faults`."""
+"""`OwnerChanges`: the interface of a cluster to faults of owners. The faults are in `owner_faults`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class OwnerChanges(Protocol):
-    """What changes owners in a cluster. Each call begins a change; a container that does not run now is left alone."""
+    """Changes owners in a cluster. Each call starts a change; a container that is not running is left alone."""
 
     def take_over(self, container: int, *, is_patient: bool) -> None:
         """See `owner_faults.Takeover`."""

@@ -1,4 +1,4 @@
-"""Faults of who owns a container: taken over, taken away, moved. Each is a kind of `faults.Fault`, see there."""
+"""Faults of a container's ownership: taken over, taken away, moved. Each is a kind of `faults.Fault`, see there."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from penstock.testing.simulation.simulation import Simulation
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """The log of a container is opened a second time in its store, beside the first, which does not know.
+    """The log of a container is opened a second time in its store, without notice to the first owner.
 
-    With `is_patient` the second one waits until the first can answer no read any more, as it should.
+    With `is_patient` the second owner waits until the first can no longer answer reads, as it should.
     """
 
     container: int
     is_patient: bool
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin; it ends by itself."""
+        """Start the fault; it ends by itself."""
         _changes(simulation).take_over(self.container, is_patient=self.is_patient)
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts: whoever plays the plan waits for its end."""
+        """Duration of the fault: the plan's player waits for its end."""
         return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A container is taken from its store, which stops it in order, and given back after `away_s`."""
+    """A container is taken from its store, which stops it cleanly, and given back after `away_s`."""
 
     container: int
     away_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin; it ends by itself."""
+        """Start the fault; it ends by itself."""
         _changes(simulation).reassign(self.container, self.away_s)
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.away_s
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A container is given to another store. Either hears of it late: the old one serves on meanwhile, as a zombie."""
+    """A container moves to another store. Both are notified late: the old one keeps serving meanwhile, as a zombie."""
 
     container: int
     target: str
@@ -55,14 +55,14 @@ class Move:
     new_hears_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin; it ends by itself."""
+        """Start the fault; it ends by itself."""
         _changes(simulation).move(
             self.container, self.target, old_hears_s=self.old_hears_s, new_hears_s=self.new_hears_s
         )
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return max(self.old_hears_s, self.new_hears_s)
 
 

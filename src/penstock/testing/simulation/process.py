@@ -10,25 +10,25 @@ from typing import Protocol
 
 from penstock.testing.simulation.held_job import HeldJob
 
-#: Whose code is running. Tasks and callbacks inherit it with their context.
+#: The process whose code is running. Tasks and callbacks inherit it with their context.
 PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("penstock_simulated_process")
 
 
 class Socket(Protocol):
-    """What a process has open towards the network."""
+    """A network resource that a process has open."""
 
     def kill(self, *, is_silent: bool) -> None:
-        """End with the process; `is_silent`: the peer is told nothing, because the machine lost its power."""
+        """End with the process; `is_silent`: the peer is not notified, because the machine lost power."""
 
 
 class Process:
-    """Callbacks and tasks of one host. A dead process runs nothing more, not even clean-up code.
+    """Callbacks and tasks of one host. A dead process runs no more code, not even clean-up code.
 
     Attributes:
         name: ``host`` for the first life, ``host.2`` for the second, ...
-        ready: callbacks that wait for their turn, first in, first out.
-        tasks: every task not known to be done. Also keeps them alive: a task that only the garbage collector could
-            end would end at an unrepeatable moment.
+            ready: callbacks that wait for their turn, first in, first out.
+            tasks: every task not known to be done. Also keeps them alive: the garbage collector would end them at an
+                unrepeatable moment.
         sockets: connections and listeners that end with the process.
         is_listed: it is in the loop's list of runnable processes.
     """
@@ -47,18 +47,18 @@ class Process:
         self.ready: deque[asyncio.Handle] = deque()
         self.tasks: dict[asyncio.Task[object], None] = {}
         self.sockets: dict[Socket, None] = {}
-        #: Called once when the process dies, in order.
+        #: Called once when the process dies, in this order.
         self.on_death: dict[Callable[[], None], None] = {}
-        #: Work of the process's threads that came due while it was paused.
+        #: Results of the process's threads that came due while it was paused.
         self.on_resume: list[Callable[[], None]] = []
-        #: Blocking work that stands still in the middle.
+        #: Blocking functions paused in the middle.
         self.held_jobs: dict[HeldJob, None] = {}
         self._task_sweep_count = 64
         self.context: contextvars.Context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
 
     def add_task(self, task: asyncio.Task[object]) -> None:
-        """Remember a task until it is done; done ones are swept out when their number has doubled."""
+        """Keep a task until it is done; done ones are removed when the number has doubled."""
         self.tasks[task] = None
         if len(self.tasks) >= self._task_sweep_count:
             self.tasks = {other: None for other in self.tasks if not other.done()}

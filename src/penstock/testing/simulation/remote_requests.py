@@ -1,9 +1,9 @@
-"""`RemoteClient`: what befalls the requests of one client of a service that is simulated in memory.
+"""`RemoteClient`: faults of the requests of one client of a service that is simulated in memory.
 
-A request takes a while there and a while back. It may be lost on either way, or be given up by its client and arrive
-all the same. Each fault is a named value of an enum of the service, with a rate; all are drawn from one generator.
-`inject` lets a given call fail in a given way. The whole service stands still, or is away, for a client whose host says
-so (`WayToService`), as a disk does. Time is the running loop's.
+A request takes time in both directions. It may be lost in either direction, or be given up by its client and arrive
+anyway. Each fault is a named value of an enum of the service, with a rate; all are drawn from one generator. `inject`
+makes a given call fail in a given way. The whole service stalls, or is unreachable, for a client whose host says so
+(`WayToService`), as a disk does. Time is the running loop's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.testing.simulation.stalls import DiskStalls
 
 F = TypeVar("F", bound=StrEnum)
 
-#: How long a request is waited for while the service stands still.
+#: Timeout of a request while the service is stalled.
 _ANSWER_S_MAX = 4.0
 
 
@@ -39,11 +39,11 @@ class RequestFaults(Generic[F]):
     Attributes:
         latency_s_min: every request takes at least this ...
         latency_s_max: ... and at most this, drawn evenly.
-        slow_s: what a slow request takes on top.
-        late_s_max: how long after it was given up a late one has its effect, at most.
-        rates: of each fault.
-        is_reachable: whether any request arrives.
-        is_full: whether nothing more is taken.
+            slow_s: additional duration of a slow request.
+            late_s_max: longest time from giving up a late request to its effect.
+            rates: rate of each fault.
+            is_reachable: whether any request arrives.
+            is_full: whether writes are refused because the service is full.
     """
 
     latency_s_min: float = 0.001
@@ -64,13 +64,13 @@ class RequestFaults(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class WayToService:
-    """What is between a simulated host and a service that it uses as long-term storage.
+    """The path between a simulated host and a service that it uses as long-term storage.
 
     Attributes:
-        loop: has the effects of requests whose client is dead by then.
-        stalls: what of the host's disks stands still; under `path` it is the service.
-        losses: what of the host's disks is not mounted; under `path` the service cannot be reached.
-        path: where the service would be mounted.
+            loop: runs the effects of requests whose client has died.
+            stalls: stalled parts of the host's disks; the service is at `path`.
+            losses: unmounted parts of the host's disks; if `path` is among them the service cannot be reached.
+            path: where the service would be mounted.
     """
 
     loop: SimulatedLoop
@@ -98,18 +98,18 @@ class RemoteClient(Generic[F]):
         self._injected: dict[str, deque[F]] = {}
 
     def heal(self) -> None:
-        """Let nothing go wrong any more, but for what was injected."""
+        """End all faults, except injected ones."""
         self.faults = type(self.faults)()
 
     def inject(self, call: str, *faults: F) -> None:
-        """Let the next requests named `call` (``"delete"``...) meet these faults, one each, in this order."""
+        """Make the next requests named `call` (``"delete"``...) meet these faults, one each, in this order."""
         self._injected.setdefault(call, deque()).extend(faults)
 
     async def _travel(self, call: str, effect: Callable[[], object]) -> float:
-        """Bring a request to the service, and return how long its answer takes.
+        """Bring a request to the service, and return the delay of its answer.
 
-        Raises `StorageUnreachableError` if it is lost, `StorageNotRespondingError` if it is given up. Then it may have
-        its effect all the same.
+        Raises `StorageUnreachableError` if it is lost, `StorageNotRespondingError` if it is given up. In that case
+        it may still have its effect.
         """
         faults = self.faults
         half_s = self._rng.uniform(faults.latency_s_min, faults.latency_s_max) / 2
@@ -121,7 +121,7 @@ class RemoteClient(Generic[F]):
         return half_s
 
     def _give_up(self, call: str, effect: Callable[[], object]) -> None:
-        """Perhaps let a request have its effect after its client has given it up: `StorageNotRespondingError`."""
+        """Draw whether a request has its effect after its client has given it up: `StorageNotRespondingError`."""
         if self._strikes(call, self._late):
             self._have_late(self._rng.uniform(0, self.faults.late_s_max), effect)
             raise StorageNotRespondingError(f"simulated: {call} was not answered in time")
@@ -140,7 +140,7 @@ class RemoteClient(Generic[F]):
             raise StorageNotRespondingError(f"simulated: {call} was not answered within {_ANSWER_S_MAX:g} s")
 
     def _have_late(self, delay_s: float, effect: Callable[[], object]) -> None:
-        """Let a request have its effect later, be its client alive or not."""
+        """Execute a request later, whether its client is alive or not."""
         if self._way is None:
             asyncio.get_running_loop().call_later(delay_s, _have_effect, effect)
         else:
@@ -162,4 +162,4 @@ def _have_effect(effect: Callable[[], object]) -> None:
     try:
         effect()
     except StorageError:
-        pass  # Refused, and nobody hears of it.
+        pass  # Refused; the error is not reported.

@@ -1,6 +1,6 @@
-"""`Rescuer`: a machine on which a store is built anew from what long-term storage held at one moment, and nothing else.
+"""`Rescuer`: a machine on which a store is rebuilt from a snapshot of long-term storage, and nothing else.
 
-It works on a copy, so the cluster goes on beside it; what was lost at that moment is what the cluster has elsewhere.
+It works on a copy, so the cluster keeps running; data lost in the snapshot is still in the cluster.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _COPY = "/long-term"
 
 
 class Rescuer:
-    """A host of its own, `host`, with a copy of the long-term storage that all containers of a cluster have now.
+    """A separate host, `host`, with a copy of the present long-term storage of all containers of a cluster.
 
-    For clusters whose containers have one in common: one store, or stores that share it.
+    For clusters with a single long-term storage: one store, or stores that share it.
     """
 
     def __init__(self, cluster: SimulatedCluster, name: str) -> None:
@@ -61,12 +61,12 @@ class Rescuer:
         )
 
     async def recover(self) -> RecoveryReport:
-        """Build the data directory. Raises what `recover_store` does. To be run on `host`, as all that follows."""
+        """Build the data directory. Raises the errors of `recover_store`. Run it on `host`, like the methods below."""
         return await recover_store(self._settings, self._runtime, _unseen)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[SegmentStore]:
-        """Run a store with all containers on what was recovered."""
+        """Run a store with all containers on the recovered data."""
         settings: SegmentStoreSettings = self._settings.segment_store
         directory = DataDirectory(DATA_DIRECTORY, self._runtime)
         identity = directory.open(settings.container_count)
@@ -85,18 +85,18 @@ class Rescuer:
             directory.close()
 
     def recovered_files(self) -> dict[str, bytes]:
-        """Return what the data directory holds."""
+        """Return the contents of the data directory."""
         return {path: content for path, content in self.host.disk.files().items() if path.startswith(DATA_DIRECTORY)}
 
 
 def replace_machines(cluster: SimulatedCluster, rescuer: Rescuer) -> None:
-    """Put the recovered data directory in place of all that the cluster's stores, which are down, have had locally."""
+    """Replace all local data of the cluster's stores, which are down, by the recovered data directory."""
     recovered = rescuer.recovered_files()
     for disk in [host.disk for host in cluster.stores] if cluster.shared_disk is None else [cluster.shared_disk.disk]:
         kept = {path: content for path, content in disk.files().items() if path.startswith(f"{_TIER2}/")}
         disk.become(kept | recovered)
     if cluster.shared_disk is not None:
-        # Each host has an identity of its own there, and nothing else.
+        # Each host has its own identity there, and nothing else.
         for host in cluster.stores:
             host.disk.become({})
 

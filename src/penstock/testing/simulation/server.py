@@ -12,7 +12,7 @@ from penstock.testing.simulation.transport import SimulatedTransport
 
 
 class ListeningSocket:
-    """What `SimulatedServer.sockets` holds: the address, and the options that its connections inherit."""
+    """The value in `SimulatedServer.sockets`: the address, and the options that its connections inherit."""
 
     def __init__(self, host: str, port: int) -> None:
         self._name = (host, port)
@@ -23,12 +23,12 @@ class ListeningSocket:
         return self._name
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
-        """Set an option. How much kernels hold is a setting of the simulated network, whatever is said here."""
+        """Set an option. Buffer sizes are ignored: they are settings of the simulated network."""
         self._options[level, option] = value
 
     @property
     def peer_timeout_s(self) -> float | None:
-        """After how long without a sign of life the kernel drops a connection; None: never."""
+        """Time without packets from the peer after which the kernel drops a connection; None: never."""
         timeout_s = self.unacknowledged_timeout_s
         if not self._options.get((socket.SOL_SOCKET, socket.SO_KEEPALIVE)):
             return None
@@ -42,13 +42,13 @@ class ListeningSocket:
 
     @property
     def unacknowledged_timeout_s(self) -> float | None:
-        """After how long without an acknowledgement it does so; None: after the time that the network is set to."""
+        """Time without an acknowledgement after which it does so; None: the timeout of the network's settings."""
         milliseconds = self._options.get((socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", -1)))
         return milliseconds / 1000 if milliseconds else None
 
 
 class SimulatedServer(asyncio.AbstractServer):
-    """See `asyncio.Server`. Made by `SimulatedLoop.create_server`."""
+    """See `asyncio.Server`. Created by `SimulatedLoop.create_server`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class SimulatedServer(asyncio.AbstractServer):
 
     @property
     def sockets(self) -> tuple[ListeningSocket, ...]:
-        """The socket, or nothing once it is closed."""
+        """The socket, or an empty tuple once it is closed."""
         return () if self._is_closed else (self.socket,)
 
     def get_loop(self) -> SimulatedLoop:
@@ -91,7 +91,7 @@ class SimulatedServer(asyncio.AbstractServer):
         return not self._is_serving or len(self._waiting) >= self._backlog
 
     def serve(self) -> None:
-        """Begin to accept."""
+        """Start accepting."""
         self._is_serving = True
 
     async def start_serving(self) -> None:
@@ -108,7 +108,7 @@ class SimulatedServer(asyncio.AbstractServer):
             self.close()
 
     def accept(self, transport: SimulatedTransport) -> None:
-        """Take a connection that the kernel has made. A world event."""
+        """Accept a connection that the kernel has established. A world event."""
         self._waiting[transport] = None
         self._loop.post(self.process, self._attach, transport)
 
@@ -119,7 +119,7 @@ class SimulatedServer(asyncio.AbstractServer):
         transport.attach(self._factory())
 
     def close(self) -> None:
-        """See `asyncio.AbstractServer`: connections that were accepted go on."""
+        """See `asyncio.AbstractServer`: accepted connections stay open."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -143,7 +143,7 @@ class SimulatedServer(asyncio.AbstractServer):
         """See `asyncio.AbstractServer`: returns at once."""
 
     def close_clients(self) -> None:
-        """Close the connections that are not accepted yet; the simulation does not keep the others here."""
+        """Close the connections that are not accepted yet; the simulation does not record the others here."""
         for transport in list(self._waiting):
             transport.abandon()
 

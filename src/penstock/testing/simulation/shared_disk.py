@@ -1,10 +1,10 @@
 """`SharedDisk` and `MountedDisk`: a file system that several hosts have mounted, as from a file server.
 
-Names and locks are the server's and the same for all. Bytes that a host writes are in its own cache, where others do
-not see them, until it syncs or closes the file (as NFS has it, without its cache of attributes). A host that dies gives
-its locks back; what it had in its cache is lost, or gets to the server in that moment. Errors, shortages and stalls are
-those of the host that calls (`Host.disk.faults`, `Host.stalls`). What is on the server and was not synced there only
-`SharedDisk.crash` loses.
+Names and locks are on the server and the same for all hosts. Bytes that a host writes are in its own cache, invisible
+to other hosts, until it syncs or closes the file (as in NFS, without its attribute cache). When a host dies, its locks are
+released; its cache is lost, or is written to the server at that moment. Errors, shortages and stalls are those of the
+calling host (`Host.disk.faults`, `Host.stalls`). Data on the server that was not synced there is lost only by
+`SharedDisk.crash`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.testing.simulation.simulation import Simulation
 
 
 class SharedDisk:
-    """The file server's disk. `mounted` gives a host its view of it."""
+    """The file server's disk. `mounted` returns a host's view of it."""
 
     def __init__(self, simulation: Simulation, name: str, faults: DiskFaults) -> None:
         self._loop = simulation.loop
@@ -34,11 +34,11 @@ class SharedDisk:
         self.disk.hook = self._on_call
 
     def mounted(self, host: Host) -> MountedDisk:
-        """Return the view that one process of a host has, the present one."""
+        """Return the view of a host's present process."""
         return MountedDisk(self.disk, host)
 
     def crash(self) -> None:
-        """Let the server lose its power. No host may be up: they would never know."""
+        """Make the server lose power. No host may be up: hosts would not be notified."""
         self.disk.faults = self._faults
         self.disk.crash()
         self.disk.hook = self._on_call
@@ -55,7 +55,7 @@ class MountedDisk:
         self._host = host
         self._rng = host.runtime.rng
         self._locks: dict[SimulatedLock, None] = {}
-        #: Writes that the server does not have, oldest first, with a file to write them to.
+        #: Writes that the server does not have yet, oldest first, with a file to write them to.
         self._cached: dict[FileNode, tuple[SimulatedFile, list[tuple[int, bytes]]]] = {}
         host.process.on_death[self._host_died] = None
 
@@ -101,13 +101,13 @@ class MountedDisk:
         self.mine().sync_directory(path)
 
     def lock(self, path: str) -> SimulatedLock:
-        """See `Disk.lock`. The server takes it back from a host that died."""
+        """See `Disk.lock`. The server releases it when the host dies."""
         lock = self.mine().lock(path)
         self._locks[lock] = None
         return lock
 
     def mine(self) -> SimulatedDisk:
-        """Return the disk, for one call that meets the faults of this host."""
+        """Return the disk, for one call with the faults of this host."""
         self._disk.faults = self._host.disk.faults
         return self._disk
 
@@ -120,7 +120,7 @@ class MountedDisk:
         return self._cached[file.node][1] if file.node in self._cached else ()
 
     def write_back(self, node: FileNode) -> None:
-        """Let the server have what was written to a file. Raises what its writes raise; then the rest is lost."""
+        """Send the cached writes of a file to the server. Raises the errors of its writes; the rest is lost."""
         file, writes = self._cached.pop(node, (None, ()))
         for offset, data in writes:
             assert file is not None
@@ -133,7 +133,7 @@ class MountedDisk:
         for node in list(self._cached):
             writes = self._cached.pop(node)[1]
             for offset, data in writes if self._rng.random() < 0.5 else ():
-                # Past the disk's calls, for no code of the host runs any more.
+                # Bypasses the disk's calls, because no code of the host runs any more.
                 self._disk.late_write(node, offset, data)
 
 
@@ -199,10 +199,10 @@ class MountedFile:
         return self._file.is_linked()
 
     def share(self, offset: int) -> None:
-        """See `DiskFile.share`. Other hosts write past this one's memory."""
+        """See `DiskFile.share`. Writes of other hosts do not change this host's memory."""
 
     def close(self) -> None:
-        """See `DiskFile.close`. What the server does not take then is lost, and nobody told: it was not synced."""
+        """See `DiskFile.close`. Writes that the server refuses are silently lost: they were not synced."""
         with suppress(OSError, StorageFullError):
             self._mount.write_back(self._file.node)
         self._file.close()

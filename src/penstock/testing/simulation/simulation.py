@@ -1,4 +1,4 @@
-"""`Simulation`: one seeded world: a loop, a network, hosts, and the trace of all that happened."""
+"""`Simulation`: one seeded world: a loop, a network, hosts, and the trace of all events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Simulation:
             simulation.run(scenario)
             print(simulation.trace.digest)
 
-    The scenario is the driver: it runs outside of all hosts, is never slow and cannot fail with them. Code under test
+    The scenario is the driver: it runs outside of all hosts, is never slow and does not fail with them. Code under test
     belongs on hosts (`Host.run`, `Host.spawn`, `main`).
     """
 
@@ -56,16 +56,16 @@ class Simulation:
         self.loop: SimulatedLoop = SimulatedLoop(self.rng("loop"), self.trace, self.settings.loop)
         self.network: Network = Network(self.loop, self.rng("network"), self.settings.network)
         self.hosts: dict[str, Host] = {}
-        #: How containers change their owners, where fault plans may ask for that.
+        #: Changes of containers' owners, for fault plans that include them.
         self.owner_changes: OwnerChanges | None = None
 
     @property
     def work_settings(self) -> WorkSettings:
-        """How long blocking work takes."""
+        """Durations of blocking work."""
         return self.settings.work
 
     def rng(self, purpose: str) -> random.Random:
-        """Return the generator of one purpose: draws of one do not disturb another, so fewer things change at once."""
+        """Return the random generator for one purpose: separate generators limit the effects of a change in draws."""
         return random.Random(f"{self.seed}/{purpose}")
 
     def host(
@@ -84,9 +84,9 @@ class Simulation:
         return host
 
     def run(self, scenario: Callable[[], Coroutine[object, object, T]]) -> T:
-        """Run until the scenario ends; return its result. May be called again; hosts live on in between.
+        """Run until the scenario ends; return its result. May be called again; hosts stay alive in between.
 
-        Raises what the scenario raises, `DeadlockError`, `SimulationLimitError`.
+        Raises the scenario's errors, `DeadlockError`, `SimulationLimitError`.
         """
 
         async def play() -> T:
@@ -102,7 +102,7 @@ class Simulation:
         async def bury() -> None:
             self.loop.bury()
 
-        # Before, so that no host gets a turn any more.
+        # First, so that no host gets another turn.
         self.loop.kill_all()
         self.loop.run_until_complete(bury())
         self.loop.close()

@@ -1,4 +1,4 @@
-"""Faults of what a host stores on: disks that fail, are full or stand still, and storage that is not mounted.
+"""Faults of a host's storage: disks that fail, are full or stall, and storage that is not mounted.
 
 Each is a kind of `faults.Fault`, see there.
 """
@@ -26,7 +26,7 @@ class DiskErrors:
     duration_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin, and plan the end."""
+        """Start the fault, and schedule its end."""
 
         def with_errors(faults: DiskFaults) -> DiskFaults:
             return replace(
@@ -40,53 +40,53 @@ class DiskErrors:
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFull:
-    """A host's disk takes only `free_bytes` more, whoever starts on it meanwhile."""
+    """A host's disk accepts only `free_bytes` more, also for processes started meanwhile."""
 
     host: str
     free_bytes: int
     duration_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin, and plan the end."""
+        """Start the fault, and schedule its end."""
         host = simulation.hosts[self.host]
         capacity_bytes = host.disk.used_bytes + self.free_bytes
         _change(simulation, host, lambda faults: replace(faults, capacity_bytes=capacity_bytes), self.duration_s)
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
 class NoDescriptors:
-    """A host's process has no descriptor left: nothing can be opened, listed or locked (EMFILE)."""
+    """A host's process has no free descriptor: nothing can be opened, listed or locked (EMFILE)."""
 
     host: str
     duration_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin, and plan the end."""
+        """Start the fault, and schedule its end."""
         host = simulation.hosts[self.host]
         _change(simulation, host, lambda faults: replace(faults, has_descriptors=False), self.duration_s)
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
 class DiskStall:
-    """Calls to a host's disk under paths with `place` in them do not come back until it is over.
+    """Calls to a host's disk under paths that contain `place` do not return until the fault ends.
 
-    ``/tier1/`` is a log that stands still, ``/tier2/`` is long-term storage that hangs, ``/`` is both.
+    ``/tier1/`` is a stalled log, ``/tier2/`` is stalled long-term storage, ``/`` is both.
     """
 
     host: str
@@ -94,20 +94,20 @@ class DiskStall:
     duration_s: float
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin; it ends by itself."""
+        """Start the fault; it ends by itself."""
         simulation.hosts[self.host].stalls.begin(self.place, self.duration_s)
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
 class StorageMissing:
-    """What is mounted at `path` of a host's disk is not: an empty directory is there. What it gets is hidden after.
+    """The mount at `path` of a host's disk is missing: an empty directory is there. Its new files are hidden later.
 
-    With `is_foreign` the long-term storage of another cluster is there. A service in its place cannot be reached.
+    With `is_foreign` the long-term storage of another cluster is there. A service in its place is unreachable.
     """
 
     host: str
@@ -116,7 +116,7 @@ class StorageMissing:
     is_foreign: bool = False
 
     def strike(self, simulation: Simulation) -> None:
-        """Begin, and plan the end."""
+        """Start the fault, and schedule its end."""
         host, loop = simulation.hosts[self.host], simulation.loop
         host.losses.begin(f"{self.path}/", self.duration_s)
         files = {IDENTITY_NAME: StorageIdentity("another").encode()} if self.is_foreign else {}
@@ -125,7 +125,7 @@ class StorageMissing:
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts."""
+        """Duration of the fault."""
         return self.duration_s
 
 

@@ -1,6 +1,6 @@
 """`Trace`: everything a simulation decided, as lines and as one digest.
 
-Two runs of a seed must have the same trace, byte for byte; before any other result counts that does.
+Two runs of a seed must have the same trace, byte for byte; no other result counts without that.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import hashlib
 from collections import deque
 from typing import TextIO
 
-#: Lines joined before they are hashed: hashing line by line costs more than making them.
+#: Lines joined before they are hashed: hashing line by line would cost more than making them.
 _BATCH_LINE_COUNT = 256
 
 
 class Trace:
-    """Takes lines; remembers the digest of all and the text of the last `tail_line_count_max`.
+    """Collects lines; keeps the digest of all and the text of the last `tail_line_count_max`.
 
     `sink`: a text file that gets every line, for comparing two runs with diff.
     """
@@ -27,7 +27,7 @@ class Trace:
         self._line_count = 0
 
     def add(self, time_s: float, text: str) -> None:
-        """Add a line: virtual time in seconds and what happened. `text` holds no addresses or other accidents."""
+        """Add a line: virtual time in seconds and the event. `text` has no addresses or other unstable data."""
         batch = self._batch
         batch.append(f"{time_s:.9f} {text}")
         if len(batch) >= _BATCH_LINE_COUNT:

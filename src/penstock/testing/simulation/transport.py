@@ -1,17 +1,17 @@
-"""`SimulatedTransport`: one end of an in-memory TCP connection, with the kernel's part of it.
+"""`SimulatedTransport`: one end of an in-memory TCP connection, including the kernel's part.
 
-The way of the bytes: `write` gives what fits to the kernel (`kernel_buffer_bytes` per direction, as a socket's send
-and receive buffers together) and keeps the rest, which is what back-pressure counts. The kernel sends chunks over the
-link; they arrive in order and wait in the receiver's inbox until its process reads them, in pieces cut at random. Read
-bytes give room to the sender.
+Data path: `write` passes as much as fits to the kernel (`kernel_buffer_bytes` per direction, as a socket's send and
+receive buffers together) and buffers the rest, which counts for back-pressure. The kernel sends chunks over the link;
+they arrive in order and wait in the receiver's inbox until its process reads them, in pieces of random size. Reading
+frees room for the sender.
 
-What is lost stays with the sender's kernel, which sends it again when the link is whole; after
-`retransmission_timeout_s` without progress the connection ends with ETIMEDOUT. A process that dies leaves the ends of
-its connections to the kernel: the peer sees end of file or a reset, or nothing if the machine lost its power. As on
-Linux, a close with unread bytes resets the connection, and so does a byte that arrives after the close.
+Lost bytes stay with the sender's kernel, which retransmits them when the link has healed; after
+`retransmission_timeout_s` without progress the connection ends with ETIMEDOUT. When a process dies, the kernel closes
+its connections: the peer sees end of file or a reset, or nothing if the machine lost power. As on Linux, a close with
+unread bytes resets the connection, and so does a byte that arrives after the close.
 
-A flow that was forgotten in between (`Links.forget_flows`) delivers nothing any more, while the link is whole. An end
-that probes its peer (`set_timeouts`) ends then, after its time without a sign of life.
+A flow forgotten by a middlebox (`Links.forget_flows`) delivers nothing more, although the link is up. An end that
+probes its peer (`set_timeouts`) closes the connection after its timeout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.model.segments import Buffer
 from penstock.testing.simulation.links import Links
 from penstock.testing.simulation.process import Process
 
-#: Most bytes given to a protocol that takes `bytes`, as asyncio does.
+#: Maximum bytes per call of a protocol that takes `bytes`, as in asyncio.
 _READ_BYTES_MAX = 256 * 1024
 _HIGH_WATER_BYTES = 64 * 1024
 _INSTANT_S = 1e-9
@@ -45,7 +45,7 @@ _Item = bytes | _Signal
 
 
 class SimulatedTransport(asyncio.Transport):
-    """See the module. Made by `Network`; `attach` gives it its protocol."""
+    """See the module. Created by `Network`; `attach` sets its protocol."""
 
     def __init__(
         self, links: Links, process: Process, local: tuple[str, int], remote: tuple[str, int], label: str
@@ -61,7 +61,7 @@ class SimulatedTransport(asyncio.Transport):
         self._protocol: asyncio.BaseProtocol | None = None
         self._is_buffered = False
         process.sockets[self] = None
-        # Sending. Bytes the kernel has not taken; bytes it has taken and the peer has not read.
+        # Sending: bytes the kernel has not accepted; bytes it has accepted and the peer has not read.
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._kernel_bytes = 0
@@ -70,22 +70,22 @@ class SimulatedTransport(asyncio.Transport):
         self._is_protocol_paused = False
         self._is_eof_due = False
         self._is_eof_sent = False
-        # On the wire. Nothing arrives before what was sent earlier; what cannot arrive waits in `_held`.
+        # In flight: nothing arrives before data sent earlier; data that cannot arrive waits in `_held`.
         self._last_arrival_s = 0.0
         self._held: deque[_Item] = deque()
         self._held_since_s: float | None = None
         self._is_retransmission_due = False
-        # Bytes were lost for good: nothing behind them is ever delivered, but a reset.
+        # Bytes were lost permanently: nothing after them is delivered, except a reset.
         self._has_gap = False
         self._unacknowledged_bytes = 0
-        #: Nothing that this end sends arrives any more: something in between has forgotten the connection.
+        #: A middlebox has forgotten the connection: nothing that this end sends arrives.
         self._is_forgotten = False
-        #: When this connection was forgotten in a direction, the last time.
+        #: Last time that this connection was forgotten in a direction.
         self.forgotten_s: float | None = None
         self._unacknowledged_timeout_s = links.settings.retransmission_timeout_s
         self._peer_timeout_s: float | None = None
         self._heard_s = self._loop.time()
-        #: Increased when everything on the wire is lost; arrivals of an older era are void.
+        #: Incremented when everything in flight is lost; arrivals of an older era are void.
         self._era = 0
         # Receiving.
         self._inbox: deque[memoryview] = deque()
@@ -95,21 +95,21 @@ class SimulatedTransport(asyncio.Transport):
         self._has_fin = False
         self._has_reset = False
         self._is_eof_handled = False
-        # Ending: `_is_closing` as asyncio has it; `is_gone` once there is no socket any more.
+        # Ending: `_is_closing` as in asyncio; `is_gone` once the socket is closed.
         self._is_closing = False
         self._is_end_due = False
         self.is_gone: bool = False
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
-        """Give the socket to a protocol and call its `connection_made`."""
+        """Attach a protocol and call its `connection_made`."""
         self.set_protocol(protocol)
         protocol.connection_made(self)
         self._schedule_read()
 
     def set_timeouts(self, peer_s: float | None, unacknowledged_s: float | None) -> None:
-        """Say after how long without a sign of life, and without an acknowledgement, the kernel ends the connection.
+        """Set the kernel's timeouts: without packets from the peer, and without an acknowledgement.
 
-        Of `peer_s` None: an end that has nothing to send waits for ever; of the other: as the network is set.
+        `peer_s` None: an idle end waits indefinitely; the other None: the network's default.
         """
         self._peer_timeout_s = peer_s
         if unacknowledged_s is not None:
@@ -208,7 +208,7 @@ class SimulatedTransport(asyncio.Transport):
     # -- sending ------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """Give the kernel what it has room for."""
+        """Pass as much as fits to the kernel."""
         room = self._links.settings.kernel_buffer_bytes - self._kernel_bytes
         if room <= 0 or not self._unsent:
             return
@@ -259,12 +259,12 @@ class SimulatedTransport(asyncio.Transport):
 
     @property
     def _is_passable_out(self) -> bool:
-        """Whether what this end sends arrives."""
+        """Whether data sent by this end arrives."""
         return not self._is_forgotten and self._links.is_passable(self.local_host, self.remote_host)
 
     @property
     def _is_passable_back(self) -> bool:
-        """Whether what the peer sends, acknowledgements among it, arrives."""
+        """Whether data sent by the peer, including acknowledgements, arrives."""
         return not self.peer._is_forgotten and self._links.is_passable(self.remote_host, self.local_host)
 
     def forget_flow(self, source: str) -> None:
@@ -282,7 +282,7 @@ class SimulatedTransport(asyncio.Transport):
             end.forgotten_s = now_s
 
     def _check_peer(self) -> None:
-        """End the connection if nothing came from the peer for too long. A world event."""
+        """End the connection if nothing came from the peer within the timeout. A world event."""
         if self.is_gone or self._is_end_due or self._peer_timeout_s is None:
             return
         due_s = self._heard_s + self._peer_timeout_s
@@ -295,7 +295,7 @@ class SimulatedTransport(asyncio.Transport):
         self._end(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)), is_silent=True)
 
     def link_changed(self) -> None:
-        """Send again what was held, after a while, if the link lets it pass now."""
+        """Retransmit held data after a delay, if the link is passable now."""
         if self._unacknowledged_bytes and self._is_passable_back:
             self._kernel_bytes -= self._unacknowledged_bytes
             self._unacknowledged_bytes = 0
@@ -313,14 +313,14 @@ class SimulatedTransport(asyncio.Transport):
         held, self._held = self._held, deque()
         if not self._unacknowledged_bytes:
             self._held_since_s = None
-        # All at once, so that nothing sent meanwhile can overtake it.
+        # All at once, so that data sent meanwhile cannot overtake it.
         for item in held:
             self.peer.take_in(item)
         if self.is_gone:
             self._links.forget(self)
 
     def _acknowledged(self, byte_count: int) -> None:
-        """The peer's process has read some bytes: there is room again, as soon as that is known here."""
+        """The peer's process has read some bytes: free their room after the delay of the acknowledgement."""
         if self.is_gone:
             return
         if not self._is_passable_back:
@@ -364,16 +364,16 @@ class SimulatedTransport(asyncio.Transport):
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def take_in(self, item: _Item) -> None:
-        """Take what the link brings. A world event."""
+        """Receive data from the link. A world event."""
         self._heard_s = self._loop.time()
         self._links.note_arrival(self.peer.label, item.value if isinstance(item, _Signal) else _content(item))
         if self._has_reset:
-            return  # There is no connection any more; what comes behind its reset must not look as if there were.
+            return  # The connection is closed; data after its reset must not look as if it were open.
         if item is _Signal.RESET:
             if self.is_gone:
                 return
             self._has_reset = True
-            # A kernel without connection sends nothing again. A reset that comes from in between is not its own.
+            # A kernel without the connection retransmits nothing. A reset by a middlebox is not its own.
             held_count = len(self._held)
             self._held = deque(held for held in self._held if held is _Signal.RESET)
             self._has_gap = self._has_gap or len(self._held) < held_count
@@ -391,7 +391,7 @@ class SimulatedTransport(asyncio.Transport):
             if self.is_gone:
                 self._transmit(_Signal.RESET)
             else:
-                # Nobody will read it; told to the peer when the socket closes.
+                # It will never be read; the peer is notified when the socket closes.
                 self._inbox.append(memoryview(item))
                 self._inbox_bytes += len(item)
         else:
@@ -458,7 +458,7 @@ class SimulatedTransport(asyncio.Transport):
             self.close()
 
     def _call(self, function: Callable[[], object]) -> None:
-        """Call into the protocol; an error in it ends the connection, as in asyncio."""
+        """Call the protocol; an error in it ends the connection, as in asyncio."""
         try:
             function()
         except Exception as error:  # noqa: BLE001  # reported, and handed to the protocol as the reason of the end
@@ -470,7 +470,7 @@ class SimulatedTransport(asyncio.Transport):
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _end(self, error: Exception | None, *, is_silent: bool = False) -> None:
-        """End the connection at this side; the protocol hears of it in its next turn."""
+        """End the connection at this side; the protocol is notified in its next turn."""
         if self._is_end_due:
             return
         self._is_closing = True
@@ -502,7 +502,7 @@ class SimulatedTransport(asyncio.Transport):
             self._links.forget(self)
 
     def kill(self, *, is_silent: bool) -> None:
-        """See `Socket`: the process has died; what it had not given to the kernel is lost."""
+        """See `Socket`: the process has died; data not yet passed to the kernel is lost."""
         self._unsent.clear()
         if is_silent:
             self._drop_wire()
@@ -511,18 +511,18 @@ class SimulatedTransport(asyncio.Transport):
         self._close_socket(is_silent=is_silent)
 
     def abandon(self) -> None:
-        """Reset a connection that no protocol ever got."""
+        """Reset a connection that never got a protocol."""
         self._inbox.append(memoryview(b""))
         self._close_socket(is_silent=False)
 
     def arrives_after(self, time_s: float) -> None:
-        """Let nothing that this end sends arrive earlier."""
+        """Delay later data of this end until at least this time."""
         self._last_arrival_s = time_s
 
     def sever(self) -> None:
-        """Let somebody in between reset the connection, as seen from this side. A world event.
+        """Reset the connection by a middlebox, as seen from this side. A world event.
 
-        What is on the way to this side comes before the reset, or is lost.
+        Data in flight to this side arrives before the reset, or is lost.
         """
         if self.is_gone:
             return

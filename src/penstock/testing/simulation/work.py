@@ -1,10 +1,10 @@
 """`SimulatedWork`: blocking work at a drawn later instant instead of in a thread.
 
-A function mostly runs whole at one instant, some time after it was started, and its result gets to the event loop some
-time after that; other jobs may run, and the host may die, in between. So a caller that dies may or may not have had the
-effect. Some are cut in two at one of their disk calls, so that others run, and the log changes its owner, in the
-middle; and while a disk stalls they wait at it, each keeping its thread (`held_job`). To let the host die in the midst
-of one there is `Host.crash_at_disk_call`.
+A function mostly runs atomically at one instant, some time after it was started, and its result reaches the event loop
+some time later; other jobs may run, and the host may die, in between. So the effect may or may not have happened when
+the caller dies. Some functions are split at one of their disk calls, so that other jobs run, and the log changes its
+owner, in the middle; while a disk is stalled they wait at that call, each occupying its thread (`held_job`). To make
+the host die during a function, use `Host.crash_at_disk_call`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WorkSettings:
-    """How long blocking work takes.
+    """Durations of blocking work.
 
     Attributes:
-        thread_count: functions under way at once in the general pool; further ones wait their turn.
-        delay_s_min: shortest time from the start of a function to its effect.
-        delay_s_mean_extra: mean of what comes on top; up to four times as much is drawn.
-        stall_rate: probability that a function takes up to `stall_s_max` more.
-        stall_s_max: see `stall_rate`.
-        return_delay_s_max: longest time from the effect to the event loop's hearing of it.
-        cut_rate: probability that a function is cut in two at one of its first disk calls.
-        cut_s_max: longest time between the two halves.
-    """
+            thread_count: functions in progress at once in the general pool; further ones are queued.
+            delay_s_min: shortest time from the start of a function to its effect.
+            delay_s_mean_extra: mean of the additional time; up to four times as much is drawn.
+            stall_rate: probability that a function takes up to `stall_s_max` more.
+            stall_s_max: see `stall_rate`.
+            return_delay_s_max: longest time from the effect to the notification of the event loop.
+            cut_rate: probability that a function is split at one of its first disk calls.
+            cut_s_max: longest time between the two halves.
+        """
 
     thread_count: int = 8
     delay_s_min: float = 50e-6
@@ -51,23 +51,23 @@ class WorkSettings:
     cut_s_max: float = 0.5
 
 
-#: A function is cut at one of so many disk calls.
+#: A function is split at one of its first disk calls, up to this number.
 _CUT_CALLS_MAX = 4
 
 
 class Stalls(Protocol):
-    """What stands still on a host's disks, as `Host` knows it."""
+    """Stalled parts of a host's disks, for `Host`."""
 
     @property
     def is_any(self) -> bool:
-        """Whether anything does."""
+        """Whether any part is stalled."""
 
     def until_s(self, path: str) -> float | None:
-        """Return until when a call on `path` does not come back; None: it does at once."""
+        """Return until when a call on `path` is stalled; None: it is not."""
 
 
 class SimulatedWork(WorkPools):
-    """`BlockingWork` of one process. Its pools differ in their bounds alone."""
+    """`BlockingWork` of one process. Its pools differ only in their limits."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class _SimulatedPool(WorkQueue):
     def __init__(self, name: str, settings: PoolSettings, work: SimulatedWork) -> None:
         super().__init__(name, settings)
         self._work = work
-        #: What functions under way have told the loop, and not got there yet: oldest first.
+        #: Messages of running functions that have not reached the loop yet, oldest first.
         self._news: deque[Callable[[], object]] = deque()
         self._writes_without_thread: bool | None = None
 
@@ -116,7 +116,7 @@ class _SimulatedPool(WorkQueue):
         loop.at(loop.time() + self._work.settings.return_delay_s_max * self._work.random(), self._deliver)
 
     def _deliver(self) -> None:
-        """Let the oldest of the news get to the loop, whichever of them has drawn this instant."""
+        """Deliver the oldest message to the loop, independent of which one drew this instant."""
         self._work.loop.post(self._work.process, self._news.popleft())
 
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -171,7 +171,7 @@ class _SimulatedPool(WorkQueue):
         self._return(job, result, failure)
 
     def _wait_at(self, *, is_cut: bool) -> Callable[[str, str], float | None]:
-        """Return what a held job asks before each disk call."""
+        """Return the function that a held job calls before each disk call."""
         work = self._work
         calls_left = 1 + int(_CUT_CALLS_MAX * work.random()) if is_cut else 0
         stalls = work.stalls
@@ -186,7 +186,7 @@ class _SimulatedPool(WorkQueue):
         return wait_at
 
     def _advance(self, job: Job, number: int, held: HeldJob) -> None:
-        """Let a held job go on, and see what came of it."""
+        """Resume a held job, and handle its result."""
         process, loop = self._work.process, self._work.loop
         if not process.is_alive:
             return  # It was unwound when the process died.
@@ -211,7 +211,7 @@ class _SimulatedPool(WorkQueue):
             self._return(job, held.result, error)
 
     def _return(self, job: Job, result: object, failure: BaseException | None) -> None:
-        """Tell the event loop that a function has ended."""
+        """Notify the event loop that a function has ended."""
         work = self._work
         process, loop = work.process, work.loop
         if process.is_alive and self._news:
