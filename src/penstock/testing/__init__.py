@@ -1,4 +1,4 @@
-"""What applications and Penstock's own tests may use: a server in memory, and stand-ins for Penstock's seams."""
+"""Tools for tests of applications and of Penstock: an in-memory server, and test doubles for Penstock's seams."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from penstock.testing.workloads.scenario import Scenario
 app: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 app.command()(processes)
 
-#: Seeds given to a worker beyond those it works on, so that it need not wait.
+#: Seeds queued per worker beyond the running one, so that workers are never idle.
 _AHEAD_PER_JOB = 2
 _STORY_LINE_COUNT = 60
 
@@ -47,7 +47,7 @@ def parse_seeds(text: str) -> range:
 
 
 class Totals:
-    """What many runs amount to."""
+    """Totals of many runs."""
 
     def __init__(self) -> None:
         self.seed_count: int = 0
@@ -57,7 +57,7 @@ class Totals:
         self.failed: list[Outcome] = []
 
     def add(self, outcome: Outcome) -> None:
-        """Take in a run."""
+        """Add a run."""
         self.seed_count += 1
         self.simulated_s += outcome.simulated_s
         self.fault_counts += outcome.fault_counts
@@ -66,7 +66,7 @@ class Totals:
             self.failed.append(outcome)
 
     def lines(self) -> list[str]:
-        """Return them for people."""
+        """Return the totals as text."""
         return [
             f"{self.seed_count} seeds, {self.simulated_s / 3600:.2f} simulated hours, {len(self.failed)} failed",
             f"faults: {_listed(self.fault_counts)}",
@@ -74,7 +74,7 @@ class Totals:
         ]
 
     def as_json(self, elapsed_s: float) -> str:
-        """Return them for programs."""
+        """Return the totals as data for programs."""
         return json.dumps(
             {
                 "seeds": self.seed_count,
@@ -97,7 +97,7 @@ def run_seeds(seeds: Sequence[int], profile: Profile, job_count: int) -> Iterato
         for seed in seeds:
             yield run(seed, profile)
         return
-    # Fresh processes: a run's numbers (and its trace) must not depend on what else this one has imported or done.
+    # Fresh processes: a run's numbers (and its trace) must not depend on earlier imports or runs.
     with ProcessPoolExecutor(job_count, mp_context=get_context("spawn")) as pool:
         waiting = iter(seeds)
         pending = [pool.submit(run, seed, profile) for seed in islice(waiting, job_count * (1 + _AHEAD_PER_JOB))]
@@ -181,12 +181,12 @@ def _replay(seed: int, profile: Profile, plan: Path | None, trace: Path | None, 
 
 
 def _explained(outcome: Outcome, profile: Profile, *, shrinks: bool = True) -> str:
-    """Return a failure for people: what was wrong, the fewest faults that make it so, and the story of that run."""
+    """Describe a failure: the violations, the smallest fault plan that reproduces them, and the story of that run."""
     plan = shrink_failure(outcome, profile) if shrinks else outcome.plan
     story = Story()
     shown = run(outcome.seed, profile, plan=plan, sink=story)
     if shown.is_ok:
-        # The limit of shrinking was reached in an unlucky place; show what is certain.
+        # The limit of shrinking was reached early; show the original failure.
         plan, story = outcome.plan, Story()
         shown = run(outcome.seed, profile, plan=plan, sink=story)
     return "\n".join(
@@ -204,7 +204,7 @@ def _explained(outcome: Outcome, profile: Profile, *, shrinks: bool = True) -> s
 
 
 def _profile_option(profile: Profile) -> str:
-    """Return what a command line says of a profile; nothing of the usual one."""
+    """Return the command-line option for a profile; empty for the default one."""
     return "" if profile.name == Profile().name else f" --profile {profile.name!r}"
 
 

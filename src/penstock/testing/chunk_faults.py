@@ -1,11 +1,11 @@
-"""`FaultyChunkStorage`: a chunk storage that is slow, throttles, loses replies, lists the past and writes by halves.
+"""`FaultyChunkStorage`: a chunk storage with latency, throttling, lost replies, stale lists and partial writes.
 
 Each fault is a named value (`ChunkFault`) with a rate (`ChunkFaults`), all drawn from one generator, so that a seed
-gives one history; `inject` makes a given call fail in a given way. Time is the running loop's.
+determines the history; `inject` makes a given call fail in a given way. Time is the running loop's.
 
-After SlateDB's `failing_object_store.rs`. What is kept of the `ChunkStorage` contract: a call that returns has had its
-effect, and everything but `list` sees it at once. What is not: `create_with_content` may leave a partial chunk behind
-(as a process that dies in the midst of it does), and `list` may be old.
+After SlateDB's `failing_object_store.rs`. Kept of the `ChunkStorage` contract: a call that returns has had its effect,
+and every call except `list` sees it immediately. Not kept: `create_with_content` may leave a partial chunk (as when a
+process dies during it), and `list` may be stale.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ T = TypeVar("T")
 
 
 class ChunkFault(StrEnum):
-    """What may happen to a call.
+    """Faults of a call.
 
     Attributes:
         LATENCY: it takes longer.
-        THROTTLE: it is refused without effect because there are too many: `ChunkThrottledError`.
+            THROTTLE: it is refused without effect because of too many calls: `ChunkThrottledError`.
         ERROR_BEFORE: it fails without effect: `ChunkError`.
         ERROR_AFTER: it has its effect, and the reply is lost: `ChunkReplyLostError`.
-        PARTIAL_WRITE: some of the bytes are written, then it fails: `ChunkReplyLostError`. Writes alone.
-        STALE_LIST: it answers as of some time ago. Lists alone.
-        REFUSED: it fails without effect, and so does every other change of that chunk: `ChunkError`.
+            PARTIAL_WRITE: some of the bytes are written, then it fails: `ChunkReplyLostError`. Writes only.
+            STALE_LIST: it returns the state of some time ago. Lists only.
+            REFUSED: it fails without effect, and so does every other change of that chunk: `ChunkError`.
     """
 
     LATENCY = "latency"
@@ -49,7 +49,7 @@ class ChunkFault(StrEnum):
 
 
 class ChunkThrottledError(ChunkError):
-    """The storage refused a call because there are too many; nothing happened, try later."""
+    """The storage refused a call because of too many calls; it had no effect and may be retried later."""
 
     is_retriable = True
 
@@ -65,17 +65,17 @@ class ChunkFaults:
     Attributes:
         latency_s_min: every call takes at least this ...
         latency_s_max: ... and at most this, drawn evenly.
-        slow_rate: rate of `LATENCY`: calls that take `slow_s` on top.
+            slow_rate: rate of `LATENCY`: calls that take `slow_s` longer.
         slow_s: see `slow_rate`.
-        slow_read_rate: the same, for reads, on top.
+            slow_read_rate: additional rate for reads.
         bytes_per_s_max: bandwidth of all reads and writes together, None for no limit.
         throttle_rate: rate of `THROTTLE`.
         error_before_rate: rate of `ERROR_BEFORE`.
         error_after_rate: rate of `ERROR_AFTER`.
         partial_write_rate: rate of `PARTIAL_WRITE`.
         stale_list_rate: rate of `STALE_LIST`.
-        staleness_s_max: how far back a stale list may look; drawn evenly.
-        refused_prefixes: chunks whose names begin so cannot be changed at all, as if the storage did not like the name.
+            staleness_s_max: greatest age of a stale list; drawn evenly.
+            refused_prefixes: chunks with these name prefixes cannot be changed, as if the storage rejected the name.
     """
 
     latency_s_min: float = 0.0
@@ -106,7 +106,7 @@ class ChunkFaults:
 
 #: Calls that change a chunk.
 _CHANGES = ("create", "create_with_content", "write", "delete", "concat")
-#: Changes remembered for stale lists; older ones are always listed.
+#: Changes remembered for stale lists; older ones are always visible.
 _HISTORY_MAX = 10_000
 
 
@@ -124,13 +124,13 @@ class FaultyChunkStorage(WrappedChunkStorage):
         self.fault_counts: Counter[ChunkFault] = Counter()
         self._rng = rng
         self._injected: dict[str, deque[ChunkFault]] = {}
-        #: When the wire is free again.
+        #: When the bandwidth is free again.
         self._busy_until_s = 0.0
-        #: Changes, oldest first: (time, chunk, what was there before).
+        #: Changes, oldest first: (time, chunk, its state before).
         self._history: deque[tuple[float, str, ChunkInfo | None]] = deque(maxlen=_HISTORY_MAX)
 
     def inject(self, call: str, *faults: ChunkFault) -> None:
-        """Let the next calls named `call` (``"write"``, ``"list"``...) meet these faults, one each, in this order."""
+        """Make the next calls named `call` (``"write"``, ``"list"``...) meet these faults, one each, in this order."""
         self._injected.setdefault(call, deque()).extend(faults)
 
     async def read_identity(self) -> bytes | None:
@@ -199,7 +199,7 @@ class FaultyChunkStorage(WrappedChunkStorage):
         return await self._call("concat", target, 0, concat)
 
     async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
-        """See `ChunkStorage.list`. May be as of up to `ChunkFaults.staleness_s_max` ago."""
+        """See `ChunkStorage.list`. The result may be up to `ChunkFaults.staleness_s_max` old."""
         return await self._call("list", prefix, 0, lambda: self._list(prefix))
 
     async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
@@ -248,7 +248,7 @@ class FaultyChunkStorage(WrappedChunkStorage):
 
         return await self._call(call, name, length, whole_or_part)
 
-    # Faults around them.
+    # Faults around the effects.
 
     async def _call(self, call: str, name: str, length: int, effect: Callable[[], Awaitable[T]]) -> T:
         faults = self.faults

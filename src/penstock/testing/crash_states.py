@@ -1,13 +1,13 @@
-"""Crash-state explorer: what would recovery find, had the machine stopped at any moment of a piece of work?
+"""Crash-state explorer: check recovery from every state that a crash at any moment of a scenario may leave.
 
-A scenario runs once on a `RecordingDisk`, which notes every call that changes something, and what the scenario says
-it was promised (`mark`: an acknowledgement). `crash_states` replays the notes and yields, for every moment, the states
-that the fault model allows (docs/fault-model.md): all of them where they are few, else both ends, cuts and a seeded
-sample. `explore` recovers from each and lets a check compare with the promises made up to that moment.
+A scenario runs once on a `RecordingDisk`, which records every call that changes something, and the promises made to
+the scenario (`mark`: an acknowledgement). `crash_states` replays the record and yields, for every moment, the states
+that the fault model allows (docs/fault-model.md): all of them if they are few, else both extremes, cuts and a seeded
+sample. `explore` recovers from each and calls a check with the promises made up to that moment.
 
-Recovery may crash, too: some recoveries (`CrashLimits`) are recorded themselves, and some of their crash states are
-recovered from and checked against the same promises. That is how writes that a killed process left in the page cache,
-were read by recovery, and then lost with the power come to light.
+Recovery may crash too: some recoveries (`CrashLimits`) are recorded themselves, and some of their crash states are
+recovered and checked against the same promises. This finds writes that a killed process left in the page cache, that
+recovery read, and that a later power loss dropped.
 
 After ALICE (Pillai et al., OSDI 2014) and CrashMonkey (OSDI 2018), with a model instead of a block device.
 """
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A recorded call. `handle`: which opened file, -1 without one."""
+    """A recorded call. `handle`: index of the opened file, -1 without one."""
 
     call: str
     path: str = ""
@@ -42,7 +42,7 @@ class Step:
     is_writable: bool = True
 
     def __str__(self) -> str:
-        """Return the call in a line."""
+        """Return the call as one line."""
         if self.call in ("write", "write synced"):
             return f"{self.call} {len(self.data)} bytes at {self.offset} of {self.path}"
         return " ".join(filter(None, (self.call, self.path, self.target)))
@@ -50,7 +50,7 @@ class Step:
 
 @dataclass(slots=True)
 class Trace:
-    """What a scenario did to a disk that began as `start`. `marks[i]` was made after `mark_steps[i]` steps."""
+    """Calls of a scenario on a disk that began as `start`. `marks[i]` was made after `mark_steps[i]` steps."""
 
     start: SimulatedDisk
     steps: list[Step] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Trace:
 
 
 class RecordingDisk:
-    """`Disk` that passes every call on to a `SimulatedDisk` and records those that change something.
+    """`Disk` that forwards every call to a `SimulatedDisk` and records those that change something.
 
     A call that raises is not recorded: record with a disk that has no random faults.
     """
@@ -70,7 +70,7 @@ class RecordingDisk:
         self._handle_count = 0
 
     def mark(self, promise: object) -> None:
-        """Note that from here on, whatever happens, `promise` holds."""
+        """Record that `promise` holds from now on, after any crash."""
         self.trace.marks.append(promise)
         self.trace.mark_steps.append(len(self.trace.steps))
 
@@ -158,7 +158,7 @@ class RecordingFile:
         return count
 
     def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        """See `DiskFile.write_synced`. Two steps, for the power may fail between the write and its sync."""
+        """See `DiskFile.write_synced`. Two steps, because power may fail between the write and its sync."""
         data = b"".join(buffers)
         count = self._inner.write_synced(offset, [data])
         for call in ("write", "write synced"):
@@ -198,15 +198,15 @@ class RecordingFile:
 
 @dataclass(frozen=True, slots=True)
 class CrashLimits:
-    """How much is explored.
+    """Limits of the exploration.
 
     Attributes:
-        exhaustive_max: states of one moment; if it allows no more than these all are taken.
-        sample_max: else so many, drawn.
-        kill_rate: share of the moments at which the process alone is killed, too.
-        recovery_crash_rate: share of the recoveries from a power loss that are crashed themselves ...
-        killed_recovery_crash_rate: ... and of those after a kill, which read bytes that are not on the medium ...
-        recovery_crash_max: ... at so many states, drawn.
+            exhaustive_max: if a moment has at most this many states, all are explored.
+            sample_max: else this many are drawn.
+            kill_rate: share of the moments at which a kill of the process alone is explored too.
+            recovery_crash_rate: share of the recoveries from a power loss that are crashed themselves ...
+            killed_recovery_crash_rate: ... and of those after a kill, which read bytes that are not on the medium ...
+            recovery_crash_max: ... at this many states, drawn.
     """
 
     exhaustive_max: int = 64
@@ -219,7 +219,7 @@ class CrashLimits:
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """A disk as recovery finds it. `promises`: marks made before the crash. `story`: what happened, for people."""
+    """A disk as recovery finds it. `promises`: marks made before the crash. `story`: a description of the crash."""
 
     disk: SimulatedDisk
     promises: Sequence[object]
@@ -238,8 +238,8 @@ def crash_states(trace: Trace, *, limits: CrashLimits, rng: random.Random) -> It
             _replay(trace.steps[moment - 1], disk, files)
         while mark_count < len(trace.marks) and trace.mark_steps[mark_count] <= moment:
             mark_count += 1
-        # The crash may come just before or just after what was promised at this very moment. The disk is the same,
-        # and after it more is demanded: so that is the one to look at.
+        # The crash may come just before or just after the promises of this very moment. The disk is the same, but
+        # after them the check is stricter: so only that state is explored.
         promises = trace.marks[:mark_count]
         where = f"after step {moment} ({trace.steps[moment - 1] if moment else 'start'})"
         for plan in _plans(disk, limits, rng):
@@ -249,7 +249,7 @@ def crash_states(trace: Trace, *, limits: CrashLimits, rng: random.Random) -> It
                 seen.add(key)
                 yield CrashState(state, promises, f"power lost {where}: {plan.text}", True)
         if disk.tree.pending_sequences() and rng.random() < limits.kill_rate:
-            # As content it equals "keep all"; what differs is that none of it is on the medium yet.
+            # Its content equals "keep all", but none of it is on the medium yet.
             yield CrashState(disk.fork(), promises, f"process killed {where}", False)
 
 
@@ -307,7 +307,7 @@ def _replay(step: Step, disk: SimulatedDisk, files: dict[int, DiskFile]) -> None
 
 @dataclass(slots=True)
 class Exploration:
-    """What `explore` found. `violations` is empty if all is well; at most `VIOLATIONS_MAX` are kept."""
+    """Result of `explore`. `violations` is empty on success; at most `VIOLATIONS_MAX` are kept."""
 
     step_count: int = 0
     state_count: int = 0
@@ -322,12 +322,12 @@ class Exploration:
         self.violations += other.violations[: VIOLATIONS_MAX - len(self.violations)]
 
 
-#: Exploration stops after so many violations: they tend to have one cause.
+#: Exploration stops after this many violations, which usually have one cause.
 VIOLATIONS_MAX = 10
 
 
 class Explorer(Generic[R]):
-    """Recovers from states and checks; see `explore`."""
+    """Recovers states and checks the results; see `explore`."""
 
     def __init__(
         self,
@@ -360,7 +360,7 @@ class Explorer(Generic[R]):
         rate = limits.recovery_crash_rate if state.is_power_loss else limits.killed_recovery_crash_rate
         if self._rng.random() >= rate:
             return
-        # What recovery returned was seen by somebody; the next recovery must not contradict it.
+        # The result of a recovery has been observed; the next recovery must not contradict it.
         disk.mark(Seen(recovered))
         nested = list(crash_states(disk.trace, limits=CrashLimits(8, 2, 0.1), rng=self._rng))
         picked = self._rng.sample(nested[:-1], min(len(nested) - 1, limits.recovery_crash_max - 1))
@@ -373,7 +373,7 @@ class Explorer(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A promise made by recovery itself: what an earlier recovery of the same state returned."""
+    """A promise made by recovery itself: the result of an earlier recovery of the same state."""
 
     recovered: object
 
@@ -389,9 +389,9 @@ async def explore(
 ) -> Exploration:
     """Run `scenario` on `disk`, then recover from every explored crash state of it and check.
 
-    `recover` opens what the scenario wrote and returns what it found. `check` gets the promises made before the crash
-    (marks of the scenario, and `Seen`) and what was recovered, and returns what is wrong, in words. What `recover`
-    raises is a violation.
+    `recover` opens the data of the scenario and returns its contents. `check` gets the promises made before the crash
+    (marks of the scenario, and `Seen`) and the recovered contents, and returns violations in words. An error raised by
+    `recover` is a violation.
     """
     recording = RecordingDisk(disk)
     await scenario(recording)

@@ -1,8 +1,8 @@
-"""What a stream's operations cost as its epochs grow: requests, rows and bytes, counted at the metadata store.
+"""Cost of a stream's operations as its epochs grow: requests, rows and bytes, counted at the metadata store.
 
-A real controller over memory scales one stream again and again: the oldest segment is split, its halves are joined,
-and so on, once a (simulated) second. Counts depend on nothing but the code; `bench/epochs.py` prints them, and a test
-of the controller holds the first and the last epochs against each other.
+A real controller over memory scales one stream repeatedly: the oldest segment is split, its halves are merged, and so
+on, once per (simulated) second. Counts depend on the code only; `bench/epochs.py` prints them, and a test of the
+controller compares the first and the last epochs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _SCOPE, _STREAM = "scope", "stream"
 _SEGMENTS = 4
-#: Epochs between two looks at the stream, and between two truncations.
+#: Epochs between two inspections of the stream, and between two truncations.
 _LOOK_EPOCHS = 50
 _TRUNCATION_EPOCHS = 250
 _START_MS = 1_700_000_000_000
@@ -36,7 +36,7 @@ _SCALE_MS = 1000
 
 @dataclass(slots=True)
 class Cost:
-    """What some requests to the metadata store were."""
+    """Cost of some requests to the metadata store."""
 
     requests: float = 0
     rows_read: float = 0
@@ -49,7 +49,7 @@ class Cost:
         return self.requests, self.rows_read, self.rows_written, self.bytes_read, self.bytes_written
 
     def add(self, other: Cost) -> None:
-        """Add what others cost."""
+        """Add another cost."""
         sums = [mine + its for mine, its in zip(self.values(), other.values(), strict=True)]
         self.requests, self.rows_read, self.rows_written, self.bytes_read, self.bytes_written = sums
 
@@ -109,8 +109,8 @@ class CountingMetadataStore:
 class EpochCosts:
     """Scales one stream and counts. `averages` has, by operation, the average cost in each block of epochs.
 
-    Blocks have `block_epochs` epochs and begin behind the first hundred: with those of whole history chunks, what a
-    chunk costs to be filled is in each of them once.
+    Blocks have `block_epochs` epochs and start after the first hundred: in blocks of whole history chunks, the cost of
+    filling a chunk is in each of them once.
     """
 
     def __init__(self, block_epochs: int, *, is_truncated: bool = True) -> None:
@@ -121,7 +121,7 @@ class EpochCosts:
         self._segments = MemorySegments()
         self._records = MemoryMetadataStore()
         self.store: CountingMetadataStore = CountingMetadataStore(self._records)
-        #: What is on record of the stream before it is sealed, by kind of record: bytes of all, and of the largest one.
+        #: Records of the stream before it is sealed, by kind: bytes of all records, and of the largest one.
         self.stored_bytes: Counter[str] = Counter()
         self.largest_bytes: dict[str, int] = {}
         self._service = ControllerService(
@@ -138,7 +138,7 @@ class EpochCosts:
     async def run(
         self, epochs: int, *, at_the_end: Callable[[ControllerService], Awaitable[None]] | None = None
     ) -> None:
-        """Make the stream, scale it so many times, seal it and delete it; before that `at_the_end` may look at it."""
+        """Create the stream, scale it this many times, call `at_the_end`, then seal and delete the stream."""
         service = self._service
         await service.start()
         await service.create_scope(_SCOPE)
@@ -160,7 +160,7 @@ class EpochCosts:
 
     @property
     def averages(self) -> dict[str, list[Cost]]:
-        """The average costs, of each operation in each block that is complete (of the last one for seal and delete)."""
+        """The average cost of each operation in each complete block (of the last one for seal and delete)."""
         return {
             operation: [cost.per(count) for block, (cost, count) in sorted(blocks.items()) if block >= 0]
             for operation, blocks in self._totals.items()
@@ -168,7 +168,7 @@ class EpochCosts:
 
     @property
     def segments_left(self) -> int:
-        """How many segments of the stream there are."""
+        """Number of segments of the stream."""
         return sum(name.startswith(f"{_SCOPE}/{_STREAM}/") for name in self._segments.segments)
 
     async def _weigh(self) -> None:

@@ -1,6 +1,6 @@
-"""Pravega's Java client, for tests and measurements: its jars, and what Java there is.
+"""Pravega's Java client, for tests and measurements: its jars, and the available Java.
 
-The jars come from Maven Central through ``mvn``, once, and stay under ``~/.cache/penstock-tests``.
+The jars are fetched once from Maven Central through ``mvn`` and kept under ``~/.cache/penstock-tests``.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 
 
 class JavaUnavailableError(Exception):
-    """Java or Maven is not there, or the jars cannot be fetched. Tests skip with its text."""
+    """Java or Maven is missing, or the jars cannot be fetched. Tests skip with its text."""
 
 
 def classpath(*, is_logging: bool = False) -> list[str]:
-    """Return the jars of the client, fetched when they are not here yet.
+    """Return the jars of the client; fetch them if they are missing.
 
     Args:
         is_logging: with a logger that writes to standard error; else the client is silent.
@@ -74,13 +74,13 @@ def classpath(*, is_logging: bool = False) -> list[str]:
             raise JavaUnavailableError(f"Maven did not fetch the Java client within {FETCH_TIMEOUT_S:g} s") from None
         if done.returncode != 0 or not found.is_file():
             raise JavaUnavailableError(f"Maven did not fetch the Java client: {(done.stdout + done.stderr)[-500:]}")
-        # Moved at once: another test process may be looking.
+        # Moved atomically: another test process may be reading.
         os.replace(found, kept)
     return kept.read_text().strip().split(os.pathsep)
 
 
 def java_with_compiler() -> str:
-    """Return a `java` that runs a source file as it is, for which a JDK is needed. Raises `JavaUnavailableError`."""
+    """Return a `java` that can run a source file, which requires a JDK. Raises `JavaUnavailableError`."""
     home = os.environ.get("JAVA_HOME")
     compiler = shutil.which("javac", path=str(Path(home) / "bin") if home else None)
     java = Path(compiler).with_name("java") if compiler is not None else None

@@ -1,10 +1,10 @@
-"""`play_load_ramp`: a stream follows its load, in simulated time and through crashes; nothing is lost or out of order.
+"""`play_load_ramp`: a stream scales with its load, in simulated time and through crashes, without loss or reordering.
 
-A run: a stream that should carry one event a second per segment gets several, until it has split; then hardly any,
-until it has merged again. Meanwhile servers crash and come back. A reader follows. It is judged by the times in which
-the policy promises a split and a merge, counted from the load's change or the last crash, and by what was read. It
-lasts most of an hour of simulated time, so the faults of ordinary seeds, one every few seconds, have no place here:
-no store would ever watch a load for long enough. See ``docs/auto-scaling.md``.
+A run: a stream with a target of one event per second per segment gets several, until it has split; then almost none,
+until it has merged again. Meanwhile servers crash and restart. A reader follows. The run is judged by the times within
+which the policy promises a split and a merge, counted from the load's change or the last crash, and by the events
+read. It takes most of an hour of simulated time. The faults of ordinary seeds, one every few seconds, are not used
+here: no store would observe a load for long enough. See ``docs/auto-scaling.md``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ STREAM = "scope/ramp"
 _TARGET_RATE = 1
 _KEY_COUNT = 16
 _MINUTE_S = 60.0
-#: How long a load is watched before a split, how often the controller looks, and what all else takes.
+#: Time for which a load is observed before a split, the controller's polling interval, and an allowance.
 _SPLIT_WITHIN_S = 600.0 + 120.0 + 60.0
-#: The average of 20 minutes falls from twice the target to half of it in 28; then a look, and one that was muted.
+#: The average of 20 minutes falls from twice the target to half of it in 28; then a poll, and one that was muted.
 _MERGE_WITHIN_S = 30 * _MINUTE_S + 600.0 + 2 * 120.0 + 60.0
 _LOOK_S = 10.0
 _READ_TIMEOUT_S = 30.0
@@ -36,13 +36,13 @@ _READ_TIMEOUT_S = 30.0
 
 @dataclass(slots=True)
 class LoadRamp:
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
-        violations: what was wrong; empty: every promise was kept.
+            violations: broken promises; empty on success.
         digest: of the whole trace.
         split_s, merged_s: seconds from the load's change, or the last crash, to the split and to the merge.
-        segment_counts: numbers of segments, as they followed each other.
+            segment_counts: numbers of segments, in order of time.
         crashes: hosts that crashed, in order.
         event_count: events written.
     """
@@ -57,9 +57,9 @@ class LoadRamp:
 
 
 def play_load_ramp(seed: int) -> LoadRamp:
-    """Play a seed: one store or two, the controller beside them or apart, crashes when it is drawn.
+    """Play a seed: one store or two, the controller combined with them or separate, with drawn crashes.
 
-    Not to be called where an event loop runs.
+    Must not be called from a running event loop.
     """
     rng = random.Random(f"{seed}/load ramp")
     settings = ClusterSettings(
@@ -85,7 +85,7 @@ class _Ramp:
         self._rate = self._hot_rate
         self._is_over = False
         self._changed_s = 0.0
-        #: By key, the numbers of its events, as they were written and as they were read.
+        #: By key, the numbers of its events, as written and as read.
         self._written: dict[str, list[int]] = {}
         self._read: dict[str, list[int]] = {}
 
@@ -94,7 +94,7 @@ class _Ramp:
         return self._simulation.loop.time()
 
     async def play(self) -> None:
-        """Be the driver."""
+        """Run the driver."""
         await self._cluster.ready()
         await self._on("observer", self._create)
         work = [
@@ -126,7 +126,7 @@ class _Ramp:
         await client.create_stream(STREAM, scaling=Scaling.by_event_rate(_TARGET_RATE))
 
     async def _stage(self, what: str, within_s: float, is_reached: Callable[[int], bool]) -> None:
-        """Wait until the stream has changed as it should; crash a server meanwhile, or none."""
+        """Wait until the stream has changed as expected; a server may crash meanwhile."""
         self._changed_s = self._now_s
         crash_s = self._now_s + self._rng.uniform(30.0, 900.0) if self._rng.random() < 0.7 else float("inf")
         while not is_reached(await self._segment_count()):
@@ -148,7 +148,7 @@ class _Ramp:
         host.restart()
         await self._cluster.ready()
         self.outcome.crashes.append(host.name)
-        # Whoever watched a load, or was about to ask for it, begins anew.
+        # A server that observed a load, or was about to poll it, starts over.
         self._changed_s = self._now_s
 
     async def _segment_count(self) -> int:

@@ -1,6 +1,6 @@
-"""`MemoryIndexStorage` and `MemorySortedIndex`: the seams of sorted indexes in memory, with faults on demand.
+"""`MemoryIndexStorage` and `MemorySortedIndex`: in-memory seams of sorted indexes, with injected faults.
 
-Small and obviously right rather than fast. Every call yields to the loop once.
+Simple rather than fast. Every call yields to the loop once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from penstock.segmentstore.container.btree.sorted_index import KEY_LENGTH_MAX, M
 
 
 class MemoryIndexStorage:
-    """One index segment. Implements `IndexStorage`. Several indexes may use one, as owners old and new do.
+    """One index segment. Implements `IndexStorage`. Several indexes may share one, as an old and a new owner do.
 
     Attributes:
-        start_offset: first byte that is still there.
+            start_offset: first byte that is not truncated.
         data: the bytes from there on.
         calls: how often each operation was called.
-        reads_at_once_max: the most reads that were under way at the same time.
+            reads_at_once_max: the most reads that were in progress at the same time.
     """
 
     def __init__(self, name: str = "index") -> None:
@@ -36,22 +36,22 @@ class MemoryIndexStorage:
 
     @property
     def length(self) -> int:
-        """End of what was ever written."""
+        """End offset of all bytes ever written."""
         return self.start_offset + len(self.data)
 
     def fail(
         self, operation: str, *, times: int = 1, has_effect: bool = False, error: BaseException | None = None
     ) -> None:
-        """Let the next `times` calls of open, read, append or truncate raise, after their effect with `has_effect`."""
+        """Make the next `times` calls of open, read, append or truncate raise, after their effect with `has_effect`."""
         fault = error or StorageError(f"injected failure {'after' if has_effect else 'before'} {operation}")
         self._faults.setdefault(operation, []).extend([(fault, has_effect)] * times)
 
     def hold(self, operation: str) -> None:
-        """Keep calls of `operation` waiting until `release`."""
+        """Block calls of `operation` until `release`."""
         self._gates[operation] = asyncio.Event()
 
     def release(self, operation: str) -> None:
-        """Let held calls go on."""
+        """Release blocked calls."""
         self._gates.pop(operation).set()
 
     async def _begin(self, operation: str) -> BaseException | None:
@@ -111,8 +111,8 @@ class MemorySortedIndex:
     """A dictionary. Implements `SortedIndex`.
 
     Attributes:
-        entries: what it holds; may be looked at and set.
-        is_cached: whether `get_cached` knows everything; nothing otherwise.
+            entries: its contents; may be read and set.
+            is_cached: whether `get_cached` returns every entry; else none.
     """
 
     def __init__(self, *, value_length: int = 8) -> None:
@@ -126,7 +126,7 @@ class MemorySortedIndex:
         self._faults: list[tuple[BaseException, bool]] = []
 
     def fail_update(self, *, times: int = 1, has_effect: bool = False, error: BaseException | None = None) -> None:
-        """Let the next `times` updates raise, after their effect with `has_effect`; `open` shows it then."""
+        """Make the next `times` updates raise, after their effect with `has_effect`; `open` shows it then."""
         self._faults.extend([(error or StorageError("injected failure of update"), has_effect)] * times)
 
     async def open(self) -> None:

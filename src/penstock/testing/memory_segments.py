@@ -1,8 +1,8 @@
 """`MemorySegments`: the `Segments` seam on plain dictionaries.
 
-Small and obviously right rather than fast; nothing survives the object. Every call yields to the loop once, so that
-concurrent callers interleave as they would over a network. Table versions are byte offsets in a table's log, as in
-the wire protocol specification, sections 6.2 and 6.5.
+Simple rather than fast; nothing survives the object. Every call yields to the loop once, so that concurrent callers
+interleave as they would over a network. Table versions are byte offsets in a table's log, as in the wire protocol
+specification, sections 6.2 and 6.5.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from penstock.model.segments import (
 )
 from penstock.runtime.bulk import for_each
 
-#: What an entry takes in a table's log beside its key and value.
+#: Overhead of an entry in a table's log, in addition to its key and value.
 _ENTRY_OVERHEAD_BYTES = 17
 
 
@@ -57,7 +57,7 @@ class _Segment:
     is_sealed: bool = False
     attributes: dict[bytes, int] = field(default_factory=dict)
     borders: list[int] = field(default_factory=list)
-    #: Set, and replaced, whenever a waiting read should look again.
+    #: Set, and replaced, whenever a waiting read should check again.
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wake(self) -> None:
@@ -69,7 +69,7 @@ class _Segment:
 class _Table:
     key_length: int
     entries: dict[bytes, TableEntry] = field(default_factory=dict)
-    #: (version, key) of every write, oldest first; removals are not in it.
+    #: (version, key) of every write, oldest first; without removals.
     log: list[tuple[int, bytes]] = field(default_factory=list)
     length: int = 0
 
@@ -152,7 +152,7 @@ class MemorySegments:
         return await for_each(offsets, lambda one: self.truncate_segment(*one), 1)
 
     async def locate_offset(self, segment: str, offset: int, *, before: bool = False) -> int:
-        """See `Segments.locate_offset`. Here the border behind each append is known."""
+        """See `Segments.locate_offset`. This implementation knows the end of each append."""
         await asyncio.sleep(0)
         found = self._segment(segment)
         start, end = found.start_offset, len(found.data)
@@ -259,7 +259,7 @@ class MemorySegments:
             self._check_key(name, table, condition.key)
             if isinstance(condition, TableUpdate) and len(condition.value) > TABLE_VALUE_LENGTH_MAX:
                 raise InvalidArgumentError(f"{name}: a value of {len(condition.value)} bytes is too large")
-        # As the wire has it: missing keys are reported before keys of another version.
+        # As in the wire protocol: missing keys are reported before version mismatches.
         for condition in conditions:
             if condition.version >= 0 and condition.key not in table.entries:
                 raise TableKeyMissingError(name, key=condition.key)

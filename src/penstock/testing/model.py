@@ -1,8 +1,8 @@
-"""What Penstock promises about streams and tables, as plain dictionaries: small, and right at a glance.
+"""Model of Penstock's promises about streams and tables, as plain dictionaries.
 
-For state-machine tests: do the same to the model and to a real cluster, then compare. The model raises the errors
-that a client gets. It knows nothing of segments: what is promised is the order of the events of each routing key,
-so an event stream is a list per key, and a stream cut is how many events of each key lie before it.
+For state-machine tests: apply the same operations to the model and to a real cluster, then compare. The model raises
+the errors that a client gets. It has no segments: the promise is the order of the events of each routing key, so an
+event stream is a list per key, and a stream cut is the number of events of each key before it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class StreamModel:
 
     Attributes:
         tags: of its configuration.
-        events: committed events of each routing key, all that ever were.
-        head: how many of each key were truncated.
-        transactions: events of the open ones, in the order written.
+            events: all committed events of each routing key, including truncated ones.
+            head: number of truncated events of each key.
+            transactions: events of the open ones, in the order written.
     """
 
     tags: tuple[str, ...] = ()
@@ -48,12 +48,12 @@ class StreamModel:
     transactions: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)
 
     def visible(self) -> dict[str, list[bytes]]:
-        """Return the events that a reader from the head gets, by key; keys without any are left out."""
+        """Return the events that a reader from the head gets, by key; keys without events are left out."""
         kept = {key: events[self.head.get(key, 0) :] for key, events in self.events.items()}
         return {key: events for key, events in kept.items() if events}
 
     def tail(self) -> Cut:
-        """Return the cut behind everything."""
+        """Return the cut at the tail."""
         return {key: len(events) for key, events in self.events.items()}
 
 
@@ -87,7 +87,7 @@ class StreamsModel:
         self.writable(name).tags = tuple(tags)
 
     def seal(self, name: str) -> None:
-        """Seal; open transactions are aborted. Fine if it is sealed. Raises `NoSuchStreamError`."""
+        """Seal; open transactions are aborted. No effect if it is sealed. Raises `NoSuchStreamError`."""
         found = self.stream(name)
         found.is_sealed = True
         found.transactions.clear()
@@ -99,7 +99,7 @@ class StreamsModel:
         del self.streams[name]
 
     def truncate(self, name: str, cut: Cut) -> None:
-        """Forget what lies before `cut`. Raises `NoSuchStreamError`, `StreamSealedError`, `MetadataConflictError`."""
+        """Truncate before `cut`. Raises `NoSuchStreamError`, `StreamSealedError`, `MetadataConflictError`."""
         found = self.writable(name)
         if any(cut.get(key, 0) < count for key, count in found.head.items()):
             raise MetadataConflictError(f"the cut lies before the head of {name}")
@@ -116,11 +116,11 @@ class StreamsModel:
         self.writable(name).transactions[transaction] = []
 
     def commit(self, name: str, transaction: str) -> None:
-        """Make a transaction's events visible, behind all others. Raises `NoSuchStreamError`, `TransactionError`."""
+        """Make a transaction's events visible, after all others. Raises `NoSuchStreamError`, `TransactionError`."""
         self.write(name, self._end(name, transaction))
 
     def abort(self, name: str, transaction: str) -> None:
-        """Forget a transaction's events. Raises `NoSuchStreamError`, `TransactionError`."""
+        """Discard a transaction's events. Raises `NoSuchStreamError`, `TransactionError`."""
         self._end(name, transaction)
 
     def _end(self, name: str, transaction: str) -> list[tuple[str, bytes]]:
@@ -138,17 +138,17 @@ class GroupModel:
         self._read = dict(start)
 
     def unread(self) -> dict[str, list[bytes]]:
-        """Return what is still to be read, by key."""
+        """Return the unread events, by key."""
         places = ((key, max(self._read.get(key, 0), self._stream.head.get(key, 0))) for key in self._stream.events)
         left = {key: self._stream.events[key][place:] for key, place in places}
         return {key: events for key, events in left.items() if events}
 
     def has_lost(self) -> bool:
-        """Say whether events were truncated before they were read."""
+        """Return whether events were truncated before they were read."""
         return any(count > self._read.get(key, 0) for key, count in self._stream.head.items())
 
     def read(self, key: str, event: bytes) -> None:
-        """Take an event that was read. Raises `AssertionError` unless it is the key's next."""
+        """Record an event that was read. Raises `AssertionError` unless it is the key's next."""
         following = self.unread().get(key, [None])[0]
         assert event == following, f"key {key}: {event!r} was read, {following!r} is next"
         self._read[key] = max(self._read.get(key, 0), self._stream.head.get(key, 0)) + 1
@@ -156,7 +156,7 @@ class GroupModel:
 
 @dataclass(slots=True)
 class TableModel:
-    """A table segment. Versions are the store's choice: they only have to grow.
+    """A table segment. Versions are chosen by the store; they only have to grow.
 
     Attributes:
         entries: live keys.
@@ -181,14 +181,14 @@ class TableModel:
         return self.entries[key].version if key in self.entries else VERSION_ABSENT
 
     def put(self, updates: Sequence[TableUpdate], versions: Sequence[int]) -> None:
-        """Take puts that were done. Raises `AssertionError` for versions that don't grow."""
+        """Record successful puts. Raises `AssertionError` for versions that don't grow."""
         for update, version in zip(updates, versions, strict=True):
             assert version > self.version_max, f"{update.key!r} got version {version}, {self.version_max} is taken"
             self.version_max = version
             self.entries[update.key] = TableEntry(update.key, update.value, version)
 
     def remove(self, removals: Sequence[TableRemoval]) -> None:
-        """Take removals that were done."""
+        """Record successful removals."""
         for removal in removals:
             self.entries.pop(removal.key, None)
 
@@ -221,6 +221,6 @@ class TablesModel:
         del self.tables[name]
 
     def check_length(self, name: str, expected: int, actual: int) -> None:
-        """Raise `BadOffsetError` unless a table has the length that an update demands (-1: any)."""
+        """Raise `BadOffsetError` unless a table has the length that an update requires (-1: any)."""
         if expected >= 0 and expected != actual:
             raise BadOffsetError(name, expected=expected, actual=actual)

@@ -18,18 +18,18 @@ from penstock.testing.workloads.profile import Profile
 #: Long-term storage in a bucket, which can neither append nor concatenate, and loses, delays and repeats requests.
 OBJECTS = Profile(name="objects", storage="bucket")
 
-#: Long-term storage in HDFS: a file has one writer, and stays open when that one dies or its answer is lost.
+#: Long-term storage in HDFS: a file has one writer, and stays open when the writer dies or its answer is lost.
 HDFS = Profile(name="hdfs", storage="hdfs")
 
-#: Much is truncated, deleted and merged, and readers of layouts hold on to what goes.
+#: Many truncations, deletions and merges, with readers of layouts that use the removed chunks.
 GARBAGE = Profile(
     name="garbage", layout_gap_s=1.0, share=1.0, has_joins=True,
     workloads=("events", "trimmed", "bytes", "lives", "merges", "transactions"),
 )  # fmt: skip
 
-#: A directory that is not mounted holds nothing to be copied; where long-term storage is full, images go to make room.
+#: An unmounted directory cannot be copied; if long-term storage is full, images are deleted to make room.
 _DIRECTORY_LOSSES = tuple(kind for kind in ALL_KINDS if kind not in ("StorageMissing", "DiskFull"))
-#: Containers write images of themselves, machines are lost, and stores are built anew from long-term storage alone.
+#: Containers write images of themselves, machines are lost, and stores are rebuilt from long-term storage alone.
 RESCUES = Profile(
     name="rescues", rescue_gap_s=2.0, garbage_delay_s=0.5, shared_storage_rate=1.0,
     workloads=("events", "readers", "trimmed", "tables", "bytes", "lives", "crowd", "merges", "transactions"),

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: a server in memory, a client of it, and a new stream. They are there once Penstock is installed.
+"""Fixtures for pytest: an in-memory server, a client of it, and a new stream. Available once Penstock is installed.
 
 ::
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.testing.server import MemoryServer
 
 _SCOPE = "penstock-tests"
-#: The server is this session's own, so a number is enough of a name.
+#: The server is used by this session only, so a number is a unique name.
 _numbers = count()
 
 
@@ -43,7 +43,7 @@ def penstock_client(penstock_server: MemoryServer) -> Iterator[Client]:
 
 @pytest.fixture
 def penstock_stream(penstock_client: Client) -> str:
-    """The name of a new stream of one segment that nobody else uses, as ``scope/stream``."""
+    """The name of a new stream of one segment for this test only, as ``scope/stream``."""
     stream = f"{_SCOPE}/stream-{next(_numbers)}"
     penstock_client.create_stream(stream)
     return stream

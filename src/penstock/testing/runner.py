@@ -1,9 +1,9 @@
-"""`run`: play one seed, and judge it. `shrink_failure`: the fewest faults that still make it fail.
+"""`run`: play one seed and judge it. `shrink_failure`: find the smallest fault plan that still fails.
 
-A run: the cluster starts, clients prepare, then faults strike while workloads work. Once all faults are over the
-workloads come to rest and read everything back; then every server loses its power, comes up again, and all is read
-once more. While it goes on the insides of every container are looked at each simulated second (`invariants`); at the
-end the history is judged (`history`). One seed gives one trace.
+A run: the cluster starts, clients prepare, then faults strike while workloads run. After the last fault the workloads
+finish and read everything back; then every server loses power and restarts, and everything is read again. During the
+run the state of every container is checked each simulated second (`invariants`); at the end the history is judged
+(`history`). One seed gives one trace.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ from penstock.testing.workloads.takeover import ContainerMoves
 from penstock.testing.workloads.world import Workload, World
 
 _CHECK_INTERVAL_S = 1.0
-#: A run that takes longer hangs.
+#: A run that takes longer is considered hung.
 _TIME_S_MAX = 900.0
 _VIOLATIONS_MAX = 40
 #: Longest stall of blocking work.
 _STALL_S_MAX = 0.2
-#: How long to wait for answers that corruption may have taken away for good.
+#: Timeout for answers that corruption may have made impossible.
 _TOLERANT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
-        violations: what was wrong; empty: every promise was kept.
+            violations: broken promises; empty on success.
         digest: of the whole trace.
         fault_counts: faults that struck, by kind.
-        counts: what clients did, by name; and what went on inside the servers.
+            counts: operations of clients, by name, and events inside the servers.
         simulated_s: virtual time.
         elapsed_s: real time; the only part that differs between two runs of a seed.
     """
@@ -87,16 +87,16 @@ class Outcome:
 
     @property
     def is_ok(self) -> bool:
-        """Whether nothing was wrong."""
+        """Whether there were no violations."""
         return not self.violations
 
 
 def run(
     seed: int, profile: Profile | None = None, *, plan: FaultPlan | None = None, sink: TextIO | None = None
 ) -> Outcome:
-    """Play a seed. `plan` replaces the faults that it draws; `sink` gets every line of the trace.
+    """Play a seed. `plan` replaces the drawn faults; `sink` gets every line of the trace.
 
-    Not to be called where an event loop runs.
+    Must not be called from a running event loop.
     """
     scenario = Scenario.draw(seed, profile)
     if plan is not None:
@@ -170,7 +170,7 @@ class _Play:
         self._epochs: dict[int, int] = {}
         self._workloads: list[Workload] = []
         self._seen: set[str] = set()
-        #: Bits were flipped: from now on only wrong answers count.
+        #: Bits were flipped: from now on only wrong answers count as violations.
         self._is_damaged = False
 
     def play(self, simulation: Simulation) -> None:
@@ -221,7 +221,7 @@ class _Play:
         running = [asyncio.create_task(self._step(workload, "run", workload.run())) for workload in workloads]
         _, late = await asyncio.wait(running, timeout=max(world.give_up_s - 60.0 - world.now_s, 0.0))
         if late:
-            # Who writes to a segment that storage refuses for ever rightly waits as long; all others had their time.
+            # A write to a segment that storage refuses permanently may wait that long; all others had their time.
             cluster.refuse_no_longer()
             _, late = await asyncio.wait(late, timeout=120.0)
         if late:
@@ -257,7 +257,7 @@ class _Play:
         await asyncio.sleep(0.5)
         if rescues is not None and (rescuer := await rescues.lost()) is not None:
             replace_machines(cluster, rescuer)
-            # What containers have written for themselves since the flush is gone, and may be.
+            # The containers' own writes since the flush are lost, which is allowed.
             self._monitor = InvariantMonitor()
         for host in servers:
             host.restart()
@@ -275,7 +275,7 @@ class _Play:
         workload.client._open()
 
     async def _step(self, workload: Workload, what: str, coroutine: object) -> None:
-        """Run a step of a workload on its host; what it raises is a violation."""
+        """Run a step of a workload on its host; its errors are violations."""
         assert asyncio.iscoroutine(coroutine)
         try:
             await workload.host.run(coroutine)
@@ -290,11 +290,11 @@ class _Play:
             await self._step(workload, "verify", workload.verify())
 
     async def _verify_what_is_left(self, cluster: SimulatedCluster, workloads: Sequence[Workload]) -> None:
-        """Read back after bits were flipped: what is not answered counts for nothing, wrong answers count."""
+        """Read back after bits were flipped: missing answers are ignored, wrong answers are violations."""
         try:
             await cluster.ready(_TOLERANT_S)
         except HostDownError:
-            pass  # The controller's own tables may be what was damaged.
+            pass  # The controller's own tables may be damaged.
         for workload in workloads:
             if workload.verifies_again and isinstance(workload, (ByteReader, TableClient)):
                 try:
@@ -303,10 +303,10 @@ class _Play:
                 except (PenstockError, TimeoutError):
                     continue
         assert self.world is not None
-        self.world.problems.clear()  # Answers that failed; wrong ones are in the history.
+        self.world.problems.clear()  # Failed requests; wrong answers are in the history.
 
     async def _all_serve(self, cluster: SimulatedCluster) -> None:
-        """Wait until every container serves: all faults are over, so they must."""
+        """Wait until every container serves: they must, because all faults are over."""
         try:
             await cluster.ready()
         except HostDownError as error:
@@ -322,7 +322,7 @@ class _Play:
                 store = cluster.store(host)
                 self.found(f"{host.name} does not serve all its containers: {store and store.failures}")
 
-    # -- looking inside -----------------------------------------------------------------------------------------
+    # -- inspection ---------------------------------------------------------------------------------------------
 
     async def _watch(self, cluster: SimulatedCluster) -> None:
         while True:
@@ -342,7 +342,7 @@ class _Play:
             self.found(f"{host.name}: {violation}")
         for container in store.containers:
             epoch = container._log.epoch
-            # A zombie beside its successor was seen before.
+            # A zombie with an older epoch than its successor was recorded before.
             if self._epochs.get(container.id, 0) < epoch and self.world is not None:
                 self._epochs[container.id] = epoch
                 self.world.history.see(host.name, EpochStarted(container.id, epoch))
@@ -355,19 +355,19 @@ class _Play:
             if isinstance(failure, StorageFullError) and self.scenario.profile.reserve_file_count:
                 self.found(f"{host.name}: container {container_id} is offline for want of room: {failure}")
             if isinstance(failure, InconsistentStateError) and self.fault_counts["MemoryFlip"]:
-                continue  # It begins anew, as it should.
+                continue  # It restarts, as it should.
             if isinstance(failure, CorruptionError) and self._is_wrong_log(failure):
                 continue
             if isinstance(failure, CorruptionError) and not self.scenario.profile.bit_flip_count:
                 self.found(f"{host.name}: container {container_id} met corruption: {failure}")
 
     def _is_wrong_log(self, failure: CorruptionError) -> bool:
-        """Say whether a fault explains the failure: records of the epoch were exchanged, or are old copies."""
+        """Return whether a fault explains the failure: records of the epoch were exchanged, or are old copies."""
         faults = (planned.fault for planned in self.scenario.plan.faults)
         return failure.path.endswith(f"/{EPOCH_FILE}") and any(isinstance(fault, WrongLogs) for fault in faults)
 
     async def _inspect(self, cluster: SimulatedCluster) -> None:
-        """Read what the controller and every container have stored."""
+        """Read everything that the controller and every container have stored."""
         for controller in cluster.controllers:
             service = cluster.controller_service(controller)
             if service is None:
@@ -383,28 +383,28 @@ class _Play:
         for host, store in stores:
             for container in store.containers:
                 if cluster.store(host) is not store or container._log.epoch < self._epochs.get(container.id, 0):
-                    continue  # Gone meanwhile, or a zombie beside its successor: what it counts is of the past.
+                    continue  # Removed meanwhile, or a zombie besides its successor, whose counts are outdated.
                 for check in (check_tables, check_indexes, check_catalog, check_storage, check_orphans):
                     try:
                         violations = await host.run(check(container))
                     except (HostDownError, PenstockError):
-                        # A crash that was armed long ago may come only now, and end what was under way.
+                        # A crash armed earlier may strike only now, and end the operations in progress.
                         violations = []
                     except AssertionError as error:
-                        # The check asked the store, which found out by itself.
+                        # The check called the store, which detected it itself.
                         violations = [f"container {container.id}: {error}"]
                     for violation in violations:
                         self.found(f"{host.name}: {violation}")
 
     def found(self, violation: str) -> None:
-        """Take down a violation, once."""
+        """Record a violation, once."""
         if violation not in self._seen and len(self.violations) < _VIOLATIONS_MAX:
             self._seen.add(violation)
             self.violations.append(violation)
             if self.world is not None:
                 self.world.cluster.simulation.trace.add(self.world.now_s, f"violation {violation}")
 
-    # -- what is not in the plan --------------------------------------------------------------------------------
+    # -- faults outside of the plan -----------------------------------------------------------------------------
 
     async def _flip_memory(self, cluster: SimulatedCluster) -> None:
         assert self.world is not None
@@ -429,7 +429,7 @@ class _Play:
         ]
         for _ in range(self.scenario.profile.bit_flip_count if files else 0):
             path, content = rng.choice(files)
-            # Where something is written: flips in the zeros behind it hit nobody.
+            # Where data is written: flips in the zeros after it have no effect.
             used = len(content.rstrip(b"\0"))
             if used:
                 offset = rng.randrange(used)
@@ -462,7 +462,7 @@ class _Play:
 
 @contextmanager
 def _quiet_ends() -> Iterator[None]:
-    """Say nothing of coroutines of dead processes that would go on cleaning up: a process that died does not."""
+    """Silence errors of coroutines of dead processes in their clean-up: a process that died runs none."""
     before = sys.unraisablehook
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:
@@ -479,7 +479,7 @@ def _quiet_ends() -> Iterator[None]:
 
 @contextmanager
 def _errors_logged() -> Iterator[list[str]]:
-    """Collect what the code under test logs as an error that is none of its own kinds: a bug that was caught."""
+    """Collects errors logged by the code under test that are not of its own types: bugs that were caught."""
     found: list[str] = []
 
     class _Collect(logging.Handler):

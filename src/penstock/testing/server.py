@@ -1,6 +1,6 @@
-"""`memory_server`: a whole Penstock in this process, in memory, on free ports, for tests of applications.
+"""`memory_server`: a complete in-memory Penstock in this process, on free ports, for tests of applications.
 
-Unlike the simulation it is the real thing: real sockets, real time, what an application meets, without a disk.
+Unlike the simulation it uses real sockets and real time, as in production, but no disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MemoryServer:
     """A running server. Made by `memory_server`.
 
     Attributes:
-        uri: address of its controller, for `penstock.connect` and for other clients of Pravega's.
+            uri: address of its controller, for `penstock.connect` and for other Pravega clients.
     """
 
     def __init__(self, uri: str) -> None:
@@ -41,11 +41,11 @@ class MemoryServer:
 
 @contextmanager
 def memory_server() -> Iterator[MemoryServer]:
-    """Run a server in a background thread while the block runs; everything in it is gone at the end.
+    """Run a server in a background thread while the block runs; its data is discarded at the end.
 
     Starting takes some tenths of a second. Several may run at the same time.
     """
-    # Only now: a test session that uses no server should not load one.
+    # Imported late: a test session without a server should not load it.
     from penstock.settings import StandaloneSettings
     from penstock.standalone import Standalone
 

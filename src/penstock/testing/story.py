@@ -1,4 +1,4 @@
-"""`Story`: the lines of a trace that people want: calls and their ends, faults, lives and deaths of hosts."""
+"""`Story`: the lines of a trace that are useful to read: calls and their ends, faults, starts and deaths of hosts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections import deque
 _TOLD = re.compile(
     r"^\S+ (history |fault |driver: |problem |violation |\S+: (start|crash|pause|resume|failed|ended|clock))"
 )
-#: Too many to be of use; the violations quote them.
+#: Too many to be useful; the violations quote them.
 _DULL = re.compile(r": saw (EventSeen|OffsetSeen)")
 _WRONG = re.compile(r"^\S+ (problem|violation) ")
-#: What is kept from before the first problem, and what follows it.
+#: Lines kept before the first problem, and after it.
 _KEPT_COUNT = 5000
 _AFTER_COUNT = 5
 _LINE_LENGTH_MAX = 240
 
 
 class Story(io.StringIO):
-    """Takes a trace as its sink; keeps what happened until shortly after the first problem."""
+    """Receives a trace as its sink; keeps the events until shortly after the first problem."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Story(io.StringIO):
         self._left: int | None = None
 
     def write(self, text: str) -> int:
-        """Take lines."""
+        """Add lines."""
         for line in text.splitlines():
             if self._left == 0:
                 break

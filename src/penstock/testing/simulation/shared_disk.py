@@ -1,9 +1,9 @@
 """`SharedDisk` and `MountedDisk`: a file system that several hosts have mounted, as from a file server.
 
 Names and locks are on the server and the same for all hosts. Bytes that a host writes are in its own cache, invisible
-to other hosts, until it syncs or closes the file (as in NFS, without its attribute cache). When a host dies, its locks are
-released; its cache is lost, or is written to the server at that moment. Errors, shortages and stalls are those of the
-calling host (`Host.disk.faults`, `Host.stalls`). Data on the server that was not synced there is lost only by
+to other hosts, until it syncs or closes the file (as in NFS, without its attribute cache). When a host dies, its locks
+are released; its cache is lost, or is written to the server at that moment. Errors, shortages and stalls are those of
+the calling host (`Host.disk.faults`, `Host.stalls`). Data on the server that was not synced there is lost only by
 `SharedDisk.crash`.
 """
 

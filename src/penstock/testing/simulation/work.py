@@ -39,7 +39,7 @@ class WorkSettings:
             return_delay_s_max: longest time from the effect to the notification of the event loop.
             cut_rate: probability that a function is split at one of its first disk calls.
             cut_s_max: longest time between the two halves.
-        """
+    """
 
     thread_count: int = 8
     delay_s_min: float = 50e-6
