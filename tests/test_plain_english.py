@@ -27,7 +27,7 @@ COUNT_MAX = {
     "README.md": 0,
     "docs/guide": 1,
     "docs": 103,
-    "src": 178,
+    "src": 135,
     "tests": 88,
 }
 
