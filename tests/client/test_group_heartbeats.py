@@ -90,7 +90,7 @@ async def test_a_poll_of_an_unchanged_record_does_not_read_it(cluster, stack, mo
 
 
 @pytest.mark.parametrize("dead", [[0], [WATCHER_COUNT + 1], list(range(WATCHER_COUNT)), list(range(1, 6))])
-async def test_dead_readers_are_found_whoever_watches_them(cluster, stack, dead, caplog):
+async def test_dead_readers_are_found_by_any_reader_that_monitors_them(cluster, stack, dead, caplog):
     """One of the first, one of the rest, all that watch the rest, and all but the first."""
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, readers = await balanced_group(stack, client, 6)

@@ -126,7 +126,7 @@ async def test_an_error_of_the_next_page_comes_after_all_of_this_one():
     assert [entry.key for entry in found] == list(map(key_of, range(30)))
 
 
-async def test_an_outage_that_nobody_waited_in_does_not_end_a_scan():
+async def test_an_outage_between_two_pages_does_not_end_a_scan():
     """The page ahead was given up while the application was busy; the server is back when it asks."""
     segments = SlowSegments(["only"], 60)
     segments.errors["only", key_of(20)] = [ConnectionLostError("the server was away for too long")]

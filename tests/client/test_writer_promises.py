@@ -269,7 +269,7 @@ async def test_a_commit_cancelled_at_any_moment_is_whole_or_not_at_all(cluster, 
     assert cluster.controller.transactions[1] in ("COMMITTED", "ABORTED")
 
 
-async def test_closing_the_client_aborts_what_nobody_decided_on(cluster, caplog):
+async def test_closing_the_client_aborts_undecided_transactions(cluster, caplog):
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         transaction = await client.begin_transaction(STREAM)

@@ -178,7 +178,7 @@ async def test_mutes_end(cluster, advisor):
     assert await ids(service) == [segment_id(2, 1)]
 
 
-async def test_a_store_that_does_not_answer_keeps_nobody_else_waiting(cluster, advisor, caplog):
+async def test_a_store_that_does_not_answer_delays_no_other_store(cluster, advisor, caplog):
     """It is named once, when it begins and when it ends; its neighbours of cold segments are not taken for cold."""
     service = await started(cluster, advisor, 4, RATE)
     container = container_of(segment_name("scope", "stream", 1), CONTAINERS)

@@ -114,7 +114,7 @@ def owners_of(services, count=200):
     ]
 
 
-async def test_each_stream_has_one_owner_whoever_comes_and_goes(cluster):
+async def test_each_stream_has_one_owner_through_joins_and_leaves(cluster):
     """S-225, S-226: one has all; with a second and a third each has a part; what one that goes had falls to the rest.
     """
     services = [await cluster.start(SETTINGS)]

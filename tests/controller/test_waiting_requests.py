@@ -465,7 +465,7 @@ async def test_a_change_whose_client_has_gone_has_its_turn(pair):
 
 
 @pytest.mark.parametrize("how", ["stops", "is taken for dead"])
-async def test_the_name_of_a_controller_that_has_gone_blocks_nobody(pair, how):
+async def test_the_entry_of_a_dead_controller_does_not_block_the_queue(pair, how):
     """There is no wait: a controller that is no member has no turn, and the next announcement removes its name."""
     transaction, changing = await _blocked_commit_and_waiting_change(pair)
     if how == "stops":
@@ -492,7 +492,7 @@ async def test_the_name_of_a_controller_that_has_gone_blocks_nobody(pair, how):
         assert await pair.first.transactions.status("scope", "stream", one) is TransactionStatus.COMMITTED
 
 
-async def test_a_name_of_somebody_who_never_comes_is_passed_over(house):
+async def test_an_entry_whose_owner_never_begins_is_skipped(house):
     """Its owner is alive, and has forgotten it: a write that came late, a call that hangs. It costs one wait."""
     await house.start(replace(SETTINGS, turn_timeout_ms=30))
     ghost = WaitingRequest(STREAM.key, Lane.CHANGE, house.second._context.host, "ghost")

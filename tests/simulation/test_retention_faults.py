@@ -33,7 +33,7 @@ MIN_BYTES = 2_000
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nothing_goes_that_a_subscriber_has_not_acknowledged_whoever_dies(seed: int) -> None:
+def test_no_unacknowledged_event_is_truncated_through_crashes(seed: int) -> None:
     """Two subscribers publish how far they are, late and at different times; the head is never behind one of them.
 
     In the end all that the policy need not keep is gone, and what is left are the last events, whole and in order.

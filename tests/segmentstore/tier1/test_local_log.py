@@ -916,7 +916,7 @@ async def test_disable_is_possible_after_an_open_that_found_corruption() -> None
 
 
 @pytest.mark.parametrize("is_mapped", [True, False])
-async def test_an_append_alone_is_one_call_and_a_look_into_memory(
+async def test_a_single_append_is_one_call_and_a_memory_check(
     is_mapped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the epoch file can be mapped nothing asks for its name; else each batch does. Both see a later claim."""
@@ -1058,7 +1058,7 @@ async def test_a_claim_that_is_cut_off_behind_its_mark_leaves_a_log_that_can_be_
     await append(successor, b"goes on")
 
 
-async def test_a_claim_that_finds_no_room_for_its_record_shuts_out_nobody() -> None:
+async def test_a_claim_that_finds_no_room_for_its_record_fences_no_owner() -> None:
     disk = new_disk()
     owner = make_log(disk, reserve_record_count=0)
     await owner.open()

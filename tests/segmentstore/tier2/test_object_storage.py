@@ -65,7 +65,7 @@ def test_the_identity_that_landed_without_an_answer_is_adopted(fault: ObjectFaul
     assert simulate(scenario).fault_counts == {fault: 1}
 
 
-def test_equal_content_of_somebody_else_is_not_adopted() -> None:
+def test_equal_content_of_another_writer_is_not_adopted() -> None:
     """The same name, length and bytes, and so the same entity tag; the other's tag tells."""
 
     async def scenario(storage: ObjectChunkStorage, objects: SimulatedObjects) -> None:

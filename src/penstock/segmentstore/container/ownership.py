@@ -39,7 +39,7 @@ class OwnershipLease:
         return not self._is_ended and self._now_s() - self._log.ownership_confirmed_s <= self.lease_s
 
     def end(self) -> None:
-        """Stop answering, before the log is released and the next incarnation is told not to wait."""
+        """Stop answering, before the log is released and before the next incarnation may start without a wait."""
         self._is_ended = True
 
     async def wait_out_predecessor(self, opened_s: float, drift_percent: int) -> None:

@@ -140,7 +140,7 @@ async def test_the_alarm_names_what_keeps_the_log(world: World, caplog: pytest.L
     assert B not in warnings[0]
 
 
-async def test_a_log_that_is_long_for_what_is_written_alarms_nobody(
+async def test_a_log_that_is_long_because_of_writes_raises_no_alarm(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At full speed what keeps the log is due, or is being flushed. What is long overdue is worth an alarm."""
