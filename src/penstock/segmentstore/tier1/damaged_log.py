@@ -36,6 +36,7 @@ from penstock.segmentstore.tier1.log_records import (
 from penstock.segmentstore.tier1.log_recovery import (
     FrameScanner,
     address_file_number,
+    find_frame,
     find_synced_after,
     log_file_name,
 )
@@ -284,22 +285,8 @@ class DamagedLog:
 
 
 def _next_frame(file: DiskFile, header: FileHeader, start: int) -> FrameHeader | None:
-    """Return the first intact frame at or after `start`; None if there is none."""
-    pattern = frame_pattern(header.salt)
-    length = file.length()
-    for at in range(start, length, _READ_LENGTH):
-        # Windows overlap by a header, so that no header is split.
-        window = file.read(at, _READ_LENGTH + FRAME_HEADER_LENGTH)
-        place = window.find(pattern)
-        while place >= 0:
-            head = window[place : place + FRAME_HEADER_LENGTH]
-            frame = decode_frame_header(head, header.salt, at + place)
-            if frame is not None and frame.epoch == header.epoch and frame.end <= length:
-                payload = file.read(frame.offset + FRAME_HEADER_LENGTH, frame.length)
-                if frame_matches(head, payload):
-                    return frame
-            place = window.find(pattern, place + 1)
-    return None
+    """Return the first intact frame of the file's own epoch at or after `start`; None if there is none."""
+    return find_frame(file, header, start, lambda frame: frame.epoch == header.epoch)
 
 
 def _salt_of_frames(file: DiskFile, epoch: int) -> int | None:

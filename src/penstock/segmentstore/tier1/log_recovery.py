@@ -7,7 +7,7 @@ end. Any other deviation is a `CorruptionError`, never skipped. All functions bl
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.model.errors import CorruptionError, LogIdentityError
@@ -434,20 +434,27 @@ def _check_nothing_synced_after(disk: Disk, path: str, header: FileHeader, bad_o
 
 def find_synced_after(file: DiskFile, header: FileHeader, bad_offset: int) -> FrameHeader | None:
     """Return the first intact frame after `bad_offset` that says the file was synced beyond it, if any."""
+    return find_frame(file, header, bad_offset, lambda frame: bad_offset < frame.synced_offset <= frame.offset)
+
+
+def find_frame(
+    file: DiskFile, header: FileHeader, start: int, is_wanted: Callable[[FrameHeader], bool]
+) -> FrameHeader | None:
+    """Return the first intact frame at or after `start` that `is_wanted` accepts; None if there is none."""
     pattern = frame_pattern(header.salt)
     length = file.length()
-    for start in range(bad_offset, length, _READ_LENGTH):
+    for at in range(start, length, _READ_LENGTH):
         # Windows overlap by a header, so that no header is split.
-        window = file.read(start, _READ_LENGTH + FRAME_HEADER_LENGTH)
-        at = window.find(pattern)
-        while at >= 0:
-            head = window[at : at + FRAME_HEADER_LENGTH]
-            frame = decode_frame_header(head, header.salt, start + at)
-            if frame is not None and bad_offset < frame.synced_offset <= frame.offset and frame.end <= length:
-                payload = file.read(start + at + FRAME_HEADER_LENGTH, frame.length)
+        window = file.read(at, _READ_LENGTH + FRAME_HEADER_LENGTH)
+        place = window.find(pattern)
+        while place >= 0:
+            head = window[place : place + FRAME_HEADER_LENGTH]
+            frame = decode_frame_header(head, header.salt, at + place)
+            if frame is not None and frame.end <= length and is_wanted(frame):
+                payload = file.read(frame.offset + FRAME_HEADER_LENGTH, frame.length)
                 if frame_matches(head, payload):
                     return frame
-            at = window.find(pattern, at + 1)
+            place = window.find(pattern, place + 1)
     return None
 
 
