@@ -7,6 +7,7 @@ seal or a deletion brings the segment back into memory, and are then attached to
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Protocol
@@ -17,7 +18,7 @@ from penstock.model.errors import PenstockError
 _ENDED_MAX = 16
 
 
-class ReadWaiter:
+class ReadWaiter(ABC):
     """A read that waits once for bytes of a segment. Its methods are called during a commit and must only take note.
 
     Attributes:
@@ -29,13 +30,13 @@ class ReadWaiter:
     def __init__(self) -> None:
         self.waits: SegmentWaits | None = None
 
+    @abstractmethod
     def wake(self) -> None:
         """Read again: there are bytes, or there never will be. The wait has ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, error: PenstockError) -> None:
         """Fail with `error`: the container is stopping. The wait has ended."""
-        raise NotImplementedError
 
 
 class AwaitedSegment(Protocol):
