@@ -33,7 +33,7 @@ class RawWire:
 
     async def receive(self) -> WireCommand | None:
         """Return the next command."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             try:
                 type_code, length = struct.unpack(">ii", await self.reader.readexactly(8))
                 return decode(type_code, await self.reader.readexactly(length))

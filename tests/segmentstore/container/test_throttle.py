@@ -80,6 +80,18 @@ def test_the_least_room_counts(changes: dict[str, int], room: int, urgent_room: 
     assert room_bytes(SETTINGS, changes, is_urgent=True) == urgent_room
 
 
+def test_the_reserve_of_urgent_operations_counts_only_what_they_use() -> None:
+    """An excess of ordinary operations is not in it; see docs/back-pressure.md."""
+    reserved = Bounds.reserved(SETTINGS, CACHE, 1_000_000)
+    assert reserved == Bounds(
+        cache_bytes=100, outstanding_bytes=1_000_000, backlog_bytes=100, backlog_operations=100_000
+    )
+    unlimited = Bounds.reserved(replace(SETTINGS, backlog_operations_max=0), CACHE, 1_000_000)
+    assert unlimited.backlog_operations == 0
+    small = Bounds.reserved(replace(SETTINGS, backlog_operations_max=1), CACHE, 1_000_000)
+    assert small.backlog_operations == 1
+
+
 def test_a_backlog_of_bytes_holds_when_it_has_a_limit() -> None:
     settings = replace(SETTINGS, backlog_bytes_max=1000)
     assert room_bytes(settings, {"backlog_bytes": 890}) == 10

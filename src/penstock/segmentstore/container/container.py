@@ -121,6 +121,7 @@ class SegmentContainer(SegmentMerges):
             Bounds.of(self._throttle_settings, cache.settings, settings.outstanding_bytes_max, is_urgent=is_urgent)
             for is_urgent in (False, True)
         )
+        self._reserved_bounds = Bounds.reserved(self._throttle_settings, cache.settings, settings.outstanding_bytes_max)
         #: Whether this incarnation may answer from its state.
         self.ownership: OwnershipLease = OwnershipLease(
             container_id, log, lease_s=settings.ownership_lease_s, now_s=runtime.monotonic_s
@@ -421,13 +422,20 @@ class SegmentContainer(SegmentMerges):
     def _room_bytes(self, is_urgent: bool) -> int:
         if self.space.is_log_low and not is_urgent:
             return 0
-        state = self.state
-        backlog = state.backlog
-        return (self._urgent_bounds if is_urgent else self._bounds).room_bytes(
-            cache_bytes=state.cache.used_bytes,
-            outstanding_bytes=self.pipeline.outstanding_bytes,
+        backlog, cache, outstanding_bytes = self.state.backlog, self.state.cache, self.pipeline.outstanding_bytes
+        room_bytes = (self._urgent_bounds if is_urgent else self._bounds).room_bytes(
+            cache_bytes=cache.used_bytes,
+            outstanding_bytes=outstanding_bytes,
             backlog_bytes=backlog.byte_count,
             backlog_operations=backlog.operation_count,
+        )
+        if not is_urgent or room_bytes > 0:
+            return room_bytes
+        return self._reserved_bounds.room_bytes(
+            cache_bytes=cache.urgent_lacking_bytes,
+            outstanding_bytes=outstanding_bytes,
+            backlog_bytes=backlog.urgent.byte_count,
+            backlog_operations=backlog.urgent.operation_count,
         )
 
     def _log_operation(self, operation: RareOperation, accept: Callable[[], object] = lambda: None) -> None:

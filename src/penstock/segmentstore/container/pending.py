@@ -77,14 +77,16 @@ class Backlog:
     Attributes:
         byte_count: appended bytes that long-term storage does not have. Those of a merge count for its source.
         operation_count: operations that it does not have.
+        urgent: the part of segments whose writes continue when those of users wait.
     """
 
-    __slots__ = ("_cache", "byte_count", "operation_count")
+    __slots__ = ("_cache", "byte_count", "operation_count", "urgent")
 
     def __init__(self, cache: Cache) -> None:
         self.byte_count: int = 0
         self.operation_count: int = 0
         self._cache = cache
+        self.urgent: UrgentBacklog = UrgentBacklog(self, cache)
 
     def add(self, byte_count: int, operation_count: int) -> None:
         """Add to the totals; negative values subtract."""
@@ -94,6 +96,34 @@ class Backlog:
 
     def close(self) -> None:
         """Reset the totals: the container releases its memory."""
+        self.urgent.close()
+        self.add(-self.byte_count, -self.operation_count)
+
+
+class UrgentBacklog:
+    """The part of a container's backlog of the segments that readers need, which have room of their own.
+
+    Attributes:
+        byte_count, operation_count: as in `Backlog`, which includes them.
+    """
+
+    __slots__ = ("_cache", "_whole", "byte_count", "operation_count")
+
+    def __init__(self, whole: Backlog, cache: Cache) -> None:
+        self.byte_count: int = 0
+        self.operation_count: int = 0
+        self._whole = whole
+        self._cache = cache
+
+    def add(self, byte_count: int, operation_count: int) -> None:
+        """See `Backlog.add`."""
+        self.byte_count += byte_count
+        self.operation_count += operation_count
+        self._cache.urgent_lacking_bytes += byte_count
+        self._whole.add(byte_count, operation_count)
+
+    def close(self) -> None:
+        """See `Backlog.close`."""
         self.add(-self.byte_count, -self.operation_count)
 
 
@@ -114,7 +144,7 @@ class PendingQueue(Generic[S]):
         "truncated_since_s",
     )  # fmt: skip
 
-    def __init__(self, backlog: Backlog) -> None:
+    def __init__(self, backlog: Backlog | UrgentBacklog) -> None:
         self._backlog = backlog
         self._pieces: deque[PendingStorage[S]] = deque()
         self._is_last_whole = False

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from penstock.model.names import is_written_for_readers
 from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.container.activity.activity import Activity
 from penstock.segmentstore.container.append_request import AppendedBytes
@@ -93,7 +94,8 @@ class ContainerState:
 
     def _equip(self, segment: Segment) -> None:
         segment.index = ReadIndex(self.cache, segment, self.victims)
-        segment.pending = PendingQueue(self.backlog)
+        is_urgent = is_written_for_readers(segment.name) and not segment.is_system
+        segment.pending = PendingQueue(self.backlog.urgent if is_urgent else self.backlog)
 
     def is_name_taken(self, segment: Segment) -> bool:
         """Whether storage may still hold an earlier segment of this name; it then holds nothing of this segment."""

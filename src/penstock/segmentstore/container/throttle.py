@@ -41,6 +41,23 @@ class Bounds:
     backlog_operations: int = 0
 
     @classmethod
+    def reserved(cls, settings: ThrottleSettings, cache: CacheSettings, outstanding_bytes_max: int) -> Bounds:
+        """Return the limits of what urgent operations alone have in use: the room that only they may fill.
+
+        The last ordinary operation admitted may exceed its bounds by more than is reserved. Measured by the use of all
+        operations, the reserve would then be gone until storage responds again.
+        """
+        ordinary = cls.of(settings, cache, outstanding_bytes_max, is_urgent=False)
+        whole = cls.of(settings, cache, outstanding_bytes_max, is_urgent=True)
+        has_limit = bool(whole.backlog_operations)
+        return cls(
+            cache_bytes=whole.cache_bytes - ordinary.cache_bytes,
+            outstanding_bytes=whole.outstanding_bytes,
+            backlog_bytes=whole.backlog_bytes - ordinary.backlog_bytes,
+            backlog_operations=max(whole.backlog_operations - ordinary.backlog_operations, 1) if has_limit else 0,
+        )
+
+    @classmethod
     def of(
         cls, settings: ThrottleSettings, cache: CacheSettings, outstanding_bytes_max: int, *, is_urgent: bool
     ) -> Bounds:

@@ -75,6 +75,7 @@ class Cache:
         is_touched: whether an entry was used since the generation began.
         member_bytes: the part of `used_bytes` that members hold.
         lacking_bytes: appended bytes of all containers not yet in long-term storage; they cannot be evicted.
+        urgent_lacking_bytes: the part of them in segments that readers need (group state, marks).
     """
 
     def __init__(self, settings: CacheSettings) -> None:
@@ -82,6 +83,7 @@ class Cache:
         self.used_bytes: int = 0
         self.member_bytes: int = 0
         self.lacking_bytes = 0
+        self.urgent_lacking_bytes: int = 0
         self.generation: int = 0
         self.is_touched: bool = False
         self._generation_ends_s = 0.0
