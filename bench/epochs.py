@@ -33,8 +33,8 @@ from penstock.controller.stream_positions import at_epoch, beginning_of, segment
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
-from penstock.testing.epoch_costs import Cost, EpochCosts
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.epoch_costs import Cost, EpochCosts
+from penstock_simulation.memory_segments import MemorySegments
 
 T = TypeVar("T")
 

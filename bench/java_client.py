@@ -27,7 +27,7 @@ from pathlib import Path
 from _common import Server, cpu_s, memory_mb, parser, raw_disk, report, server, work_directory
 from _held_memory import add_option, held_memory
 from _loopback import bare_socket_mb_per_s
-from penstock.testing.java_client import CLIENT_VERSION, JavaUnavailableError, classpath, java_with_compiler
+from penstock_simulation.java_client import CLIENT_VERSION, JavaUnavailableError, classpath, java_with_compiler
 
 SOURCE = Path(__file__).parent / "java" / "EventLoad.java"
 LOOPBACK_BYTES = 1 << 30

@@ -40,7 +40,7 @@ from penstock.runtime.collector import settle_collector
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.settings import StandaloneSettings
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 
 _SCOPE = "bench"
 _CREATIONS_AT_ONCE = 32

@@ -32,7 +32,7 @@ from penstock.model.names import segment_name
 from penstock.model.policies import StreamConfig
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 
 _SCOPE = "bench"
 #: A server that has nothing to do writes less than this in a tenth of a second.

@@ -12,8 +12,8 @@ from penstock.data_directory import DataDirectory
 from penstock.directory_watch import DirectoryWatch
 from penstock.model.errors import DataDirectoryInUseError
 from penstock.runtime.runtime import Runtime
-from penstock.testing.simulation.disk import SimulatedDisk
-from penstock.testing.simulation.disk_faults import DiskCall
+from penstock_simulation.simulated.disk import SimulatedDisk
+from penstock_simulation.simulated.disk_faults import DiskCall
 from support.inline_work import InlineWork
 
 ROOT = "/srv/data"

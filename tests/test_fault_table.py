@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.mutations.catalog import MUTATIONS
+from penstock_simulation.mutations.catalog import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "fault-model.md").read_text()
@@ -43,5 +43,5 @@ def test_what_a_row_names_exists(row: str) -> None:
         assert bug in known_bugs, bug
     for name in named:
         if "/" in name and not name.startswith("tests/"):
-            places = (ROOT / name, ROOT / "src" / "penstock" / name, ROOT / "src" / "penstock" / "testing" / name)
+            places = (ROOT / name, ROOT / "src" / "penstock" / name, ROOT / "simulation" / "penstock_simulation" / name)
             assert any(place.exists() for place in places), name

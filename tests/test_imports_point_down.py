@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import penstock
+import penstock_simulation
 
 ROOT = Path(penstock.__file__).parent
+SIMULATION = Path(penstock_simulation.__file__).parent
 
 #: Package -> the packages of Penstock that it may import besides itself. Downwards only.
 ALLOWED = {
@@ -24,8 +26,10 @@ ALLOWED = {
     "controller": {"model", "runtime", "wire", "rpc", "segmentstore", "client"},
     "spark": {"model", "runtime", "client"},
     "jobs": {"model", "runtime", "client", "spark"},
-    # Stands in for the outside world, and runs a whole cluster in a simulation; nothing imports it but tests.
-    "testing": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "spark", "top"},
+    # For tests of applications: a server in memory.
+    "testing": {"model", "runtime", "client", "top"},
+    # Not installed: stands in for the outside world, and runs whole clusters. Only tests and benches import it.
+    "simulation": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "spark", "top"},
     # The top: what is assembled for users.
     "top": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "spark", "quickstart", "cli"},
     "quickstart": {"model", "runtime", "client", "spark", "top"},
@@ -73,6 +77,16 @@ def modules() -> list[Path]:
     return sorted(path for path in ROOT.rglob("*.py") if not path.name.startswith("controller_pb2"))
 
 
+def modules_and_simulation() -> list[Path]:
+    """Those of the package, and those of the simulation beside it."""
+    return [*modules(), *sorted(SIMULATION.rglob("*.py"))]
+
+
+def below_root(path: Path) -> str:
+    """Return a module's path below the directory of its top-level package's parent: a short name for it."""
+    return str(path.relative_to((ROOT if path.is_relative_to(ROOT) else SIMULATION).parent))
+
+
 def imports(tree: ast.Module, *, with_types: bool = False) -> Iterator[tuple[str, list[str], int]]:
     """Yield (module, imported names, line) of every import, also those inside functions.
 
@@ -107,6 +121,8 @@ def room_of(parts: tuple[str, ...]) -> str:
 def layers_imported(module: str, names: list[str]) -> Iterator[str]:
     """Return the layers that an import of `module` or of `names` from it reaches."""
     parts = tuple(module.split("."))
+    if parts[0] == "penstock_simulation":
+        yield "simulation"
     if parts[0] != "penstock":
         return
     if len(parts) > 1:
@@ -116,10 +132,10 @@ def layers_imported(module: str, names: list[str]) -> Iterator[str]:
         yield room_of((name,)) if (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists() else "client"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", modules_and_simulation(), ids=below_root)
 def test_imports_point_down(path: Path) -> None:
     """No module imports from a layer above its own, nor `client` and `segmentstore` from each other."""
-    layer = room_of(path.relative_to(ROOT).parts)
+    layer = room_of(path.relative_to(ROOT).parts) if path.is_relative_to(ROOT) else "simulation"
     for module, names, line in imports(ast.parse(path.read_text())):
         for imported in layers_imported(module, names):
             assert imported == layer or imported in ALLOWED[layer], (
@@ -195,6 +211,9 @@ def test_the_check_itself_finds_an_import_upwards() -> None:
     for source in ("import penstock.cli", "from penstock.cli import main", "from penstock import cli"):
         ((module, names, _),) = imports(ast.parse(source))
         assert list(layers_imported(module, names)) == ["cli"]
+    ((module, names, _),) = imports(ast.parse("from penstock_simulation.runner import run"))
+    assert list(layers_imported(module, names)) == ["simulation"]
+    assert not [layer for layer, below in ALLOWED.items() if "simulation" in below]
 
 
 def test_spark_uses_the_client_as_anybody_can() -> None:
@@ -229,7 +248,7 @@ def test_spark_uses_the_client_as_anybody_can() -> None:
 
 def import_graph() -> dict[str, set[str]]:
     """Return which modules of Penstock each imports, for types only, too."""
-    files = {module_name(path): path for path in modules()}
+    files = {module_name(path): path for path in modules_and_simulation()}
     graph: dict[str, set[str]] = {}
     for name, path in files.items():
         found = set()
@@ -242,7 +261,7 @@ def import_graph() -> dict[str, set[str]]:
 
 def module_name(path: Path) -> str:
     """Return a module's name by its file."""
-    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    parts = Path(below_root(path)).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -34,10 +34,10 @@ from penstock.model.segments import NO_VALUE, TableRemoval, TableUpdate
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 from penstock.runtime.runtime import real_runtime
-from penstock.testing.memory_segments import MemorySegments
 from penstock.wire import commands as wire
 from penstock.wire.codec import decode, encode
 from penstock.wire.framing import FrameReceiver
+from penstock_simulation.memory_segments import MemorySegments
 
 
 class FakeConnection(asyncio.BufferedProtocol):

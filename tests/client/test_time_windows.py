@@ -25,7 +25,7 @@ from penstock.model.watermarks import MarkedSegment, Watermark
 from penstock.runtime.portal import Portal
 from penstock.settings import StandaloneSettings
 from penstock.standalone import Standalone
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 
 FAST = ClientSettings(position_interval_s=0.05, reader_group_refresh_s=0.02, reader_time_window_refresh_s=1e-9)
 NEW = segment_id(2, 1)

@@ -11,7 +11,7 @@ import pytest
 from penstock.client.settings import ClientSettings
 from penstock.client.waits import DISK_FULL, UNREACHABLE, Waits
 from penstock.model.errors import ConnectionLostError, StorageFullError
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.simulation import Simulation
 
 
 @pytest.fixture

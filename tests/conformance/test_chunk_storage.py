@@ -33,9 +33,9 @@ from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStora
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
-from penstock.testing.chunk_faults import FaultyChunkStorage
-from penstock.testing.simulation.files import FileFaults, SimulatedFiles, SimulatedFileSystem
-from penstock.testing.simulation.objects import SimulatedBucket, SimulatedObjects
+from penstock_simulation.chunk_faults import FaultyChunkStorage
+from penstock_simulation.simulated.files import FileFaults, SimulatedFiles, SimulatedFileSystem
+from penstock_simulation.simulated.objects import SimulatedBucket, SimulatedObjects
 from support.hdfs_server import HdfsServer
 from support.s3_server import S3Server
 

@@ -16,8 +16,8 @@ from penstock.controller.coordinator import Coordinator
 from penstock.controller.errors import MembershipLostError
 from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.model.errors import InvalidArgumentError
-from penstock.testing.simulation.coordination import CoordinationServer, CoordinationSettings, Sessions
-from penstock.testing.simulation.coordination_client import SimulatedCoordinator
+from penstock_simulation.simulated.coordination import CoordinationServer, CoordinationSettings, Sessions
+from penstock_simulation.simulated.coordination_client import SimulatedCoordinator
 
 #: Changes must be reported within this many seconds.
 TOLD_S = 10.0

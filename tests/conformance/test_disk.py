@@ -9,8 +9,8 @@ import pytest
 
 from penstock.model.errors import DataDirectoryInUseError
 from penstock.runtime.disk import Disk, LocalDisk, LockState
-from penstock.testing.crash_states import RecordingDisk
-from penstock.testing.simulation.disk import SimulatedDisk
+from penstock_simulation.crash_states import RecordingDisk
+from penstock_simulation.simulated.disk import SimulatedDisk
 
 
 @pytest.fixture(params=["local", "simulated", "recording"])

@@ -30,7 +30,7 @@ from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.durable_log import DurableLog, DurableLogFactory, LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
-from penstock.testing.simulation.disk import SimulatedDisk
+from penstock_simulation.simulated.disk import SimulatedDisk
 from support.inline_work import InlineWork
 
 FRAME_LENGTH_MAX = 10_000

@@ -19,7 +19,7 @@ from penstock.model.errors import (
     OutcomeUnknownError,
     TableNotEmptyError,
 )
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 
 TABLE = "_system/_tables/some"
 

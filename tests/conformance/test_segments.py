@@ -41,7 +41,7 @@ from penstock.model.segments import (
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store
 
 A = "s/t/0.#epoch.0"

@@ -11,7 +11,7 @@ from penstock.segmentstore.container.btree.sorted_index import KEY_LENGTH_MAX, M
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container_settings import IndexSettings
 from penstock.segmentstore.settings import CacheSettings
-from penstock.testing.memory_index import MemoryIndexStorage, MemorySortedIndex
+from penstock_simulation.memory_index import MemoryIndexStorage, MemorySortedIndex
 from support.btree import NO_CACHE, TINY, new_index
 
 

@@ -20,7 +20,7 @@ from penstock.model.segments import Segments
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 
 
 @dataclass

@@ -17,7 +17,7 @@ from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.peers import Peers
 from penstock.controller.retry import conflict_delay_s
 from penstock.controller.settings import ControllerSettings
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.simulation import Simulation
 
 SETTINGS = ControllerSettings()
 CONTROLLERS = 4

@@ -13,7 +13,7 @@ from penstock.model.errors import ContainerOfflineError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.routing import container_of
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 from support.controller_faults import BlockedSegments
 
 COMMITTED = TransactionStatus.COMMITTED

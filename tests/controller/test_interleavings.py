@@ -18,7 +18,7 @@ from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.model.errors import PenstockError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 from support.failing_segments import OneByOne
 from support.mark_segments import without_marks
 

@@ -16,7 +16,7 @@ from penstock.model.errors import (
     TableKeyVersionError,
 )
 from penstock.model.segments import VERSION_ABSENT, TableRemoval, TableUpdate
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_id
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.stream_cuts import OFFSET_FUTURE
-from penstock.testing.epoch_costs import CountingMetadataStore, EpochCosts
+from penstock_simulation.epoch_costs import CountingMetadataStore, EpochCosts
 from support.cut_model import tiling
 
 KIB = 1024

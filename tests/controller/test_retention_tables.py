@@ -31,7 +31,7 @@ from penstock.model.errors import (
     OutcomeUnknownError,
 )
 from penstock.model.policies import Scaling, StreamConfig
-from penstock.testing.epoch_costs import CountingMetadataStore
+from penstock_simulation.epoch_costs import CountingMetadataStore
 
 KIB = 1024
 #: Few cuts, so that every border is met.

@@ -18,7 +18,7 @@ from penstock.controller.scaling.plan import history_entry
 from penstock.model.errors import MetadataConflictError, ScopeExistsError, StreamExistsError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 from support.crash_script import at_each_write, run, run_with_survivor
 from support.failing_segments import Fault
 from support.mark_segments import without_marks

@@ -21,7 +21,7 @@ from penstock.model.errors import (
 from penstock.model.names import segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.routing import container_of
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 
 CONTAINERS = 4
 SETTINGS = ControllerSettings(

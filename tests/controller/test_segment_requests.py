@@ -17,8 +17,8 @@ from penstock.model.errors import (
 )
 from penstock.model.policies import Scaling
 from penstock.model.segments import NO_VALUE
-from penstock.testing.memory_segments import MemorySegments
 from penstock.wire import commands as wire
+from penstock_simulation.memory_segments import MemorySegments
 from support.controller_faults import ScriptedSegments
 
 SETTINGS = ControllerSettings(attempts_max=3, retry_delay_ms_first=0, retry_delay_ms_max=0)

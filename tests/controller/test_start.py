@@ -12,7 +12,7 @@ from penstock.controller.metadata.pending_work import SealStream, Subject, Subje
 from penstock.controller.settings import ControllerSettings, RetentionSettings
 from penstock.model.errors import ContainerOfflineError
 from penstock.model.policies import Retention, Scaling, StreamConfig
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 from support.controller_faults import ScriptedSegments
 
 if TYPE_CHECKING:

@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 _INSTALL_TIMEOUT_S = 480
 _PROGRAM_TIMEOUT_S = 90
 _PROBE_TIMEOUT_S = 30
+#: The most that the wheel's files may have together.
+INSTALLED_BYTES_MAX = 5_500_000
 
 CORE = """
 import importlib.metadata, importlib.util, json, sys
@@ -261,6 +263,17 @@ def environment(folder: Path, wheel: Path, extra: str) -> Path:
 def use(python: Path, program: str, directory: Path, *arguments: str) -> None:
     """Run a program in an environment, isolated from this one."""
     checked([python, "-I", "-c", program, *arguments], directory, _PROGRAM_TIMEOUT_S)
+
+
+def test_the_wheel_holds_what_users_run_and_nothing_else(wheel: Path) -> None:
+    """No simulation, no tests and no benches; and nothing that makes an installation much larger without a decision."""
+    with zipfile.ZipFile(wheel) as content:
+        files = {info.filename: info.file_size for info in content.infolist()}
+    assert {name.partition("/")[0].partition("-")[0] for name in files} == {"penstock", "pyspark_penstock"}
+    assert {name for name in files if name.startswith("penstock/testing/")} == {
+        f"penstock/testing/{name}.py" for name in ("__init__", "__main__", "pytest_plugin", "server")
+    }
+    assert sum(files.values()) <= INSTALLED_BYTES_MAX
 
 
 def test_the_core_runs_without_any_extra(wheel: Path, tmp_path: Path) -> None:

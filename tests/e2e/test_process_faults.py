@@ -17,7 +17,7 @@ import pytest
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.standalone_process import ServerProcessError, StandaloneProcess, child_environment
-from penstock.testing.checks.history_events import (
+from penstock_simulation.checks.history_events import (
     AbortTransaction,
     CommitTransaction,
     FullRead,
@@ -26,15 +26,15 @@ from penstock.testing.checks.history_events import (
     ReadRange,
     WriteEvent,
 )
-from penstock.testing.processes.faults import (
+from penstock_simulation.processes.faults import (
     PlannedFault,
     ProcessFault,
     ProcessFaults,
     ProcessFaultSettings,
     plan_faults,
 )
-from penstock.testing.processes.load import LoadSettings
-from penstock.testing.processes.run import KILL_FAULTS, SEVERAL_STORES_SETTINGS, main, run_processes
+from penstock_simulation.processes.load import LoadSettings
+from penstock_simulation.processes.run import KILL_FAULTS, SEVERAL_STORES_SETTINGS, main, run_processes
 
 SECONDS = float(os.environ.get("PENSTOCK_PROCESS_FAULT_SECONDS", "8"))
 SEED = int(os.environ.get("PENSTOCK_PROCESS_FAULT_SEED", "3"))
@@ -250,7 +250,7 @@ async def test_a_disk_that_forgets_is_found_out(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_the_command_prints_what_came_of_a_run() -> None:
-    code = "from penstock.testing.processes.run import main; main(['--seconds', '1', '--seed', '5', '--json'])"
+    code = "from penstock_simulation.processes.run import main; main(['--seconds', '1', '--seed', '5', '--json'])"
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=child_environment(), check=False
     )

@@ -21,7 +21,7 @@ from penstock.model.errors import (
 from penstock.runtime.failure_levels import level_of
 from penstock.runtime.logs import UtcFormatter
 from penstock.runtime.outages import REPORT_INTERVAL_S, OutageLog
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.simulation import Simulation
 
 logger = logging.getLogger("penstock.test_logs")
 

@@ -14,9 +14,9 @@ from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import ConnectionSettings, SegmentStoreSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
-from penstock.testing.simulation.simulation import Simulation
 from penstock.wire.codec import encode
 from penstock.wire.commands import AppendBlock, Hello, KeepAlive
+from penstock_simulation.simulated.simulation import Simulation
 from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, memory_store
 
 SETTINGS = ConnectionSettings(

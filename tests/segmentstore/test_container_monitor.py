@@ -21,7 +21,7 @@ from penstock.model.errors import (
 )
 from penstock.segmentstore.container_monitor import ContainerMonitor
 from penstock.segmentstore.settings import SegmentStoreSettings
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.simulation import Simulation
 from support.containers import turns, until
 
 SETTINGS = SegmentStoreSettings(

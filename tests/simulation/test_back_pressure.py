@@ -17,8 +17,6 @@ from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, ConnectionSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
-from penstock.testing.simulation.host import Host
-from penstock.testing.simulation.simulation import Simulation
 from penstock.wire import connection as wire
 from penstock.wire.commands import (
     AppendBlockEnd,
@@ -34,6 +32,8 @@ from penstock.wire.commands import (
     WireCommand,
     WrongHost,
 )
+from penstock_simulation.simulated.host import Host
+from penstock_simulation.simulated.simulation import Simulation
 from support.containers import QUIET, FaultyChunks, memory_runtime
 
 KIB = 1024

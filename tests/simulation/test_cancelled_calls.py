@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.testing.simulation.cancellation import CutShortError, cut_short
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.cancellation import CutShortError, cut_short
+from penstock_simulation.simulated.simulation import Simulation
 
 
 def play(seed: int, suspension: int) -> tuple[list[str], object]:

@@ -13,9 +13,9 @@ import pytest
 from penstock.client.deadline import within
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import ControllerUnavailableError, OutcomeUnknownError, PenstockError
-from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.simulation import Simulation
 
 STREAM = "scope/stream"
 SEGMENT = "scope/stream/0.#epoch.0"

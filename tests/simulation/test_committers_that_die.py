@@ -6,9 +6,9 @@ import asyncio
 
 from penstock.client.client import Client
 from penstock.model.policies import Scaling
-from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.simulation import Simulation
 
 STREAM = "scope/stream"
 EVENTS = [b"%d" % number for number in range(20)]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.mutations.peers import CONTROLLERS
-from penstock.testing.runner import run
+from penstock_simulation.mutations.peers import CONTROLLERS
+from penstock_simulation.runner import run
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.testing.simulation.faults import (
+from penstock_simulation.simulated.faults import (
     ClockJump,
     Crash,
     CrashAtDiskCall,
@@ -21,8 +21,8 @@ from penstock.testing.simulation.faults import (
     SlowLink,
     shrink,
 )
-from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.simulation import Simulation
 
 ALL = FaultPlan(
     (

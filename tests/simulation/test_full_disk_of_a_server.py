@@ -16,9 +16,9 @@ import pytest
 from penstock.client.client import Client
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import OutcomeUnknownError, StorageFullError, UnacknowledgedStorageFullError
-from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.disk_faults import NO_FAULTS
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.disk_faults import NO_FAULTS
+from penstock_simulation.simulated.simulation import Simulation
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ import errno
 import pytest
 
 from penstock.runtime.sockets import DeadPeerSettings, detect_dead_peers
-from penstock.testing.mutations.half_open import HALF_OPEN
-from penstock.testing.runner import run
-from penstock.testing.simulation.faults import HalfOpen
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.mutations.half_open import HALF_OPEN
+from penstock_simulation.runner import run
+from penstock_simulation.simulated.faults import HalfOpen
+from penstock_simulation.simulated.simulation import Simulation
 
 PORT = 7
 DEAD_PEERS = DeadPeerSettings(probe_after_s=5.0, probe_interval_s=5.0, timeout_s=20.0)

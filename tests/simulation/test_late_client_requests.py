@@ -16,8 +16,8 @@ from penstock.client.settings import ClientSettings
 from penstock.model.errors import NoSuchScopeError, NoSuchStreamError, ScopeExistsError, StreamExistsError
 from penstock.model.policies import Scaling
 from penstock.rpc import controller_pb2 as pb
-from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.simulation import Simulation
 
 STREAM = "scope/stream"
 SETTINGS = ClusterSettings(

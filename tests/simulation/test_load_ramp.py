@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.controller.scaling import auto_scaler
-from penstock.testing.load_ramp import describe, play_load_ramp
+from penstock_simulation.load_ramp import describe, play_load_ramp
 
 
 @pytest.mark.parametrize("seed", [0, 5, 10, 13])

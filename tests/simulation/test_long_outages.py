@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.testing.mutations.users import LONG_OUTAGES
-from penstock.testing.runner import run
+from penstock_simulation.mutations.users import LONG_OUTAGES
+from penstock_simulation.runner import run
 
 
 def test_no_reader_is_expelled_because_of_an_outage_of_the_store() -> None:

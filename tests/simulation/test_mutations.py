@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from penstock.testing.mutations.catalog import MUTATIONS, seeds_of
-from penstock.testing.mutations.mutation import Mutation
-from penstock.testing.runner import run
+from penstock_simulation.mutations.catalog import MUTATIONS, seeds_of
+from penstock_simulation.mutations.mutation import Mutation
+from penstock_simulation.runner import run
 
 #: What the promise is; each is found within far fewer, as its profile aims at it.
 SEED_COUNT_MAX = 200

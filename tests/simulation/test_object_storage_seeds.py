@@ -2,15 +2,15 @@
 
 Nothing is appended in a bucket, so each flush is an object; creations whose reply is lost are adopted, or become
 orphans that are found. In HDFS a file stays open when its writer dies, or its answer is lost. Whatever
-`penstock.testing.checks` knows must hold, as over a directory.
+`penstock_simulation.checks` knows must hold, as over a directory.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.testing.profiles import HDFS, OBJECTS
-from penstock.testing.runner import run
+from penstock_simulation.profiles import HDFS, OBJECTS
+from penstock_simulation.runner import run
 
 
 @pytest.mark.parametrize("seed", [0, 3, 4, 5])

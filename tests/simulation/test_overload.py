@@ -18,15 +18,15 @@ from penstock.model.segments import TableUpdate
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import CacheSettings, ConnectionSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.testing.checks.history import WriteEvent, check_history
-from penstock.testing.checks.invariants import check_store
-from penstock.testing.chunk_faults import ChunkFaults
-from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.host import Host
-from penstock.testing.simulation.simulation import Simulation
-from penstock.testing.simulation.trace import Trace
-from penstock.testing.workloads.events import make_event, read_fully
-from penstock.testing.workloads.world import Workload, World
+from penstock_simulation.checks.history import WriteEvent, check_history
+from penstock_simulation.checks.invariants import check_store
+from penstock_simulation.chunk_faults import ChunkFaults
+from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.host import Host
+from penstock_simulation.simulated.simulation import Simulation
+from penstock_simulation.simulated.trace import Trace
+from penstock_simulation.workloads.events import make_event, read_fully
+from penstock_simulation.workloads.world import Workload, World
 
 KIB = 1024
 STREAM = "sim/overload"

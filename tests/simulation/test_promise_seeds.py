@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.mutations.promises import PROMISES, STREAMS_MADE_AGAIN
-from penstock.testing.runner import run
+from penstock_simulation.mutations.promises import PROMISES, STREAMS_MADE_AGAIN
+from penstock_simulation.runner import run
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3, 4])

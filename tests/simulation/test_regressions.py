@@ -43,13 +43,13 @@ from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
-from penstock.testing.memory_index import MemoryIndexStorage, MemorySortedIndex
-from penstock.testing.mutations.catalog import MUTATIONS
-from penstock.testing.runner import run
-from penstock.testing.simulation.cluster import SimulatedCluster
-from penstock.testing.simulation.faults import FaultPlan
-from penstock.testing.simulation.simulation import Simulation
-from penstock.testing.workloads.profile import Profile
+from penstock_simulation.memory_index import MemoryIndexStorage, MemorySortedIndex
+from penstock_simulation.mutations.catalog import MUTATIONS
+from penstock_simulation.runner import run
+from penstock_simulation.simulated.cluster import SimulatedCluster
+from penstock_simulation.simulated.faults import FaultPlan
+from penstock_simulation.simulated.simulation import Simulation
+from penstock_simulation.workloads.profile import Profile
 from support.btree import new_index
 from support.containers import FaultyChunks, Incarnations, append
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.profiles import OBJECT_RESCUES, RESCUES
-from penstock.testing.runner import run
-from penstock.testing.workloads.profile import Profile
+from penstock_simulation.profiles import OBJECT_RESCUES, RESCUES
+from penstock_simulation.runner import run
+from penstock_simulation.workloads.profile import Profile
 
 
 @pytest.mark.parametrize(("profile", "seed"), [(RESCUES, 1), (OBJECT_RESCUES, 10)], ids=["directory", "bucket"])

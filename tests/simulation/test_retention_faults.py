@@ -15,9 +15,9 @@ from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings, RetentionSettings
 from penstock.model.errors import PenstockError
 from penstock.model.policies import Retention, RetentionKind, Scaling
-from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.simulation import Simulation
 
 STREAM = "scope/stream"
 SETTINGS = ClusterSettings(

@@ -16,10 +16,10 @@ from penstock.model.policies import Retention, RetentionKind, Scaling
 from penstock.model.segments import SegmentData
 from penstock.segmentstore.container_settings import ContainerSettings, GarbageSettings
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
-from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.disk_nodes import FileNode
-from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.disk_nodes import FileNode
+from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.simulation import Simulation
 
 STREAM = "scope/stream"
 SEGMENT = segment_name("scope", "stream", 0)

@@ -14,15 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.testing.__main__ import Totals, app, parse_seeds
-from penstock.testing.mutations.catalog import MUTATIONS, seeds_of
-from penstock.testing.mutations.mutation import Mutation
-from penstock.testing.runner import run, shrink_failure
-from penstock.testing.simulation.faults import FaultPlan
-from penstock.testing.story import Story
-from penstock.testing.workloads.plans import KIND_COUNT_MIN, PlanSettings
-from penstock.testing.workloads.profile import Profile
-from penstock.testing.workloads.scenario import Scenario
+from penstock_simulation.__main__ import Totals, app, parse_seeds
+from penstock_simulation.mutations.catalog import MUTATIONS, seeds_of
+from penstock_simulation.mutations.mutation import Mutation
+from penstock_simulation.runner import run, shrink_failure
+from penstock_simulation.simulated.faults import FaultPlan
+from penstock_simulation.story import Story
+from penstock_simulation.workloads.plans import KIND_COUNT_MIN, PlanSettings
+from penstock_simulation.workloads.profile import Profile
+from penstock_simulation.workloads.scenario import Scenario
 
 SHORT = Profile().of_length(10.0)
 PLANTED = next(mutation for mutation in MUTATIONS if mutation.name == "acknowledge before sync")
@@ -50,7 +50,7 @@ def test_one_seed_gives_one_trace_byte_for_byte() -> None:
 
 def test_a_new_process_gives_the_same_trace() -> None:
     code = (
-        "from penstock.testing.runner import run; from penstock.testing.workloads.profile import Profile;"
+        "from penstock_simulation.runner import run; from penstock_simulation.workloads.profile import Profile;"
         "print(run(5, Profile().of_length(10.0)).digest)"
     )
     digests = {
@@ -130,7 +130,7 @@ def test_replay_explains_a_failure(tmp_path: Path) -> None:
     arguments = ["replay", str(failing_seed()), "--mutation", PLANTED.name, "--no-shrink", "--trace", str(trace)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1
-    for part in ("failed:", "faults, ", "history ", "again: python -m penstock.testing replay"):
+    for part in ("failed:", "faults, ", "history ", "again: python -m penstock_simulation replay"):
         assert part in result.output
     assert trace.read_text().count("\n") > 1000
 

@@ -1,14 +1,14 @@
 """Seeds of the simulation: whole clusters under faults keep every promise.
 
-Here a few, short; the pipeline runs 60 of a minute each, and 20 000 at night: ``python -m penstock.testing run``.
+Here a few, short; the pipeline runs 60 of a minute each, and 20 000 at night: ``python -m penstock_simulation run``.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.testing.runner import run
-from penstock.testing.workloads.profile import Profile
+from penstock_simulation.runner import run
+from penstock_simulation.workloads.profile import Profile
 
 LENGTH_S = 30.0
 SEED_COUNT = 6

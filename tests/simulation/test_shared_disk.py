@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from penstock.model.errors import DataDirectoryInUseError, StorageFullError
-from penstock.testing.simulation import Simulation
-from penstock.testing.simulation.disk_faults import NO_FAULTS, CrashKind
-from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.shared_disk import SharedDisk
+from penstock_simulation.simulated import Simulation
+from penstock_simulation.simulated.disk_faults import NO_FAULTS, CrashKind
+from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.shared_disk import SharedDisk
 
 DROP = replace(NO_FAULTS, crash_kinds=(CrashKind.DROP,))
 

@@ -15,16 +15,16 @@ from penstock.model.errors import (
 )
 from penstock.model.policies import Scaling
 from penstock.rpc import controller_pb2 as pb
-from penstock.testing.simulation.cluster import (
+from penstock_simulation.simulated.cluster import (
     CONTROLLER_PORT,
     Assignment,
     ClusterSettings,
     SimulatedCluster,
 )
-from penstock.testing.simulation.controller_calls import SimulatedRpcError, simulated_stub
-from penstock.testing.simulation.errors import HostDownError
-from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.controller_calls import SimulatedRpcError, simulated_stub
+from penstock_simulation.simulated.errors import HostDownError
+from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.simulation import Simulation
 from support import simulated_workload
 
 STREAM = "scope/stream"

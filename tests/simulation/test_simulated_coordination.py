@@ -12,11 +12,11 @@ import pytest
 
 from penstock.controller.errors import MembershipLostError
 from penstock.model.errors import ControllerUnavailableError
-from penstock.testing.simulation.cluster import COORDINATOR_PORT, ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.coordination import CoordinationServer, CoordinationSettings, Sessions
-from penstock.testing.simulation.coordination_client import SimulatedCoordinator, SimulatedMembership
-from penstock.testing.simulation.host import Death, Host
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.cluster import COORDINATOR_PORT, ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.coordination import CoordinationServer, CoordinationSettings, Sessions
+from penstock_simulation.simulated.coordination_client import SimulatedCoordinator, SimulatedMembership
+from penstock_simulation.simulated.host import Death, Host
+from penstock_simulation.simulated.simulation import Simulation
 
 SETTINGS = CoordinationSettings()
 #: Longer than a session lives without being heard of, and some.

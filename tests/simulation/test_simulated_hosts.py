@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from penstock.runtime.work import PoolSettings
-from penstock.testing.simulation.disk_faults import CrashKind, DiskFaults
-from penstock.testing.simulation.errors import HostDownError
-from penstock.testing.simulation.host import WALL_CLOCK_MS_FIRST, Death
-from penstock.testing.simulation.simulation import Simulation, SimulationSettings
-from penstock.testing.simulation.work import WorkSettings
+from penstock_simulation.simulated.disk_faults import CrashKind, DiskFaults
+from penstock_simulation.simulated.errors import HostDownError
+from penstock_simulation.simulated.host import WALL_CLOCK_MS_FIRST, Death
+from penstock_simulation.simulated.simulation import Simulation, SimulationSettings
+from penstock_simulation.simulated.work import WorkSettings
 
 DROP = DiskFaults(crash_kinds=(CrashKind.DROP,))
 

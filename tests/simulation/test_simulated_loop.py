@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.testing.simulation.errors import DeadlockError, RealWorldError, SimulationLimitError
-from penstock.testing.simulation.loop import TIME_S_FIRST, LoopSettings
-from penstock.testing.simulation.simulation import Simulation, SimulationSettings
+from penstock_simulation.simulated.errors import DeadlockError, RealWorldError, SimulationLimitError
+from penstock_simulation.simulated.loop import TIME_S_FIRST, LoopSettings
+from penstock_simulation.simulated.simulation import Simulation, SimulationSettings
 
 
 def run(scenario, seed=1, **loop_settings):

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.links import NetworkSettings
-from penstock.testing.simulation.simulation import Simulation, SimulationSettings
+from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.links import NetworkSettings
+from penstock_simulation.simulated.simulation import Simulation, SimulationSettings
 
 PORT = 7
 

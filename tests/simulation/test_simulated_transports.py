@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.simulation import Simulation
 
 MIB = 1024 * 1024
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.simulation.trace import Trace
+from penstock_simulation.simulated.trace import Trace
 from support import simulated_workload
 
 TESTS = Path(__file__).parents[1]
@@ -24,7 +24,7 @@ def trace_of(seed, kind, hash_seed):
         env={
             **os.environ,
             "PYTHONHASHSEED": hash_seed,
-            "PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)]),
+            "PYTHONPATH": os.pathsep.join(str(TESTS.parent / each) for each in ("src", "simulation", "tests")),
         },
         capture_output=True,
         check=False,

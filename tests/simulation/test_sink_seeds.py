@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.mutations.sinks import SINKS
-from penstock.testing.runner import run
+from penstock_simulation.mutations.sinks import SINKS
+from penstock_simulation.runner import run
 
 
 @pytest.mark.parametrize("seed", range(4))

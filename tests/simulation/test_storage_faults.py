@@ -8,13 +8,13 @@ import errno
 import pytest
 
 from penstock.model.errors import StorageFullError
-from penstock.testing.simulation import Simulation
-from penstock.testing.simulation.faults import Fault, FaultPlan, PlannedFault
-from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.simulation import SimulationSettings
-from penstock.testing.simulation.storage_faults import DiskFull, DiskStall, NoDescriptors, StorageMissing
-from penstock.testing.simulation.trace import Trace
-from penstock.testing.simulation.work import WorkSettings
+from penstock_simulation.simulated import Simulation
+from penstock_simulation.simulated.faults import Fault, FaultPlan, PlannedFault
+from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.simulation import SimulationSettings
+from penstock_simulation.simulated.storage_faults import DiskFull, DiskStall, NoDescriptors, StorageMissing
+from penstock_simulation.simulated.trace import Trace
+from penstock_simulation.simulated.work import WorkSettings
 
 STALL_S = 3.0
 

@@ -15,12 +15,12 @@ import pytest
 from penstock.segmentstore.container_settings import ContainerSettings, SpaceSettings
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings, StorageGuardSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.testing.simulation import Simulation
-from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.files import FileFaults
-from penstock.testing.simulation.host import Death, Host
-from penstock.testing.simulation.objects import ObjectFaults
-from penstock.testing.simulation.storage_faults import DiskStall, StorageMissing
+from penstock_simulation.simulated import Simulation
+from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.files import FileFaults
+from penstock_simulation.simulated.host import Death, Host
+from penstock_simulation.simulated.objects import ObjectFaults
+from penstock_simulation.simulated.storage_faults import DiskStall, StorageMissing
 
 LASTS_S = 60.0
 NAME = "s/t/0.#epoch.0"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
-from penstock.testing.runner import run
+from penstock_simulation.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
+from penstock_simulation.runner import run
 
 
 @pytest.mark.parametrize("seed", [3, 4, 6])

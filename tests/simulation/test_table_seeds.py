@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from penstock.testing.mutations.tables import TABLES_AND_STATES
-from penstock.testing.runner import run
+from penstock_simulation.mutations.tables import TABLES_AND_STATES
+from penstock_simulation.runner import run
 
 
 @pytest.mark.parametrize("seed", range(10))

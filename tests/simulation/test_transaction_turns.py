@@ -11,8 +11,8 @@ import pytest
 from penstock.controller import locks
 from penstock.model.errors import PenstockError
 from penstock.model.policies import Scaling
-from penstock.testing.simulation.cluster import SimulatedCluster
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.cluster import SimulatedCluster
+from penstock_simulation.simulated.simulation import Simulation
 
 STREAM = "scope/stream"
 WRITER_COUNT = 8

@@ -9,9 +9,9 @@ from collections import Counter
 
 import pytest
 
-from penstock.testing.mutations.users import USERS
-from penstock.testing.runner import run
-from penstock.testing.workloads.users import Fate
+from penstock_simulation.mutations.users import USERS
+from penstock_simulation.runner import run
+from penstock_simulation.workloads.users import Fate
 
 #: In so many parts, each with seeds of its own: one with each change, all of them by night.
 PART_COUNT = 10

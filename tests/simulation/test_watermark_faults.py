@@ -11,9 +11,9 @@ from penstock.client.client import Client
 from penstock.client.settings import ClientSettings
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.model.policies import Scaling
-from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.simulation import Simulation
 
 STREAM = "scope/stream"
 SETTINGS = ClusterSettings(

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from penstock.testing.mutations.wrong_logs import WRONG_LOGS
-from penstock.testing.runner import run
-from penstock.testing.simulation.faults import FaultPlan, PlannedFault
-from penstock.testing.simulation.log_faults import WRONG_LOG_KINDS, WrongLogs
-from penstock.testing.workloads.scenario import Scenario
+from penstock_simulation.mutations.wrong_logs import WRONG_LOGS
+from penstock_simulation.runner import run
+from penstock_simulation.simulated.faults import FaultPlan, PlannedFault
+from penstock_simulation.simulated.log_faults import WRONG_LOG_KINDS, WrongLogs
+from penstock_simulation.workloads.scenario import Scenario
 
 
 @pytest.mark.parametrize("seed", range(4))

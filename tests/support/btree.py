@@ -13,7 +13,7 @@ from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container_settings import IndexSettings
 from penstock.segmentstore.settings import CacheSettings
-from penstock.testing.memory_index import MemoryIndexStorage
+from penstock_simulation.memory_index import MemoryIndexStorage
 
 #: Pages of a few keys, moved and given back at once: the tree is high and its bytes don't last.
 TINY = IndexSettings(page_bytes=256, compact_slack_bytes=0, truncate_bytes_min=0, slice_pages=3)

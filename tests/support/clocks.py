@@ -12,7 +12,7 @@ from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 
 HOUR_MS = 3_600_000
 

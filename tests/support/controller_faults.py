@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.model.errors import OutcomeUnknownError, PenstockError
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 from support.failing_segments import WRITES, OneByOne
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 from penstock.model.errors import OutcomeUnknownError, PenstockError, StorageError
 from penstock.runtime.bulk import for_each
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.memory_segments import MemorySegments
 
 WRITES = {
     "create_segment", "delete_segment", "seal_segment", "truncate_segment", "update_policy", "merge_segments",

@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
-from penstock.testing import java_client
-from penstock.testing.java_client import JavaUnavailableError
+from penstock_simulation import java_client
+from penstock_simulation.java_client import JavaUnavailableError
 from support.standalone_process import StandaloneProcess
 
 HEAP_MIB_MAX = 512

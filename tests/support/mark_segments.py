@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.testing.memory_segments import MemorySegments, _Segment
+    from penstock_simulation.memory_segments import MemorySegments, _Segment
 
 
 def without_marks(store: MemorySegments) -> dict[str, _Segment]:

@@ -26,9 +26,9 @@ from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
-from penstock.testing.simulation.controller_calls import serve_controller, simulated_stub
-from penstock.testing.simulation.host import Death, Host
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.controller_calls import serve_controller, simulated_stub
+from penstock_simulation.simulated.host import Death, Host
+from penstock_simulation.simulated.simulation import Simulation
 from support.containers import FaultyChunks, memory_runtime
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ import sys
 
 from penstock.model.errors import PenstockError
 from penstock.model.policies import Scaling
-from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.faults import FaultPlan, FaultSettings
-from penstock.testing.simulation.simulation import Simulation
-from penstock.testing.simulation.trace import Trace
+from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
+from penstock_simulation.simulated.faults import FaultPlan, FaultSettings
+from penstock_simulation.simulated.simulation import Simulation
+from penstock_simulation.simulated.trace import Trace
 
 STREAM = "shop/orders"
 _ATTEMPTS_MAX = 20

@@ -16,7 +16,7 @@ from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container_settings import IndexSettings
-from penstock.testing.memory_index import MemoryIndexStorage
+from penstock_simulation.memory_index import MemoryIndexStorage
 from support.containers import Incarnations
 
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.model.errors import BadChunkOffsetError, ChunkError, InvalidArgumentError, NoSuchChunkError
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
-from penstock.testing.chunk_faults import (
+from penstock_simulation.chunk_faults import (
     ChunkFault,
     ChunkFaults,
     ChunkReplyLostError,

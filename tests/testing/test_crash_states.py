@@ -38,10 +38,10 @@ from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
-from penstock.testing.checks.invariants import check_container, check_storage, check_tables
-from penstock.testing.crash_states import CrashLimits, Exploration, RecordingDisk, Seen, crash_states, explore
-from penstock.testing.simulation.disk import SimulatedDisk
-from penstock.testing.simulation.disk_faults import DiskFaults, NameOrder
+from penstock_simulation.checks.invariants import check_container, check_storage, check_tables
+from penstock_simulation.crash_states import CrashLimits, Exploration, RecordingDisk, Seen, crash_states, explore
+from penstock_simulation.simulated.disk import SimulatedDisk
+from penstock_simulation.simulated.disk_faults import DiskFaults, NameOrder
 from support.inline_work import InlineWork
 
 LOG_SETTINGS = LocalLogSettings(

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.model.errors import OutcomeUnknownError, SegmentExistsError
 from penstock.model.segments import VERSION_ABSENT, TableRemoval, TableUpdate
-from penstock.testing.memory_segments import MemorySegments
-from penstock.testing.simulation.late_requests import LateRequests, LateRequestSettings
+from penstock_simulation.memory_segments import MemorySegments
+from penstock_simulation.simulated.late_requests import LateRequests, LateRequestSettings
 
 AT_ONCE = 0.0
 

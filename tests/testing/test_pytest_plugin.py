@@ -69,6 +69,16 @@ def test_the_snippets_of_the_guide_are_tests_that_pass(tmp_path):
     assert "1 passed" in ended.stdout
 
 
+def test_the_package_says_where_the_simulation_is():
+    """Its commands were in `penstock.testing` once."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "penstock.testing", "run"], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 2
+    assert "./run seeds" in ended.stderr
+    assert "penstock_simulation" in ended.stderr
+
+
 def test_two_servers_can_run_in_one_process():
     with memory_server() as one, memory_server() as other:
         assert one.uri != other.uri

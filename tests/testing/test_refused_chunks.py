@@ -8,7 +8,7 @@ import pytest
 
 from penstock.model.errors import ChunkError
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
-from penstock.testing.chunk_faults import ChunkFault, ChunkFaults, FaultyChunkStorage
+from penstock_simulation.chunk_faults import ChunkFault, ChunkFaults, FaultyChunkStorage
 
 
 async def test_chunks_of_refused_names_can_be_read_and_not_changed() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import DataDirectoryInUseError, InvalidArgumentError, StorageFullError
-from penstock.testing.simulation.disk import SimulatedDisk, SimulatedFile
-from penstock.testing.simulation.disk_faults import (
+from penstock_simulation.simulated.disk import SimulatedDisk, SimulatedFile
+from penstock_simulation.simulated.disk_faults import (
     CrashKind,
     DiskCall,
     DiskFaults,
@@ -20,8 +20,8 @@ from penstock.testing.simulation.disk_faults import (
     ProcessGoneError,
     SyncFailedError,
 )
-from penstock.testing.simulation.disk_nodes import FileNode
-from penstock.testing.simulation.disk_tree import CrashPlan
+from penstock_simulation.simulated.disk_nodes import FileNode
+from penstock_simulation.simulated.disk_tree import CrashPlan
 
 SECTOR = 4
 SMALL = DiskFaults(sector_bytes=SECTOR)

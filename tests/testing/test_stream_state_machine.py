@@ -1,4 +1,4 @@
-"""Streams against `penstock.testing.model`: any order of calls, with crashes between and in the middle of them.
+"""Streams against `penstock_simulation.model`: any order of calls, with crashes between and in the middle of them.
 
 The production client, controller and segment store run in virtual time (`support.simulated_stack`). Every call ends
 as the model says, result or error, and what can be read is what the model has: of each routing key, in order.
@@ -31,7 +31,7 @@ from penstock.model.events import split_events
 from penstock.model.names import segment_name
 from penstock.model.policies import Scaling
 from penstock.model.stream_cuts import StreamCut
-from penstock.testing.model import Cut, GroupModel, StreamModel, StreamsModel
+from penstock_simulation.model import Cut, GroupModel, StreamModel, StreamsModel
 from support.simulated_stack import SimulatedStack, state_machine_settings
 
 T = TypeVar("T")

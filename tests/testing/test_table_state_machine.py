@@ -1,4 +1,4 @@
-"""Tables against `penstock.testing.model`, through the public table calls, with crashes between and during them.
+"""Tables against `penstock_simulation.model`, through the public table calls, with crashes between and during them.
 
 The production client and segment store run in virtual time (`support.simulated_stack`); tables are so small that
 they are flushed, evicted and compacted all the time.
@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from penstock.model.errors import OutcomeUnknownError, PenstockError
 from penstock.model.names import segment_name
 from penstock.model.segments import VERSION_ABSENT, VERSION_ANY, TableEntry, TableRemoval, TableUpdate
-from penstock.testing.model import TableModel, TablesModel
+from penstock_simulation.model import TableModel, TablesModel
 from support.simulated_stack import SimulatedStack, state_machine_settings
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Tools for tests of applications and of Penstock: an in-memory server, and test doubles for Penstock's seams."""
+"""Tools for tests of applications: a server in memory, and fixtures for pytest (`penstock.testing.pytest_plugin`)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
-from penstock.testing.checks.invariants import InvariantMonitor
 from penstock.wire.codec import decode
 from penstock.wire.commands import (
     AppendBlockEnd,
@@ -32,6 +31,7 @@ from penstock.wire.commands import (
     WireCommand,
     WrongHost,
 )
+from penstock_simulation.checks.invariants import InvariantMonitor
 from support.containers import QUIET, SMALL_CACHE, memory_runtime, turns, until
 from support.writer_slots import slots_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.segmentstore.container.throttle import Bounds, Throttle, hold_bytes
 from penstock.segmentstore.settings import CacheSettings, ThrottleSettings
-from penstock.testing.simulation.simulation import Simulation
+from penstock_simulation.simulated.simulation import Simulation
 
 SETTINGS = ThrottleSettings(backlog_percent=100, quantum_bytes=1000, round_bytes_max=10_000)
 CACHE = CacheSettings(bytes_max=1000)

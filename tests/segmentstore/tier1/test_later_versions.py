@@ -27,7 +27,7 @@ from penstock.segmentstore.tier1.frame_format import (
 )
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.log_recovery import recover
-from penstock.testing.simulation.disk import SimulatedDisk
+from penstock_simulation.simulated.disk import SimulatedDisk
 from support.inline_work import InlineWork
 
 TIER1, MADE = "/mount/tier1", "/data/logs"

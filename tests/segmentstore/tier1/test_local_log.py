@@ -35,9 +35,9 @@ from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, Loc
 from penstock.segmentstore.tier1.log_batch import BatchResult
 from penstock.segmentstore.tier1.log_directory import LogDirectory, fill
 from penstock.segmentstore.tier1.log_owner import LogOwner
-from penstock.testing.simulation.disk import SimulatedDisk
-from penstock.testing.simulation.disk_faults import DiskFaults, FailedSync, NameOrder, SyncFailedError
-from penstock.testing.simulation.disk_handles import SimulatedByte, SimulatedFile
+from penstock_simulation.simulated.disk import SimulatedDisk
+from penstock_simulation.simulated.disk_faults import DiskFaults, FailedSync, NameOrder, SyncFailedError
+from penstock_simulation.simulated.disk_handles import SimulatedByte, SimulatedFile
 from support.inline_work import InlineWork
 
 BLOCK = 4096

@@ -23,7 +23,7 @@ from penstock.model.errors import (
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.log_records import read_epoch
-from penstock.testing.simulation.disk import DiskFaults, SimulatedDisk
+from penstock_simulation.simulated.disk import DiskFaults, SimulatedDisk
 from support.inline_work import InlineWork
 
 TIER1, MADE = "/mount/tier1", "/data/logs"

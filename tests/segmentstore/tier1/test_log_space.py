@@ -13,8 +13,8 @@ from penstock.model.errors import PenstockError, StorageFullError
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
-from penstock.testing.simulation.disk import SimulatedDisk
-from penstock.testing.simulation.disk_faults import DiskFaults
+from penstock_simulation.simulated.disk import SimulatedDisk
+from penstock_simulation.simulated.disk_faults import DiskFaults
 from support.inline_work import InlineWork
 
 SETTINGS = LocalLogSettings(

@@ -21,7 +21,7 @@ from penstock.segmentstore.tier1.frame_format import (
     encode_link,
 )
 from penstock.segmentstore.tier1.log_recovery import FrameScanner, log_file_name, read_frames, recover
-from penstock.testing.simulation.disk import SimulatedDisk
+from penstock_simulation.simulated.disk import SimulatedDisk
 
 DIRECTORY = "/log"
 HEADER = FileHeader(0, 7, 1, 0x1234_5678_9ABC_DEF0, opens_incarnation=True)

@@ -45,7 +45,7 @@ from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.storage_check import CheckedContainer, ProblemKind, StorageCheck
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
-from penstock.testing.simulation.objects import ObjectFault, SimulatedBucket, SimulatedObjects
+from penstock_simulation.simulated.objects import ObjectFault, SimulatedBucket, SimulatedObjects
 from support.chunk_records import seeded_runtime
 
 SEGMENT = "s/t/0.#epoch.0"

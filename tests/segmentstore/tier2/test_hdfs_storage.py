@@ -27,8 +27,8 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStorageSettings
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
-from penstock.testing.simulation import Simulation
-from penstock.testing.simulation.files import FileFault, FileFaults, SimulatedFiles, SimulatedFileSystem
+from penstock_simulation.simulated import Simulation
+from penstock_simulation.simulated.files import FileFault, FileFaults, SimulatedFiles, SimulatedFileSystem
 from support.chunk_records import SEGMENT, SMALL, seeded_runtime
 from support.inline_work import InlineWork
 

@@ -23,8 +23,8 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.objects import ObjectInfo, ObjectPlace, ObjectStoreSettings
 from penstock.segmentstore.tier2.object_storage import KEY_LENGTH_MAX, ObjectChunkStorage, ObjectStorageSettings
-from penstock.testing.simulation import Simulation
-from penstock.testing.simulation.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
+from penstock_simulation.simulated import Simulation
+from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
 from support.object_races import lost_races
 
 NAME = "scope/stream/0.E-1-O-0.7f0c"

@@ -29,8 +29,8 @@ from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.segmentstore.tier2.rolling_header import header_name
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout, read_layout, rolling_segments
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
-from penstock.testing.simulation import Simulation
-from penstock.testing.simulation.objects import ObjectFault, SimulatedBucket, SimulatedObjects
+from penstock_simulation.simulated import Simulation
+from penstock_simulation.simulated.objects import ObjectFault, SimulatedBucket, SimulatedObjects
 from support.chunk_records import OTHER, SEGMENT, SMALL, World, seeded_runtime
 from support.inline_work import InlineWork
 from support.rolling_storage import put, put_rolling

@@ -36,8 +36,8 @@ from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
-from penstock.testing.simulation.files import FileFaults, SimulatedFiles, SimulatedFileSystem
-from penstock.testing.simulation.objects import ObjectFaults, SimulatedBucket, SimulatedObjects
+from penstock_simulation.simulated.files import FileFaults, SimulatedFiles, SimulatedFileSystem
+from penstock_simulation.simulated.objects import ObjectFaults, SimulatedBucket, SimulatedObjects
 from support.chunk_records import checked_chunks
 
 SETTINGS = ChunkedStorageSettings(chunk_length_max=8, block_length=3, chunks_per_commit_max=2, page_length=3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.checks.deliveries import check_deliveries
-from penstock.testing.checks.history_events import EventDelivered, History, PositionsStored, ReaderLost
+from penstock_simulation.checks.deliveries import check_deliveries
+from penstock_simulation.checks.history_events import EventDelivered, History, PositionsStored, ReaderLost
 
 
 def history_of(*told: str) -> History:

@@ -14,8 +14,8 @@ from penstock.controller.service import ControllerService
 from penstock.model.policies import StreamConfig
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
-from penstock.testing.checks import controller
-from penstock.testing.memory_segments import MemorySegments
+from penstock_simulation.checks import controller
+from penstock_simulation.memory_segments import MemorySegments
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import VERSION_ABSENT, VERSION_ANY
-from penstock.testing.checks.history import (
+from penstock_simulation.checks.history import (
     AbortTransaction,
     AppendBytes,
     CommitTransaction,

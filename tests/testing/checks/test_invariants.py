@@ -18,7 +18,7 @@ from penstock.segmentstore.container.reads.reader import _Wait
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.tables.entries import pack_slot
 from penstock.segmentstore.tier1.durable_log import LogAddress
-from penstock.testing.checks.invariants import (
+from penstock_simulation.checks.invariants import (
     ChunkLooks,
     InvariantMonitor,
     check_cache,

@@ -14,8 +14,8 @@ from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.metadata import SegmentRecord, decode_record, encode_record
 from penstock.segmentstore.container.segment import Segment
-from penstock.testing.checks.invariants import check_container
-from penstock.testing.checks.invariants_indexes import check_catalog, check_indexes
+from penstock_simulation.checks.invariants import check_container
+from penstock_simulation.checks.invariants_indexes import check_catalog, check_indexes
 from support.containers import QUIET, Incarnations, append
 
 ACTIVE, INACTIVE = "s/active/0.#epoch.0", "s/inactive/0.#epoch.0"

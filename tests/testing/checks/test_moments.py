@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.segmentstore.container.attributes.attributes import Attributes
-from penstock.testing.checks.moments import watched
-from penstock.testing.mutations.order import ORDER_MUTATIONS
-from penstock.testing.runner import run
+from penstock_simulation.checks.moments import watched
+from penstock_simulation.mutations.order import ORDER_MUTATIONS
+from penstock_simulation.runner import run
 
 PLANTED = next(mutation for mutation in ORDER_MUTATIONS if mutation.name == "index what is not durable")
 SEED = 116602

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model.policies import Retention, RetentionKind
-from penstock.testing.checks.retained import RetainedModel, chunks_too_many
+from penstock_simulation.checks.retained import RetainedModel, chunks_too_many
 
 
 def by_size(least: int = 100, most: int = 1000) -> RetainedModel:

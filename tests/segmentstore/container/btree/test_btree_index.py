@@ -31,7 +31,7 @@ from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container_settings import IndexSettings
 from penstock.segmentstore.settings import CacheSettings
-from penstock.testing.memory_index import MemoryIndexStorage
+from penstock_simulation.memory_index import MemoryIndexStorage
 from support.btree import NO_CACHE, TINY, check_tree, new_index
 
 

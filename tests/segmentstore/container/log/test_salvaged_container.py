@@ -26,7 +26,7 @@ from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from penstock.settings import StandaloneSettings
-from penstock.testing.simulation.disk import DiskFaults, SimulatedDisk
+from penstock_simulation.simulated.disk import DiskFaults, SimulatedDisk
 from support.containers import QUIET, FaultyChunks, append, read_all
 from support.inline_work import InlineWork
 

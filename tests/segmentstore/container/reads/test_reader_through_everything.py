@@ -18,7 +18,7 @@ from penstock.model.errors import (
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.settings import CacheSettings, DiskCacheSettings
-from penstock.testing.checks.invariants import check_cache
+from penstock_simulation.checks.invariants import check_cache
 from support.containers import QUIET, Incarnations, append, evict_all
 
 A = "s/t/0.#epoch.0"

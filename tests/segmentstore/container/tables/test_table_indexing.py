@@ -31,8 +31,8 @@ from penstock.segmentstore.container.tables.entries import (
     unpack_slot,
 )
 from penstock.segmentstore.container.tables.index import TableBusyError, TableIndex, TableMark
-from penstock.testing.checks.invariants import check_tables
-from penstock.testing.memory_index import MemorySortedIndex
+from penstock_simulation.checks.invariants import check_tables
+from penstock_simulation.memory_index import MemorySortedIndex
 from support.containers import QUIET, evict_all, turns, until
 from support.table_indexes import IndexDisk, IndexedIncarnations
 

@@ -1,0 +1,55 @@
+"""What only the moment shows: orders inside the segment stores that leave no trace when nothing goes wrong just then.
+
+An attribute index must not get values that the log does not have yet. A crash in between mostly hides it again, because
+the record of the index comes behind the values in the same log; that is luck, and no promise of long-term storage.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from penstock.segmentstore.container.attributes.attributes import Attributes
+from penstock.segmentstore.container.btree.tree import BTreeIndex
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.segment import Segment
+from penstock_simulation.mutations.mutation import patched
+
+#: Of the flush of attributes that is under way in this task: its container, and the last operation accepted before it.
+_FLUSH: ContextVar[tuple[SegmentContainer, int] | None] = ContextVar("penstock_attribute_flush", default=None)
+
+
+@contextmanager
+def watched(found: Callable[[str], None]) -> Iterator[None]:
+    """Tell `found` of each violation meanwhile."""
+    flush_original, update_original = Attributes.flush, BTreeIndex.update
+
+    @functools.wraps(flush_original)
+    async def flush(self: Attributes, segment: Segment) -> None:
+        container = getattr(self._log, "__self__", None)
+        if not isinstance(container, SegmentContainer):
+            await flush_original(self, segment)
+            return
+        token = _FLUSH.set((container, container.pipeline.sequence_number))
+        try:
+            await flush_original(self, segment)
+        finally:
+            _FLUSH.reset(token)
+
+    @functools.wraps(update_original)
+    async def update(self: BTreeIndex, changes: Mapping[bytes, bytes | None], mark: bytes) -> None:
+        under_way = _FLUSH.get()
+        if under_way is not None:
+            container, number = under_way
+            durable = container.pipeline.durable_sequence_number
+            if durable < number:
+                found(
+                    f"container {container.id}: {self.name} gets values of operations up to {number}, only those up to "
+                    f"{durable} are durable"
+                )
+        await update_original(self, changes, mark)
+
+    with patched(Attributes, "flush", flush), patched(BTreeIndex, "update", update):
+        yield

@@ -1,0 +1,112 @@
+"""`WorkJournal`: who owned which piece of work of several controllers, and who ended it.
+
+What must hold at each moment, whatever the controllers believe: work passes from a controller to another one only when
+the first is no member any more, and it ends once, by its owner. That it does end is checked when all is quiet, see
+`check_controller`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.announcements import Announcement, Announcements
+from penstock.controller.metadata.pending_work import PendingWork
+from penstock.controller.metadata.record_store import RecordStore
+from penstock_simulation.mutations.mutation import patched
+from penstock_simulation.simulated.coordination import Sessions
+
+#: Work whose announcement this task withdraws.
+_WITHDRAWN: ContextVar[Announcement | None] = ContextVar("penstock_withdrawn_announcement", default=None)
+
+
+class WorkJournal:
+    """See the module. Works once it knows the `sessions` of the controllers; `found` is told of each violation.
+
+    Attributes:
+        counts: what went on, for the totals.
+    """
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        self.sessions: Sessions | None = None
+        self.counts: Counter[str] = Counter()
+        self._found = found
+        #: By the id of the work: who owned it last, as far as a write of that was answered.
+        self._owners: dict[str, str] = {}
+        self._ended: set[str] = set()
+
+    def announced(self, work: PendingWork) -> None:
+        """Note that work is about to be announced by its owner."""
+        if self._owners.setdefault(work.work_id, work.owner) == work.owner:
+            self.counts["controllers: work announced"] += 1
+
+    def taken_over(self, work: PendingWork) -> None:
+        """Note that work has been taken over by its owner."""
+        before = self._owners.get(work.work_id)
+        self._owners[work.work_id] = work.owner
+        self.counts["controllers: work taken over"] += 1
+        # A session that is over stays so: whoever is a member now was one when its work was taken.
+        if self.sessions is not None and before in self.sessions.names and before != work.owner:
+            self._found(f"{work.kind} of {work.subject}: {work.owner} took it over from {before}, which is alive")
+        if work.work_id in self._ended:
+            self._found(f"{work.kind} of {work.subject}: {work.owner} took it over when it had ended")
+
+    def ended(self, announcement: Announcement) -> None:
+        """Note that an announcement was removed."""
+        work = announcement.work
+        if work.work_id in self._ended:
+            self._found(f"{work.kind} of {work.subject} ended twice, the second time by {work.owner}")
+        self._ended.add(work.work_id)
+        owner = self._owners.get(work.work_id, work.owner)
+        if owner != work.owner:
+            self._found(f"{work.kind} of {work.subject}: {work.owner} ended what {owner} had taken over")
+        if work.attempt > 1:
+            self.counts["controllers: work ended for another controller"] += 1
+
+
+@contextmanager
+def kept(journal: WorkJournal) -> Iterator[None]:
+    """Keep `journal` meanwhile, by what all controllers in this process ask of their metadata."""
+    put_original, put_all_original = RecordStore.put, RecordStore.put_all
+    remove_original, withdraw_original = RecordStore.remove_version, Announcements.withdraw
+
+    @functools.wraps(put_original)
+    async def put(self: RecordStore, table: str, key: str, record: object, **options: int) -> int:
+        version = await put_original(self, table, key, record, **options)
+        if isinstance(record, PendingWork):
+            journal.taken_over(record)
+        return version
+
+    @functools.wraps(put_all_original)
+    async def put_all(self: RecordStore, table: str, records: Sequence[tuple[str, object, int]]) -> Sequence[int]:
+        for _, record, _ in records:
+            if isinstance(record, PendingWork):
+                journal.announced(record)
+        return await put_all_original(self, table, records)
+
+    @functools.wraps(withdraw_original)
+    async def withdraw(self: Announcements, announcement: Announcement) -> None:
+        token = _WITHDRAWN.set(announcement)
+        try:
+            await withdraw_original(self, announcement)
+        finally:
+            _WITHDRAWN.reset(token)
+
+    @functools.wraps(remove_original)
+    async def remove_version(self: RecordStore, table: str, key: str, version: int) -> None:
+        await remove_original(self, table, key, version)
+        announcement = _WITHDRAWN.get()
+        if table == layout.PENDING_WORK and announcement is not None:
+            journal.ended(announcement)
+
+    with (
+        patched(RecordStore, "put", put),
+        patched(RecordStore, "put_all", put_all),
+        patched(RecordStore, "remove_version", remove_version),
+        patched(Announcements, "withdraw", withdraw),
+    ):
+        yield
