@@ -1,8 +1,8 @@
 """`MemorySegments`: the `Segments` seam on plain dictionaries.
 
 Simple rather than fast; nothing survives the object. Every call yields to the loop once, so that concurrent callers
-interleave as they would over a network. Table versions are byte offsets in a table's log, as in the wire protocol
-specification, sections 6.2 and 6.5.
+interleave as they would over a network. Table versions are byte offsets in a table's log, as in
+wire-protocol 6.2 and 6.5.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`probe_storage`: checks whether long-term storage does what a server needs, with two chunks of its own.
 
 It finds a read-only mount, credentials that may read but not delete, or a bucket that loses bytes before a server
-depends on them. Source: segment store specification, R8.36.
+depends on them. Source: segment-store R8.36.
 """
 
 from __future__ import annotations

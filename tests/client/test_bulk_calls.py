@@ -1,4 +1,4 @@
-"""Bulk calls over the wire, to several segment stores, while containers move. SS-n: segment store specification."""
+"""Bulk calls over the wire, to several segment stores, while containers move. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Script:
     """A server that does what the test says: `received` commands come in, `send` goes out."""
 
     def __init__(self, hello=b"\xff\xff\xff\x81\0\0\0\x08\0\0\0\x11\0\0\0\x05"):
-        # The frame above is vector 2 of the wire protocol specification: Hello(17, 5).
+        # The frame above is vector 2 of wire-protocol 9.2: Hello(17, 5).
         self.hello = hello
         self.received = asyncio.Queue()
         self.writers = []

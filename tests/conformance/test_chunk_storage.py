@@ -1,4 +1,4 @@
-"""Every `ChunkStorage` keeps the contract of the segment store specification, section 8.2 (SS-245).
+"""Every `ChunkStorage` keeps the contract of segment-store 8.2 (SS-245).
 
 The suite runs on every implementation, with and without a wrapper around it. Optional abilities are tested where they
 are offered, and their refusal where they are not.

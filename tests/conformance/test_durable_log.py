@@ -1,4 +1,4 @@
-"""Conformance of every `DurableLog`: what containers rely on. SS-n: segment store specification, scenario n."""
+"""Conformance of every `DurableLog`: what containers rely on. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

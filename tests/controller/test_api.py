@@ -1,4 +1,4 @@
-"""The scenarios of the controller API specification, section 15, through a real gRPC server and client."""
+"""The scenarios of controller-api 15, through a real gRPC server and client."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_stream_is_created_once_under_a_legal_name(stub):
 
 
 async def test_impossible_configurations_are_refused(stub):
-    """Section 9.6: no segments is FAILURE; negative sizes, too many tags or segments, unknown policies INTERNAL."""
+    """controller-api 9.6: no segments: FAILURE; negative sizes, excess tags or segments, unknown policies: INTERNAL."""
     for count in (0, -1):
         assert (await stub.createStream(config(segments=count))).status == pb.CreateStreamStatus.FAILURE
     unknown = config()
@@ -568,7 +568,7 @@ async def test_address_is_told_for_anything(stub):
 
 
 async def test_address_of_a_container_without_a_host_is_an_error(wire):
-    """Section 9.12: INTERNAL, which clients try again."""
+    """controller-api 9.12: INTERNAL, which clients try again."""
 
     class Nowhere:
         container_count = 4
@@ -628,7 +628,7 @@ async def test_rust_style_request_is_understood(stub):
 
 
 async def test_configuration_of_a_missing_stream_is_not_found(stub):
-    """Section 5: NOT_FOUND for stream and scope."""
+    """controller-api 5: NOT_FOUND for stream and scope."""
     for missing in (info("none"), info(scope="none"), info("x" * 10_000)):
         assert await status_of(stub.getStreamConfiguration(missing)) == "NOT_FOUND"
 

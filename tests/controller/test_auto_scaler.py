@@ -1,4 +1,4 @@
-"""The controller's looks at loads: what they begin, and what keeps them from it. S-n: controller specification."""
+"""The controller's scans of loads: what they begin, and what prevents it. S-n: docs/spec/controller-internals.md."""
 
 from __future__ import annotations
 

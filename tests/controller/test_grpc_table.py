@@ -1,7 +1,7 @@
 """Every call of the gRPC service with every error, and what its caller must be allowed to do.
 
-What is expected is written down here a second time, by hand, from sections 2, 4, 5, 9 and 12.2 of the controller API
-specification, so that a slip in the table of calls is one that was made twice.
+The expectations are written here a second time, by hand, from controller-api 2, 4, 5, 9 and 12.2, so that an error in
+the table of calls passes only if it was made twice.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ NAMELESS = CERTAIN | {"getURI"} | {
 
 @pytest.mark.parametrize("name", sorted(WORDS.keys() - NAMELESS))
 async def test_empty_names_are_internal_errors_before_anything_is_asked(name, wire):
-    """Section 5: an empty scope or stream is never an answer of an enum."""
+    """controller-api 5: an empty scope or stream is never an answer of an enum."""
     for empty in ("scope", "stream"):
         request = request_of(name)
         stream_of(request).ClearField(empty)
@@ -306,7 +306,7 @@ async def test_empty_names_are_internal_errors_before_anything_is_asked(name, wi
 
 
 _R, _RU = Permission.READ, Permission.READ_UPDATE
-#: Section 2: call -> what it needs for a stream of users' (or whatever else it is about).
+#: controller-api 2: call -> what it needs for a stream of users' (or for its other subject).
 ACCESS = {
     "getControllerServerList": None,
     "createStream": (_RU, "prn::/scope:scope"),
@@ -374,7 +374,7 @@ def needed(name, stream="stream", access=pb.StreamInfo.UNSPECIFIED):
 
 
 def test_each_call_needs_the_permission_of_the_specification():
-    """Section 2, permission column, for a stream of users'."""
+    """controller-api 2, permission column, for a stream of users'."""
     assert {name: needed(name) for name in WORDS} == ACCESS
 
 
@@ -392,7 +392,7 @@ def test_streams_of_groups_and_marks_are_their_owners():
 
 
 def test_access_operation_decides_what_segments_and_tokens_need():
-    """Section 12.4: a caller that only reads needs no permission to write."""
+    """controller-api 12.4: a caller that only reads needs no permission to write."""
     for name in ("getCurrentSegments", "getSegments"):
         assert needed(name, access=pb.StreamInfo.NONE)[0] == _R
         assert needed(name, access=pb.StreamInfo.READ)[0] == _RU

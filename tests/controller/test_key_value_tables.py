@@ -77,7 +77,7 @@ async def test_table_has_a_segment_per_partition(tables, cluster):
 
 
 async def test_rollover_size_reaches_the_store(tables, cluster):
-    """Section 9.17: it is what each segment is created with."""
+    """controller-api 9.17: it is what each segment is created with."""
     seen = []
     create = cluster.store.create_table
 
@@ -174,7 +174,7 @@ async def test_work_announced_for_another_life_is_dropped(service, tables, clust
 
 
 async def test_bad_shapes_and_names_are_refused(tables):
-    """Section 9.17, S-192: sizes, names, a missing scope; the bounds themselves are fine."""
+    """controller-api 9.17, S-192: sizes, names, a missing scope; the bounds themselves are fine."""
     for bad in (
         KeyValueTableConfig(0, 1),
         KeyValueTableConfig(10_001, 1),

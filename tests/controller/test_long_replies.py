@@ -64,7 +64,7 @@ async def test_a_reply_that_is_too_long_is_said_to_be_and_not_asked_for_again(cl
 
 
 async def test_clients_of_others_are_told_with_a_code_after_which_they_do_not_ask_again(cluster):
-    """OUT_OF_RANGE; see the controller API specification, section 4. The limit is said, and what would help."""
+    """OUT_OF_RANGE; see controller-api 4. The limit is said, and what would help."""
     async with (
         GrpcServer(await started(cluster, ControllerSettings(message_bytes_max=LIMIT)), "127.0.0.1", 0) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,

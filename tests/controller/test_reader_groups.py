@@ -95,7 +95,7 @@ async def test_groups_are_described_page_by_page(groups, service):
 
 
 async def test_group_without_a_chosen_id_gets_one(groups):
-    """Section 9.16: the controller chooses a UUID, another one each time."""
+    """controller-api 9.16: the controller chooses a UUID, another one each time."""
     first = await groups.create("scope", "g", config("a"))
     second = await groups.create("scope", "h", config("a"))
     assert len({str(uuid.UUID(first.id)), str(uuid.UUID(second.id))}) == 2
@@ -287,7 +287,7 @@ async def test_scope_with_a_group_is_not_empty(service):
 
 
 async def test_configurations_that_make_no_sense_are_refused(groups):
-    """Section 9.16: no stream, no checkpoints allowed, an end before the start, names that are empty; and bad names."""
+    """controller-api 9.16: no stream, no checkpoints allowed, an end before the start, empty names and bad names."""
     start, before, after = ({0: 10, 1: 10}, {0: 9, 1: 10}, {0: 10, 1: 11})
 
     def ranged(end):

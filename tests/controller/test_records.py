@@ -314,7 +314,7 @@ def test_segments_between_cuts_and_their_size():
 
 
 async def test_queries_cost_what_the_specification_says(cluster):
-    """Section 2, cost of operations: rows read by each query once the stream's id is known.
+    """controller-internals 2, cost of operations: rows read by each query once the stream's id is known.
 
     The head is ours: its state is read along with truncation and first epoch, all in one request.
     """

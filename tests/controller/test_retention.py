@@ -1,6 +1,6 @@
 """Retention by policies and subscribers, over in-memory segments; cycles run on request.
 
-The numbers are those of the controller internals specification, section 8.8: two segments, one byte an event.
+The numbers are those of controller-internals 8.8: two segments, one byte an event.
 """
 
 from __future__ import annotations

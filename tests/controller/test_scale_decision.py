@@ -1,4 +1,4 @@
-"""What loads make of a stream: one order from one epoch's record. S-n: controller specification."""
+"""What loads make of a stream: one order from one epoch's record. S-n: docs/spec/controller-internals.md."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.model.errors import MetadataConflictError, NoSuchStreamError
 from penstock.model.policies import StreamConfig
 
-#: As the specification has it, section 1; and a seal may be taken back, for a transaction that was prepared meanwhile.
+#: As in controller-internals 1. In addition a seal may be taken back for a transaction that was prepared meanwhile.
 LEGAL = {
     "creating": {"active"},
     "active": {"scaling", "truncating", "committing_txn", "updating", "sealing", "sealed"},

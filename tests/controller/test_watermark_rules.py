@@ -1,4 +1,4 @@
-"""When a watermark is due and what it says: numbers of the specification (section 15.3), and properties."""
+"""When a watermark is due and what it says: numbers of controller-internals 15.3, and properties."""
 
 from __future__ import annotations
 

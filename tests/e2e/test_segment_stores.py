@@ -1,6 +1,6 @@
 """`penstock standalone --segment-stores N`: segment stores as processes that are killed, held, moved from and back to.
 
-SS-n: segment store specification, scenario n.
+SS-n: docs/spec/segment-store.md.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ payloads = st.lists(st.binary(max_size=40), max_size=30)
 
 
 def test_frame_is_type_length_payload():
-    # Wire protocol specification, vector 9: "hello" as it lies in a segment.
+    # wire-protocol 9.1, vector 9: "hello" as it lies in a segment.
     assert frame_event(b"hello") == bytes.fromhex("000000000000000568656c6c6f")
     assert frame_events([b"hello", b""]) == bytes.fromhex("000000000000000568656c6c6f0000000000000000")
     assert frame_events([]) == b""

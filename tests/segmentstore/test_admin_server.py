@@ -1,4 +1,4 @@
-"""The administrator's port: what it answers, whom, and what clients' ports do not. SS-n: see the specification."""
+"""The administrator's port: what it answers, whom, and what clients' ports do not. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`ContainerMonitor`: what runs follows what is assigned, whatever goes wrong. SS-n: segment store specification,
-scenario n.
+"""`ContainerMonitor`: what runs follows what is assigned, whatever goes wrong. SS-n: docs/spec/segment-store.md.
 
 Containers are stand-ins whose starts and stops end when the test says so.
 """
@@ -189,7 +188,7 @@ async def test_a_flapping_assignment_never_makes_two_incarnations_and_ends_as_th
 
 
 async def test_a_start_waits_for_the_end_of_the_previous_incarnation() -> None:
-    """Rule R1.8: given back while it is being stopped, it starts after that."""
+    """R1.8: given back while it is being stopped, it starts after that."""
     world = World()
     await world.monitor.start({3})
     world.stops.clear()
@@ -238,7 +237,7 @@ async def test_a_start_that_takes_long_but_gets_on_is_not_given_up() -> None:
 
 
 async def test_a_start_that_does_not_get_on_is_given_up_and_tried_again() -> None:
-    """Rule R1.7."""
+    """R1.7."""
     world = World(replace(SETTINGS, start_stall_timeout_s=0.02))
     world.starts.clear()
     world.monitor.assign({3})
@@ -253,7 +252,7 @@ async def test_a_start_that_does_not_get_on_is_given_up_and_tried_again() -> Non
 async def test_a_stop_that_fails_or_takes_too_long_is_not_tried_again(
     error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule R1.7: the handle is dropped, and the container may start again."""
+    """R1.7: the handle is dropped, and the container may start again."""
     world = World(replace(SETTINGS, stop_timeout_s=0.02))
     await world.monitor.start({3})
     world.stop_error = error
@@ -302,7 +301,7 @@ async def test_a_container_taken_away_while_it_waits_for_its_turn_is_not_started
 
 
 async def test_a_container_that_ends_by_itself_is_cleared_away_and_started_again() -> None:
-    """Rule R1.12. Its second report, and that of one that does not run, change nothing."""
+    """R1.12. Its second report, and that of one that does not run, change nothing."""
     world = World()
     await world.monitor.start({3, 4})
     failed = world.monitor.running[3]

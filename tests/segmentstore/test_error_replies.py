@@ -1,4 +1,4 @@
-"""Which reply, or closed connection, says which error: the table of the data path, section 5.4 of the specification."""
+"""Which reply, or closed connection, says which error: segment-store 5.4."""
 
 from __future__ import annotations
 

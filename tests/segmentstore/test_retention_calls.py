@@ -1,4 +1,4 @@
-"""Truncation and what else retention asks for. SS-n: segment store specification, section 9."""
+"""Truncation and what else retention asks for. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

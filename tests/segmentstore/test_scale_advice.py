@@ -1,4 +1,4 @@
-"""What loads ask for: averages against policies, and segments that get nothing. S-n: controller specification."""
+"""Advice from loads: averages against policies, and segments without data. S-n: docs/spec/controller-internals.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TCP front on a real socket, spoken to in raw frames. SS-n: segment store specification, scenario n."""
+"""The TCP front on a real socket, spoken to in raw frames. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ async def test_a_table_takes_no_appends(serve: Callable[..., Awaitable[WireServi
 
 
 async def test_reads_answer_as_the_specification_says(serve: Callable[..., Awaitable[WireService]]) -> None:
-    """SS-98, SS-99, SS-103: the table of section 4.1, row by row."""
+    """SS-98, SS-99, SS-103: the table of wire-protocol 4.1, row by row."""
     service = await serve()
     wire = await service.connect()
 
@@ -699,7 +699,7 @@ async def test_a_request_whose_outcome_is_unknown_closes_the_connection(
 
 
 async def test_truncation_and_seal_twice_answer_as_callers_expect(serve: Callable[..., Awaitable[WireService]]) -> None:
-    """SS-44, SS-43: section 4.4."""
+    """SS-44, SS-43: wire-protocol 4.4."""
     service = await serve()
     wire = await service.connect()
     await service.store.append(A, b"0123456789")

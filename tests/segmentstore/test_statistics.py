@@ -1,4 +1,4 @@
-"""Load of segments: what is counted, how rates change, and what is forgotten. S-n: controller specification."""
+"""Load of segments: counting, rates, and expiry. S-n: docs/spec/controller-internals.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SegmentStore`: containers come and go, and what it refuses. SS-n: segment store specification, scenario n."""
+"""`SegmentStore`: containers come and go, and what it refuses. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

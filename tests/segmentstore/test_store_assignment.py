@@ -1,6 +1,6 @@
 """Two `SegmentStore`s over the same tiers: containers move with the assignment, and a store that missed it is shut out.
 
-SS-n: segment store specification, scenario n.
+SS-n: docs/spec/segment-store.md.
 """
 
 from __future__ import annotations

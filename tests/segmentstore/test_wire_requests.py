@@ -1,6 +1,6 @@
 """Requests that change, merge, iterate and locate, as Pravega's clients send them, in raw frames.
 
-Traps are those of the wire protocol specification, section 10; SS-n: segment store specification, scenario n.
+Traps are those of wire-protocol 10; SS-n: docs/spec/segment-store.md.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def test_the_server_says_hello_in_wire_version_17(bench: Bench) -> None:
-    """Trap 10: Rust clients need at least 15; Java clients ask LocateOffset from 17 on."""
+    """wire-protocol 10, number 10: Rust clients need at least 15; Java clients ask LocateOffset from 17 on."""
     connection = RawWire(*await asyncio.open_connection("127.0.0.1", bench.server.port))
     assert await connection.ask(wire.Hello(15, 5), wire.Hello) == wire.Hello(17, 5)
     await connection.close()
@@ -124,7 +124,7 @@ async def test_a_merge_asked_for_again_changes_nothing(bench: Bench) -> None:
 
 
 async def test_a_merge_says_which_segment_is_missing(bench: Bench) -> None:
-    """Section 3.10: one that was never there was not merged, nor one that was merged into another."""
+    """wire-protocol 3.10: one that was never there was not merged, nor one that was merged into another."""
     connection = await bench.connect()
     assert (await connection.ask(wire.MergeSegments(1, A, T, ""), wire.NoSuchSegment)).segment == T
     await bench.store.create_segment(T)
@@ -207,7 +207,7 @@ async def test_a_batch_counts_missing_sources_as_merged(bench: Bench) -> None:
 
 
 async def test_a_large_event_is_one_event_whatever_its_pieces(bench: Bench) -> None:
-    """Section 3.10, with Rust's short MergeSegments; numbers of pieces begin at 0, set-up says that there is none."""
+    """wire-protocol 3.10, with Rust's short MergeSegments; pieces are numbered from 0, and set-up returns no number."""
     connection = await bench.connect()
     made = await connection.ask(wire.CreateTransientSegment(1, W, A, ""), wire.SegmentCreated)
     name = made.segment
@@ -265,7 +265,7 @@ async def test_an_append_that_fails_among_others_is_answered_behind_the_earlier_
 
 
 async def test_information_about_a_segment_is_whole(bench: Bench) -> None:
-    """Section 4.2. Trap 1: Rust needs the last field, too."""
+    """wire-protocol 4.2 and 10, number 1: Rust needs the last field, too."""
     connection = await bench.connect()
     await bench.store.append(A, b"0123456789")
     await bench.store.truncate_segment(A, 3)
@@ -275,7 +275,7 @@ async def test_information_about_a_segment_is_whole(bench: Bench) -> None:
 
 
 async def test_what_is_done_twice_is_said(bench: Bench) -> None:
-    """SS-247: section 4.4: replies that callers count as success the second time."""
+    """SS-247, wire-protocol 4.4: replies that callers count as success the second time."""
     connection = await bench.connect()
     await bench.store.append(A, b"0123456789")
     for _ in range(2):
@@ -305,7 +305,7 @@ async def test_what_is_done_twice_is_said(bench: Bench) -> None:
 
 
 async def test_core_attributes_can_be_read_and_not_written(bench: Bench) -> None:
-    """Section 4.3: creation time, events, policy, length of chunks; of a table the length of its keys."""
+    """wire-protocol 4.3: creation time, events, policy, length of chunks; of a table the length of its keys."""
     connection = await bench.connect()
     name = "s/t/1.#epoch.0"
     await connection.ask(wire.CreateSegment(1, name, 100, 2, "", 5000), wire.SegmentCreated)
@@ -334,7 +334,7 @@ async def test_attributes_are_compared_and_set(bench: Bench) -> None:
 
 
 async def test_borders_are_located(bench: Bench) -> None:
-    """SS-254, section 4.5: at or behind the offset; what was truncated is answered with SegmentTruncated."""
+    """SS-254, wire-protocol 4.5: at or behind the offset; what was truncated is answered with SegmentTruncated."""
     connection = await bench.connect()
     for _ in range(5):
         await bench.store.append(A, bytes(1000))
@@ -357,7 +357,7 @@ async def test_borders_are_located(bench: Bench) -> None:
 
 
 async def test_iterations_take_java_and_rust_forms(bench: Bench) -> None:
-    """Section 6.4: Java pages a fixed-key table by ranges, Rust a hash table by tokens and in the short form."""
+    """wire-protocol 6.4: Java pages a fixed-key table by ranges, Rust a hash table by tokens and in the short form."""
     connection = await bench.connect()
     await bench.store.create_table(FIXED, key_length=2)
     entries = [TableKeyValue(bytes([0, number]), VERSION_ABSENT, b"v%d" % number) for number in range(6)]
@@ -433,7 +433,7 @@ async def test_a_read_of_more_keys_than_one_may_have_is_refused(bench: Bench) ->
 
 
 async def test_table_conditions_have_replies_of_their_own(bench: Bench) -> None:
-    """Section 6.2: 81, 82, 56, and an illegal version; nothing is written."""
+    """wire-protocol 6.2: 81, 82, 56, and an illegal version; nothing is written."""
     connection = await bench.connect()
     await bench.store.create_table(TABLE)
     await connection.ask(
@@ -467,7 +467,7 @@ async def test_table_conditions_have_replies_of_their_own(bench: Bench) -> None:
 
 
 async def test_kinds_of_tables_refuse_what_is_not_theirs(bench: Bench) -> None:
-    """Section 6.1; commands that are gone since 0.10 are answered, too."""
+    """wire-protocol 6.1; commands that are gone since 0.10 are answered, too."""
     connection = await bench.connect()
     await bench.store.create_table(FIXED, key_length=2)
     await connection.ask(wire.ReadTableEntriesDelta(1, FIXED, "", 0, 10), wire.OperationUnsupported)

@@ -122,7 +122,7 @@ def test_storage_that_is_full_is_told_and_used_again(binding: str) -> None:
 
 @pytest.mark.parametrize("binding", ["bucket", "hdfs"])
 def test_a_container_starts_over_a_service_that_hangs_and_flushes_when_it_answers(binding: str) -> None:
-    """Spec 8.5, fail-over: appends and what the log has are served at once."""
+    """segment-store 8.5, fail-over: appends and what the log has are served at once."""
     with Simulation(4) as simulation:
         cluster = SimulatedCluster(simulation, ClusterSettings(remote_faults=BINDINGS[binding], segment_store=SETTINGS))
         host: Host = cluster.stores[0]

@@ -51,7 +51,7 @@ class World:
         return record
 
     async def chunk_records(self, segment: str = SEGMENT) -> list[ChunkRecord]:
-        """Return the chunks in sequence; checks every invariant of section 8.4 on the way."""
+        """Return the chunks in sequence; checks every invariant of segment-store 8.4 on the way."""
         return (await checked_chunks(self.table, segment))[1]
 
     async def chunk_names(self) -> list[str]:
@@ -63,7 +63,7 @@ class World:
 
 
 async def checked_chunks(table: MemoryMetadataTable, segment: str) -> tuple[SegmentRecord, list[ChunkRecord]]:
-    """Return a segment's record and its chunks in sequence; checks every invariant of section 8.4."""
+    """Return a segment's record and its chunks in sequence; checks every invariant of segment-store 8.4."""
     record = await MetadataTransaction(table, epoch=0).segment(segment)
     assert record is not None
     found: list[ChunkRecord] = []

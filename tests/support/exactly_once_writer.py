@@ -1,7 +1,7 @@
 """`ExactlyOnceWriter`: one writer of one segment that follows the rules of the wire protocol, and nothing else.
 
 It keeps what was not acknowledged, and after a lost connection asks what the server has (SetupAppend) and sends the
-rest again with the original numbers: specification of the wire protocol, sections 3.2 and 8.
+rest again with the original numbers: wire-protocol 3.2 and 8.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Frames of the reference implementation decode to its fields and encode to its bytes.
 
 Golden data: `tests/data/codec.jsonl` (written by the codec of Pravega 0.13), `tests/data/traffic.jsonl` (recorded
-between Pravega 0.13, the Rust client and their servers), `tests/data/wire-vectors.jsonl` (wire protocol
-specification, sections 9.1 and 9.2).
+between Pravega 0.13, the Rust client and their servers), `tests/data/wire-vectors.jsonl` (
+wire-protocol 9.1 and 9.2).
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def test_recorded_frames_round_trip_byte_for_byte(name: str) -> None:
         assert LAYOUTS[row["type"]].decode(memoryview(frame)[8:]) == command
 
 
-# Requests that Rust sends without their last fields (specification 1.4): encoding gives the longer, current form.
+# Requests that Rust sends without their last fields (wire-protocol 1.4): encoding gives the longer, current form.
 SHORT_FORMS = {("9.1", 40), ("9.1", 47), ("9.1", 56), ("9.2", 17), ("9.2", 30)}
 
 
@@ -231,7 +231,7 @@ WRITER = bytes.fromhex("00112233445566778899aabbccddeeff")
 MIN = -(1 << 63)
 SEGMENT = "scope/stream/0.#epoch.0"
 TABLE = "scope/table_kvtable/0.#epoch.0"
-#: Fields stated in the titles of the vectors of section 9.1, written out for those with a trap in them.
+#: Fields stated in the titles of the vectors of wire-protocol 9.1, written out for those with a trap in them.
 STATED: dict[int, WireCommand] = {
     1: Hello(16, 5),
     4: CreateSegment(1, SEGMENT, target_rate=100, scale_type=2, token="", rollover_size_bytes=0),
@@ -261,7 +261,7 @@ def test_wire_17_commands_are_in_the_vectors() -> None:
 
 
 def test_short_rust_requests_take_the_defaults() -> None:
-    """Captured from PyPI `pravega` 0.3.8, section 9.2 numbers 17 and 30."""
+    """Captured from PyPI `pravega` 0.3.8, wire-protocol 9.2 numbers 17 and 30."""
     captured = {row["number"]: decode_frame(frame_of(row)) for row in VECTORS if row["section"] == "9.2"}
     table, merge = captured[17], captured[30]
     assert isinstance(table, CreateTableSegment)

@@ -1,6 +1,6 @@
 """Text fields: modified UTF-8 as Java writes it, read as either client writes it.
 
-Byte sequences are those of the wire protocol specification, section 1.3, and of `java.io.DataOutput.writeUTF`.
+Byte sequences are those of wire-protocol 1.3, and of `java.io.DataOutput.writeUTF`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 so often. `InvariantMonitor` remembers between calls what must never go back. `check_tables` and `check_storage` read
 segments and chunks, so they are for quiet moments. All return violations in words, each with its invariant's name.
 
-Where each of the twelve invariants (segment store specification, section 0) is asserted:
+Where each of the twelve invariants (segment-store 0) is asserted:
 
 ===  ========================================================  ==============================================
 G1   an acknowledged operation survives any crash              `checks_events`, `checks_bytes`; `InvariantMonitor`

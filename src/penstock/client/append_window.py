@@ -8,7 +8,7 @@ send again.
 
 Not thread-safe: the writer's lock guards it.
 
-Source: wire protocol specification 3.2, 3.3, 3.6.
+Source: wire-protocol 3.2, 3.3, 3.6.
 """
 
 from __future__ import annotations

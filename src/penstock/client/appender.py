@@ -4,7 +4,7 @@ It has its own writer id. On every new connection, the reply to SetupAppend cont
 blocks are sent again with their original numbers. Acknowledgements are handled where they are received, without a task
 switch.
 
-Source: wire protocol specification 3.2, 3.7, 3.10.
+Source: wire-protocol 3.2, 3.7, 3.10.
 """
 
 from __future__ import annotations

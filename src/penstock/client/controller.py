@@ -1,6 +1,6 @@
 """`ControllerClient`: the controller's gRPC calls as typed methods.
 
-Transient errors are retried with bounded back-off (controller API specification, section 1), until the deadline of the
+Transient errors are retried with bounded back-off (controller-api 1), until the deadline of the
 enclosing call. A change without a reply may have been carried out: when the time limit expires, it raises
 `OutcomeUnknownError`, never a plain failure. A request that was never sent, because there was no connection, was not
 carried out: it raises `ControllerUnavailableError`.

@@ -1,6 +1,6 @@
 """The controller's calls about times that writers note, a part of `ControllerClient`.
 
-Source: controller API specification, section 9.15.
+Source: controller-api 9.15.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The controller's calls about reader groups, a part of `ControllerClient`.
 
-Source: controller API specification, section 9.16.
+Source: controller-api 9.16.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The controller's calls about scaling, a part of `ControllerClient`.
 
-Source: controller API specification, section 9.13.
+Source: controller-api 9.13.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The controller's calls about key-value tables, a part of `ControllerClient`.
 
-Source: controller API specification, section 9.17.
+Source: controller-api 9.17.
 """
 
 from __future__ import annotations

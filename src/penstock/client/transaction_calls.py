@@ -1,6 +1,6 @@
 """The controller's calls about transactions, a part of `ControllerClient`.
 
-Source: controller API specification, section 9.14; the calls that describe and list are Penstock's own.
+Source: controller-api 9.14; the calls that describe and list are Penstock's own.
 """
 
 from __future__ import annotations

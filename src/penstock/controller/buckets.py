@@ -5,7 +5,7 @@ computes the assignment itself from the members that it last saw. So for a momen
 a bucket, or none: the steps of a cycle must be conditional, like all announced work, and must be repeated by the next
 cycle. Failure by failure: ``docs/controller-ownership.md``.
 
-Source: controller internals specification, section 14 (buckets of streams); the assignment, without a leader, is
+Source: controller-internals 14 (buckets of streams); the assignment, without a leader, is
 specific to Penstock.
 """
 

@@ -3,7 +3,7 @@
 Implementations: `InProcessCoordinator`; one over ZooKeeper is possible (a member is an ephemeral node, its membership
 the session). All pass the conformance suite. How liveness and ownership relate: ``docs/controller-ownership.md``.
 
-Source: controller internals specification, section 13.
+Source: controller-internals 13.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Successors of segments: pure functions over epoch records. Source: controller internals specification, section 4."""
+"""Successors of segments: pure functions over epoch records. Source: controller-internals 4."""
 
 from __future__ import annotations
 

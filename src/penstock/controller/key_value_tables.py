@@ -1,7 +1,7 @@
 """`KeyValueTables`: the calls for key-value tables, independent of the protocol.
 
 Tables have their own namespace in each scope: a stream or a reader group may have the same name.
-Source: controller API specification, section 9.17.
+Source: controller-api 9.17.
 """
 
 from __future__ import annotations

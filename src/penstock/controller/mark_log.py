@@ -3,7 +3,7 @@
 Watermarks are events of the segment. An attribute, in Java the mark of a revisioned stream, holds the end of the second
 to last watermark: the last one is read from there. If the attribute lags, the reader reads more than necessary.
 
-Source: controller internals specification, section 15.2; wire protocol specification, section 4.
+Source: controller-internals 15.2; wire-protocol 4.
 """
 
 from __future__ import annotations

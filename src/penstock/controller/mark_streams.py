@@ -7,7 +7,7 @@ records. The segment has the number of the stream's first one, so each incarnati
 Earlier releases let a client create a stream with such a name. It has records of its own, and shares its segment with
 the stream that it is named after: records are read before anything is derived.
 
-Source: controller API specification, sections 6 and 9.6.
+Source: controller-api 6 and 9.6.
 """
 
 from __future__ import annotations

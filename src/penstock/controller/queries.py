@@ -1,6 +1,6 @@
 """`StreamQueries`: reads streams' configurations and their current and past segments. It changes nothing.
 
-Source: controller API specification, sections 9.4, 9.11 and 9.13.
+Source: controller-api 9.4, 9.11 and 9.13.
 """
 
 from __future__ import annotations

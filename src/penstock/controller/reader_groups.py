@@ -1,6 +1,6 @@
 """`ReaderGroups`: the calls for reader groups and subscribers, independent of the protocol.
 
-Source: controller API specification, section 9.16.
+Source: controller-api 9.16.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`ScopeDeletion`: deletes scopes with all of their contents; the deletion survives the death of a controller.
 
-Source: controller API specification, section 9.3.
+Source: controller-api 9.3.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each request is idempotent: "exists already", "is sealed already" and "is gone already" count as success, so a workflow
 may be repeated from any point, and a request whose reply was lost is sent again.
 
-Source: controller API specification, section 11.
+Source: controller-api 11.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Calls take and return domain values and raise the errors of `penstock.model.errors`; gRPC and REST translate them.
 All state is in the metadata store: a controller that starts finishes the work of its predecessors.
 
-Source: controller API specification, section 9.
+Source: controller-api 9.
 """
 
 from __future__ import annotations

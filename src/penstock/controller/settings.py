@@ -1,6 +1,6 @@
 """`ControllerSettings`: every bound, timeout and default of the controller.
 
-Source: controller internals specification, section 18; controller API specification, section 7.
+Source: controller-internals 18; controller-api 7.
 """
 
 from __future__ import annotations

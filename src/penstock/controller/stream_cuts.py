@@ -4,7 +4,7 @@ Pure functions, by sweeps over sorted key ranges. A *position* is a cut with the
 history; `stream_positions` reads it. The cost of each function is that of sorting its input: it never compares all
 pairs of segments. Work that takes long with thousands of segments is done in steps, see `steps`.
 
-Source: controller internals specification, section 7.
+Source: controller-internals 7.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Order at the start: join; read the members; sweep; then sweep again with every m
 has lost its membership joins again under another name, and sweeps: its own earlier work then belongs to a departed
 member. It also sweeps periodically: a delayed request of a departed controller may announce work after the last sweep.
 
-Source: controller internals specification, section 13.
+Source: controller-internals 13.
 """
 
 from __future__ import annotations

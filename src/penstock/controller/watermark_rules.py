@@ -1,6 +1,6 @@
 """When a watermark is due, and its contents, computed from writers' marks. Pure; the cycle is in `watermarks`.
 
-Source: controller internals specification, section 15.2; it differs where ``docs/watermarks.md`` says so.
+Source: controller-internals 15.2; it differs where ``docs/watermarks.md`` says so.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 All other state is in the segment of watermarks; only the times since when writers lag are kept in memory. Two
 controllers may inspect one stream at once: each step is conditional. See ``docs/watermarks.md``.
 
-Source: controller internals specification, section 15.2 (PeriodicWatermarking).
+Source: controller-internals 15.2 (PeriodicWatermarking).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 A writer notes a time itself, or gives it with a transaction: then its position is the end of the transaction. The marks
 of a stream are rows of one table, which is deleted with the stream.
 
-Source: controller API specification, sections 9.14 and 9.15; controller internals specification, section 15.1.
+Source: controller-api 9.14 and 9.15; controller-internals 15.1.
 """
 
 from __future__ import annotations

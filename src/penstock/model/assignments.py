@@ -1,7 +1,7 @@
 """`ContainerAssignment`: the segment store that should run each container.
 
 An assignment is a target, not a proof of ownership: a container belongs to the store that opened its log last. A late
-or wrong assignment is therefore harmless. Source: segment store specification, rules R1.4 and R1.10.
+or wrong assignment is therefore harmless. Source: segment-store R1.4 and R1.10.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each event is an int32 big-endian type code (0), an int32 big-endian payload len
 nothing between events. Clients frame and split; servers never parse events. Loops run in C where possible: `map`, `zip`
 and `join`, not one Python statement per event.
 
-Source: Pravega wire protocol, Event command; wire protocol specification section 8.
+Source: wire-protocol 2.1 (Event) and 8.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Ranges are half-open `[start, end)`; neighbours share the identical double, and the last one ends at exactly 1.0
 (clients reject a segment map whose highest bound is lower).
 
-Source: controller API specification, section 8.4.
+Source: controller-api 8.4.
 """
 
 from __future__ import annotations

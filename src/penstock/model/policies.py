@@ -2,7 +2,7 @@
 
 Values only: limits that depend on a stream's history are checked by the controller.
 
-Source: controller API specification, sections 3 (ScalingPolicy, RetentionPolicy, StreamConfig) and 7.
+Source: controller-api 3 (ScalingPolicy, RetentionPolicy, StreamConfig) and 7.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The watermarks of stream ``scope/stream`` are events of one segment, that of ``scope/_MARK<stream>``. Byte tables are in
 ``docs/formats.md``; for the meaning and computation of watermarks see ``docs/watermarks.md``.
 
-Source: controller internals specification, section 15.2; Pravega, ``io.pravega.shared.watermarks.Watermark``.
+Source: controller-internals 15.2; Pravega, ``io.pravega.shared.watermarks.Watermark``.
 """
 
 from __future__ import annotations

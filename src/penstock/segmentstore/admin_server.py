@@ -4,7 +4,7 @@ It answers only Hello, KeepAlive, FlushToStorage, ListStorageChunks and GetConta
 answer the last three. Requests of one connection are answered sequentially. Containers' own segments are found by the
 number in their names, which client requests never use.
 
-Source: segment store specification, section 11 and rule R1.3; wire protocol specification, section 2.7.
+Source: segment-store 11 and R1.3; wire-protocol 2.7.
 """
 
 from __future__ import annotations

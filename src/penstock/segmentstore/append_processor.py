@@ -5,7 +5,7 @@ copy, one validation, one log record, one acknowledgement, however many blocks a
 set-ups and other operations that depend on the order are performed after the gathered appends before them.
 Acknowledgements of one turn of the loop are sent in one write, and several of one writer as one.
 
-Source: wire protocol specification, section 3; segment store specification, section 5.4.
+Source: wire-protocol 3; segment-store 5.4.
 """
 
 from __future__ import annotations

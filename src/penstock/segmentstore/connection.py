@@ -7,7 +7,7 @@ A connection is not read while it holds too much of the process's budget for inc
 many requests in progress, or its peer does not read its replies. Reads or group state may then wait unread behind
 appends: after a bounded time the writers of those appends get WrongHost, and reading continues.
 
-Source: wire protocol specification, sections 1 and 3.9.
+Source: wire-protocol 1 and 3.9.
 """
 
 from __future__ import annotations

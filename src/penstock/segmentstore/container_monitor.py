@@ -8,7 +8,7 @@ container here, and however the assignment changes, the last one is applied in t
 A container that failed, or could not start, gets a new incarnation after a pause. The pause grows until an incarnation
 has run for longer than the maximum pause.
 
-Source: segment store specification, rules R1.4 to R1.8 and R1.12.
+Source: segment-store R1.4 to R1.8 and R1.12.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Core attributes: the store's own data about a segment, readable as attributes with fixed ids.
 
-Source: wire protocol specification, section 4.3.
+Source: wire-protocol 4.3.
 """
 
 from __future__ import annotations

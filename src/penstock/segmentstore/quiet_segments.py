@@ -1,8 +1,8 @@
 """`QuietSegments`: segments with a policy by rate that get no data, by name, for a limited time.
 
 A segment is noted when it is created, and when its load is forgotten because it got no data for long. It is silent once
-it has got no data for `expiry_s`; this is reported for `quiet_told_s`. Source: controller internals specification,
-section 9.1 ("silence").
+it has got no data for `expiry_s`; this is reported for `quiet_told_s`. Source:
+controller-internals 9.1 ("silence").
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ is answered at the end of that turn of the loop, in the same write as the acknow
 storage or a lookup run in a task; so do refusals, since a refusal may have to wait until the state that it is based on
 is durable.
 
-Source: wire protocol specification, section 4.1; segment store specification, section 4.3.
+Source: wire-protocol 4.1; segment-store 4.3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All requests except appends: one handler per command, and one table from errors to replies.
 
-Source: wire protocol specification, sections 2, 4 and 6.
+Source: wire-protocol 2, 4 and 6.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Derives scaling advice from a segment's averages and policy (pure), and advice for segments without any data.
 
-Source: controller internals specification, section 9.1 (SegmentAggregates, AutoScaleProcessor).
+Source: controller-internals 9.1 (SegmentAggregates, AutoScaleProcessor).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Replies that wait for slow readers are also bounded over all connections: they are views of cached blocks, and keep them
 alive after eviction. They do not count as cache use, otherwise readers that read nothing could stop all writers.
 
-Source: wire protocol specification, section 1.
+Source: wire-protocol 1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`SegmentStore`: the containers of one process, and the `Segments` interface to them by direct calls.
 
-Source: segment store specification, section 1.
+Source: segment-store 1.
 """
 
 from __future__ import annotations

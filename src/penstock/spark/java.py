@@ -4,7 +4,7 @@ Spark 4 needs Java 17 or newer and always passes ``--add-modules=jdk.incubator.v
 trimmed image lacks, so that it refuses to start. A small wrapper script drops that one argument; Spark uses the module
 only to speed up some numeric code of its own and works without.
 
-Source: Spark integration specification, section 6.
+Source: spark-integration 6.
 """
 
 from __future__ import annotations

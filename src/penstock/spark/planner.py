@@ -7,7 +7,7 @@ key is read before an older one.
 
 Missing data end a walk with an error, or with `Losses` are skipped and recorded there.
 
-Source: Spark integration specification, section 3.4.
+Source: spark-integration 3.4.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ grows. One that exits repeatedly, or hangs, is unavailable: its containers move 
 has been healthy for a while. A container is given to a store only when no other process may still hold it: that
 process has released it, or has exited. (The exception is a hung process that must not be killed: the log fences it.)
 
-Source: segment store specification, rules R1.4 to R1.10.
+Source: segment-store R1.4 to R1.10.
 """
 
 from __future__ import annotations

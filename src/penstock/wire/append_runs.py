@@ -7,7 +7,7 @@ place and gathered by writer. Appends of one writer keep their order; appends of
 
 Frames of any other form stay in the buffer for the frame by frame path, which reports what is wrong with them.
 
-Source: wire protocol specification, section 3.4.
+Source: wire-protocol 3.4.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ A frame is an i32 type code, an i32 payload length and the payload, all big endi
 Encoding always writes every field; decoding accepts the shorter forms of older and of Rust clients and skips bytes
 after the last known field.
 
-Source: wire protocol specification, sections 1.2 to 1.4.
+Source: wire-protocol 1.2 to 1.4.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Many requests share a connection. Replies are matched by request id: `request` a
 passes all replies of an id to a handler (an appender uses one id for its whole stream of blocks). When the connection
 ends, all pending requests fail with `ConnectionLostError`: their outcome is unknown.
 
-Source: wire protocol specification 1.5 (Hello), 1.6 (request ids), 3.8 (keep-alive).
+Source: wire-protocol 1.5 (Hello), 1.6 (request ids), 3.8 (keep-alive).
 """
 
 from __future__ import annotations

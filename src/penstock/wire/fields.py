@@ -9,7 +9,7 @@ A command is a dataclass with its fields in wire order; each field's annotation 
 All numbers are big endian. A kind writes to the end of a bytearray and reads from a payload at a position. A count is
 never trusted: it is checked against the bytes available before anything is allocated.
 
-Source: wire protocol specification, section 1.3.
+Source: wire-protocol 1.3.
 """
 
 from __future__ import annotations

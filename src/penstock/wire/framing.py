@@ -7,7 +7,7 @@ costs nothing.
 
 No I/O here: `FrameReceiver` has the two methods of `asyncio.BufferedProtocol` and can be driven by a test.
 
-Source: wire protocol specification, section 1.2.
+Source: wire-protocol 1.2.
 """
 
 from __future__ import annotations

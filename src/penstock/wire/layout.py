@@ -1,6 +1,6 @@
 """Encoding and decoding of any command, by the declaration of its fields.
 
-Source: wire protocol specification, sections 1.3 and 1.4.
+Source: wire-protocol 1.3 and 1.4.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ They do the same as `penstock.wire.layout` does from the declarations, several t
 Each decoder handles only the complete and well-formed form. Anything else (a missing optional field, a length that
 does not fit) is left to the declared layout, which fills in the default or raises the error.
 
-Source: wire protocol specification, sections 2.2 and 2.3.
+Source: wire-protocol 2.2 and 2.3.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ surrogates, three bytes each (six in all, where UTF-8 has four). The Rust client
 text, which is all that scope, stream and segment names and tokens can be, the two are the same; servers should
 keep stack traces and messages to ASCII as well, because the Rust client drops a connection on text it can't decode.
 
-Source: wire protocol specification, section 1.3.
+Source: wire-protocol 1.3.
 """
 
 from __future__ import annotations

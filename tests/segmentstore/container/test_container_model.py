@@ -1,4 +1,4 @@
-"""A container against a small model: random operations, faults and crashes. SS-n: segment store specification."""
+"""A container against a small model: random operations, faults and crashes. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

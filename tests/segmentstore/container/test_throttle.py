@@ -1,4 +1,4 @@
-"""What is let in, in bytes, and in which order. Virtual time. SS-n: segment store specification, scenario n."""
+"""What is let in, in bytes, and in which order. Virtual time. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container refuses, and that a refusal harms nothing else. SS-n: segment store specification, scenario n."""
+"""What a container refuses, and that a refusal harms nothing else. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The local log under crashes, bit rot, two owners and a failing disk.
 
-Most run on `SimulatedDisk`; every legal crash state of shorter histories is explored in tests/testing. SS-n: segment
-store specification, scenario n.
+Most run on `SimulatedDisk`; every legal crash state of shorter histories is explored in tests/testing.
+SS-n: docs/spec/segment-store.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`ChunkedStorage` follows the rules of the segment store specification, sections 8.5 to 8.8, one test per rule.
+"""`ChunkedStorage` follows the rules of segment-store 8.5 to 8.8, one test per rule.
 
 Chunks and records are in memory; a second instance with a higher epoch over both stands for the container's next owner.
 """
@@ -208,7 +208,7 @@ async def test_bad_arguments_are_refused(world: World) -> None:
 
 
 async def test_storage_without_append_gets_a_chunk_per_write() -> None:
-    # SS-239, section 8.11.
+    # SS-239, segment-store 8.11.
     world = World(supports_append=False)
     storage = world.storage()
     for offset in range(0, 9, 3):
@@ -737,7 +737,7 @@ async def test_chunk_whose_commit_was_applied_after_all_is_not_deleted(world: Wo
 
 @pytest.mark.parametrize("ending", ["merge", "delete", "truncate"])
 async def test_what_is_remembered_does_not_outlive_its_segment(world: World, ending: str) -> None:
-    # Section 8.10: after a merge the old chunks live on elsewhere, so a stale record would find wrong bytes.
+    # segment-store 8.10: after a merge the old chunks live on elsewhere, so a stale record would find wrong bytes.
     storage = world.storage()
     await storage.write(OTHER, 0, [bytes(35)])
     for offset in (0, 12, 25):

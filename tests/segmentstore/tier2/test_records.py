@@ -1,4 +1,4 @@
-"""Records of long-term storage: golden bytes, every damaged byte, every invariant of section 8.4."""
+"""Records of long-term storage: golden bytes, every damaged byte, every invariant of segment-store 8.4."""
 
 from __future__ import annotations
 

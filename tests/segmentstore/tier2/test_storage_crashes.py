@@ -158,7 +158,7 @@ class World:
         )
 
     async def check(self) -> set[str]:
-        """Check all invariants of section 8.4 and return the chunks that are in use."""
+        """Check all invariants of segment-store 8.4 and return the chunks that are in use."""
         used: set[str] = set()
         async for stored in self.reader().list_segments():
             for chunk in (await checked_chunks(self.table, stored.name))[1]:
@@ -542,7 +542,7 @@ async def late_story(binding: str, at: int) -> int:
 
 @pytest.mark.parametrize("binding", ["directory", "bucket", "hdfs"])
 async def test_what_an_old_owner_writes_late_is_never_read(binding: str) -> None:
-    """Scenarios 200, 201: it hangs in each call of writes, rolls, merges, truncations and deletions.
+    """SS-200, SS-201: it hangs in each call of writes, rolls, merges, truncations and deletions.
 
     Its successor appends to no chunk of it, and reads none beyond its recorded length. All that it leaves is found.
     """

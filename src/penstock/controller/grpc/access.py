@@ -2,7 +2,7 @@
 
 Not enforced yet, since callers are not authenticated. Authentication will use these definitions.
 
-Source: controller API specification, sections 2 (permission column), 12.2 and 12.4.
+Source: controller-api 2 (permission column), 12.2 and 12.4.
 """
 
 from __future__ import annotations

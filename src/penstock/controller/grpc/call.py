@@ -4,7 +4,7 @@ A handler returns the reply of a success and raises errors. Errors that the repl
 row of the table; the others become a gRPC status (`status`). FAILURE is reserved for errors that no retry can fix in
 the current state: Java's client does not retry it, and the Rust client retries ten times.
 
-Source: controller API specification, sections 4, 5 and 10.
+Source: controller-api 4, 5 and 10.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The calls for controllers. Source: controller API specification, sections 9.18 and 12.4."""
+"""The calls for controllers. Source: controller-api 9.18 and 12.4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls for key-value tables. Source: controller API specification, section 9.17."""
+"""The calls for key-value tables. Source: controller-api 9.17."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls for reader groups and subscribers. Source: controller API specification, section 9.16."""
+"""The calls for reader groups and subscribers. Source: controller-api 9.16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls for scopes. Source: controller API specification, sections 9.1 to 9.5."""
+"""The calls for scopes. Source: controller-api 9.1 to 9.5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls for segments and stream cuts. Source: controller API specification, sections 9.11 and 9.12."""
+"""The calls for segments and stream cuts. Source: controller-api 9.11 and 9.12."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Mapping of errors to gRPC status codes.
 
-Source: controller API specification, section 5.
+Source: controller-api 5.
 """
 
 from __future__ import annotations

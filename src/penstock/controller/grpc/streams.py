@@ -1,4 +1,4 @@
-"""The calls for streams. Source: controller API specification, sections 9.4 to 9.10, 9.13 and 9.18."""
+"""The calls for streams. Source: controller-api 9.4 to 9.10, 9.13 and 9.18."""
 
 from __future__ import annotations
 

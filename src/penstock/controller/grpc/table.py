@@ -1,6 +1,6 @@
 """The table of the gRPC service's calls: handler, required access and error replies of each.
 
-Source: controller API specification, sections 2, 4 and 9.
+Source: controller-api 2, 4 and 9.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The calls for transactions, and for the times that writers note.
 
-Source: controller API specification, sections 9.14 and 9.15.
+Source: controller-api 9.14 and 9.15.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Names of the controller's tables and of the keys in them.
 
 Tables of a scope or a stream carry its UUID, so that a name that is deleted and created again never sees old rows.
-Source: controller internals specification, sections 2 and 17.
+Source: controller-internals 2 and 17.
 """
 
 from __future__ import annotations

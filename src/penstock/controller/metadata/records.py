@@ -4,7 +4,7 @@ Their stored form is specified in ``docs/formats.md``; the codec is in `penstock
 be added with a default; no field may change its meaning. The history of a stream's epochs is in `history_records`, the
 stream cuts recorded for retention are in `retention_records`.
 
-Source: controller internals specification, section 2.
+Source: controller-internals 2.
 """
 
 from __future__ import annotations

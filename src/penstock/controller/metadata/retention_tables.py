@@ -11,7 +11,7 @@
 Nothing here is retried: a conditional write that lost against another controller's, or whose reply was lost, raises an
 error; the caller reads again. Keys are not reused while clocks go forward: a late duplicate of a removal does nothing.
 After a clock went back it can remove the record of a cut, and the cut is then skipped.
-Source: PDP-32; controller internals specification, sections 2 and 8.
+Source: PDP-32; controller-internals 2 and 8.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One record holds the whole state of a group or a table, so that every change is one versioned write. Stored like those
 in `penstock.controller.metadata.records`.
 
-Source: controller internals specification, sections 10 and 17; controller API specification, section 3.
+Source: controller-internals 10 and 17; controller-api 3.
 """
 
 from __future__ import annotations

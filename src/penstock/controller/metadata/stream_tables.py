@@ -1,6 +1,6 @@
 """`StreamTables`: the records of one incarnation of a stream.
 
-Reads cost as specified in the controller internals specification, section 2 "Cost of operations"; records that are
+Reads cost as specified in controller-internals 2 "Cost of operations"; records that are
 needed together are read in one request.
 """
 

@@ -1,7 +1,7 @@
 """The subscribers of a stream: reader groups that hold back truncation of data that they have not read.
 
 The set and a subscriber's record are in the stream's metadata table; changes of both are one write where necessary.
-Source: controller internals specification, section 10.
+Source: controller-internals 10.
 """
 
 from __future__ import annotations

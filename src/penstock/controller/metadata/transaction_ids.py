@@ -3,7 +3,7 @@
 ``high = (epoch << 32) | (counter >> 63)``, ``low = counter & (2^63 - 1)``. The low half is never negative as an int64:
 the Rust client joins the halves with sign extension, and a negative low half would overwrite the epoch.
 
-Source: controller API specification, sections 8.3 and 10 (H1).
+Source: controller-api 8.3 and 10 (H1).
 """
 
 from __future__ import annotations

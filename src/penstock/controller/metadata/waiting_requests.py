@@ -5,7 +5,7 @@ anyway. From then on new requests on that subject are refused until the place in
 already begun is not affected. The line only determines turns: a place that is lost, late, duplicated or abandoned costs
 a turn, or its timeout, and nothing else.
 
-Source: controller internals specification, section 12 (waiting request). ``docs/controller-ownership.md`` covers the
+Source: controller-internals 12 (waiting request). ``docs/controller-ownership.md`` covers the
 possible failures, case by case.
 """
 

@@ -4,7 +4,7 @@ The minimum is always kept. Between minimum and maximum the subscribers decide: 
 acknowledged stays. Beyond the maximum data is deleted, read or not. Ages and sizes are taken from cuts recorded in the
 past.
 
-Source: controller internals specification, sections 8.3 to 8.5; PDP-47.
+Source: controller-internals 8.3 to 8.5; PDP-47.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `Retention` carries out a plan; `explanation` reports it to users. Both use the same functions.
 
-Source: controller internals specification, sections 8.2 to 8.6.
+Source: controller-internals 8.2 to 8.6.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ there, as a user would; remove the recorded cuts before its head. It may be inte
 controllers may run it at once: cuts are added and removed conditionally, truncations are announced work. See
 ``docs/retention.md``.
 
-Source: controller internals specification, sections 8.1 to 8.6; PDP-19, PDP-47.
+Source: controller-internals 8.1 to 8.6; PDP-19, PDP-47.
 """
 
 from __future__ import annotations

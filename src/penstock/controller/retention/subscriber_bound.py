@@ -1,7 +1,7 @@
 """The position that all subscribers of a stream have reached: the cut that is nowhere after one that was acknowledged.
 
 A subscriber that has published nothing yet counts as being at the stream's start: data that it has not read stays.
-Source: controller internals specification, section 8.7; the exception to it: ``docs/retention.md``.
+Source: controller-internals 8.7; the exception to it: ``docs/retention.md``.
 """
 
 from __future__ import annotations

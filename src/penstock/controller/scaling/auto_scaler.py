@@ -3,7 +3,7 @@
 Every controller queries all containers, and handles the streams that are assigned to it (`Buckets`).
 It queries the segment stores for scale advice, and keeps almost no state: lost advice is repeated at the next query. A
 scale is started like one of the API: under the stream's lock, announced, completed by any controller. See
-``docs/auto-scaling.md``. Source: controller internals specification, section 9.3 (AutoScaleTask).
+``docs/auto-scaling.md``. Source: controller-internals 9.3 (AutoScaleTask).
 """
 
 from __future__ import annotations

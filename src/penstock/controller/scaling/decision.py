@@ -1,6 +1,6 @@
 """The scale that the loads of a stream's segments call for: one order, from one epoch's record. Pure functions.
 
-Source: controller internals specification, section 9.3.
+Source: controller-internals 9.3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Mutes`: segments that were inspected recently, so that they are not inspected again at once. Pure.
 
-Source: controller internals specification, section 9.1 ("mute").
+Source: controller-internals 9.1 ("mute").
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The changes made by a scale: pure functions over epoch records.
 
-Source: controller internals specification, sections 2 (rules R2 to R8) and 5; controller API specification, 9.13.
+Source: controller-internals 2 (rules R2 to R8) and 5; controller-api 9.13.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A decision (commit or abort) is durable when it is answered; `TransactionWork` does the work that follows. Changes run
 in a task of their own, so that a client that disconnects during a call leaves nothing half done.
 
-Source: controller API specification, section 9.14; controller internals specification, sections 6.1 to 6.7.
+Source: controller-api 9.14; controller-internals 6.1 to 6.7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`TransactionWork`: the work that follows decisions about transactions and ends of leases.
 
 All of it runs in the background, serially per stream, and is repeated until it is done.
-Source: controller internals specification, sections 6.5 to 6.7 and 13.
+Source: controller-internals 6.5 to 6.7 and 13.
 """
 
 from __future__ import annotations

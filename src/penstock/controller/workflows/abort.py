@@ -2,7 +2,7 @@
 
 The decision is one versioned write, OPEN to ABORTING; after it the outcome never changes. Then: delete the
 transaction's segments; completed record; remove the active record; remove the index entry.
-Source: controller internals specification, sections 6.5 and 6.9.
+Source: controller-internals 6.5 and 6.9.
 """
 
 from __future__ import annotations

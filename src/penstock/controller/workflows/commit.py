@@ -8,7 +8,7 @@ index entries are removed: as long as one of them exists, a controller that star
 
 All of it is one piece of announced work, or part of a seal: other live controllers do not interfere.
 
-Source: controller internals specification, sections 6.5 and 6.6.
+Source: controller-internals 6.5 and 6.6.
 """
 
 from __future__ import annotations

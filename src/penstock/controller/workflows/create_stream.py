@@ -2,7 +2,7 @@
 
 Order: announce; list in the scope; tables; records (state CREATING); segments, including the mark segment; tags; list
 among streams with a retention policy, if it has one; state ACTIVE; withdraw the announcement.
-Source: controller internals specification, section 3.1.
+Source: controller-internals 3.1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Deleting a stream.
 
 Order: announce; check that it may still be deleted; tags; last segment number; the mark segment; all segments ever
-created and not yet deleted; tables; the scope's listing; withdraw the announcement. Source: controller internals
-specification, section 3.4.
+created and not yet deleted; tables; the scope's listing; withdraw the announcement. Source:
+controller-internals 3.4.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ suffix of table segments.
 Create: announce; record CREATING; segments; record ACTIVE; withdraw the announcement.
 Delete: announce; record DELETING; segments; remove the record; withdraw the announcement.
 
-Source: controller internals specification, section 17; controller API specification, section 9.17.
+Source: controller-internals 17; controller-api 9.17.
 """
 
 from __future__ import annotations

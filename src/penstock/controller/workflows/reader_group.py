@@ -8,7 +8,7 @@ Update: announce; record with the next configuration; subscribe and unsubscribe;
 Delete: announce; record DELETING; unsubscribe; seal and delete the stream, and the table of Penstock's clients; remove
 the record; withdraw.
 
-Source: controller internals specification, section 10; controller API specification, section 9.16.
+Source: controller-internals 10; controller-api 9.16.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ to A+2, so that each key's events stay in order.
 
 Order: active epoch noted in the batch; segments of A+1; merges into them; seal them; segments of A+2; both epochs with
 their history, and the ends of the segments of A and A+1, in one write; seal the segments of A; their sizes, and A+2 as
-the current epoch, in one write. Source: controller internals specification, section 6.8.
+the current epoch, in one write. Source: controller-internals 6.8.
 """
 
 from __future__ import annotations

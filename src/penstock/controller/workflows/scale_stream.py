@@ -5,7 +5,7 @@ history entry and the ends of the old segments, in one write; seal the old segme
 empty transition record and state ACTIVE, in one write; withdraw the announcement.
 
 The successors of a segment are recorded before it is sealed, so clients that find it sealed can find them. Source:
-controller internals specification, section 5.
+controller-internals 5.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ScaleStatus(Enum):
 
 
 async def scale_status(tables: StreamTables, epoch: int) -> ScaleStatus:
-    """Return the status of the scale that began in `epoch`. Source: controller API specification, 9.13."""
+    """Return the status of the scale that began in `epoch`. Source: controller-api 9.13."""
     state, current = await tables.state_and_current_epoch()
     if epoch > current.epoch:
         return ScaleStatus.UNKNOWN_EPOCH

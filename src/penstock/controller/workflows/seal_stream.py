@@ -1,7 +1,7 @@
 """Sealing a stream.
 
 Order: announce; state SEALING (no new transactions from here on); abort open transactions, finish commits; seal the
-active segments; state SEALED; withdraw the announcement. Source: controller internals specification, section 3.3.
+active segments; state SEALED; withdraw the announcement. Source: controller-internals 3.3.
 
 A prepared transaction is not aborted: a stream that has one is not sealed. This is checked before anything is changed,
 and again once the stream is SEALING; a transaction prepared in between makes the stream ACTIVE again. When all

@@ -4,7 +4,7 @@ Order: check; announce; check the policy that requested it, if any; truncation r
 state TRUNCATING; truncate the segments of the cut and delete those before it; record no longer updating, and state
 ACTIVE; withdraw the announcement. The segments to delete are not recorded: they lie between the previous start of the
 stream, which the record keeps until then, and the new one.
-Source: controller internals specification, section 7.6.
+Source: controller-internals 7.6.
 """
 
 from __future__ import annotations

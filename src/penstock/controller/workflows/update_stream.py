@@ -3,7 +3,7 @@
 Order: announce; record with the new configuration, updating; state UPDATING; policy to the active segments; change of
 the number of segments, if the policy requires it; tags; list among streams with a retention policy, if it has one;
 record no longer updating; state ACTIVE; withdraw the announcement.
-Source: controller internals specification, 3.2.
+Source: controller-internals 3.2.
 """
 
 from __future__ import annotations

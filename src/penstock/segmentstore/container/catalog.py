@@ -1,6 +1,6 @@
 """`Catalog`: finds a container's segments, in memory or by their records, and deactivates idle ones.
 
-See docs/segments.md. Source: segment store specification, section 1.4; where it differs, that page says why.
+See docs/segments.md. Source: segment-store 1.4; where it differs, that page says why.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ has, and serves. The first failed log write or inconsistency in memory ends the 
 recovery is always by a new container that reads the log. Damage in long-term storage only affects one segment; damage
 of the log disables the log.
 
-Source: segment store specification, sections 1.2, 1.3 and 2.
+Source: segment-store 1.2, 1.3 and 2.
 """
 
 from __future__ import annotations

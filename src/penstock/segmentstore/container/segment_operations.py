@@ -3,7 +3,7 @@
 Each operation is validated against the accepted state, changes it and is logged in one turn of the loop; only loading
 its state into memory may come before. Rejections based on state that is not yet durable wait until it is.
 
-Source: segment store specification, sections 1.4, 2.1 and 2.2.
+Source: segment-store 1.4, 2.1 and 2.2.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.container.transients import TransientSegments
 
-#: Attributes of a transient segment, see the segment store specification, rule R5.5.
+#: Attributes of a transient segment, see segment-store R5.5.
 TRANSIENT_ATTRIBUTES_MAX = 16
 
 

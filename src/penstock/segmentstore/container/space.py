@@ -4,7 +4,7 @@ User data fills a disk, so user writes stop first, while there is still space fo
 and creations; then the moves of user data to long-term storage. Reads, truncations, deletions and the container's own
 records are never stopped; for them the log has a reserve.
 
-Failure cases: docs/full-disk.md. Source: segment store specification, rules R8.31 to R8.33.
+Failure cases: docs/full-disk.md. Source: segment-store R8.31 to R8.33.
 """
 
 from __future__ import annotations

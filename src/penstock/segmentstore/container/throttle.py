@@ -11,7 +11,7 @@ own. See docs/back-pressure.md.
 
 Not done here: the delay that batches small writes (the pipeline gathers records per turn of the loop instead).
 
-Source: segment store specification, section 1.5, rules R1.27 to R1.31, which use delays instead of room.
+Source: segment-store 1.5, R1.27 to R1.31, which use delays instead of room.
 """
 
 from __future__ import annotations

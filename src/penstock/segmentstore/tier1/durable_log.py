@@ -1,6 +1,6 @@
 """`DurableLog` (tier 1): a fenced, ordered, append-only log of frames, one per segment container.
 
-Source: segment store specification, section 3.1. Implementations: a local directory (`local_log`), memory
+Source: segment-store 3.1. Implementations: a local directory (`local_log`), memory
 (`memory_log`, for tests and ``--memory``).
 """
 

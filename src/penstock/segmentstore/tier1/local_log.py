@@ -10,7 +10,7 @@ When the file system is full the log continues in files kept in reserve, and fin
 (docs/full-disk.md).
 
 Batches: `log_batch`. Files, prepared ahead: `log_files`. Formats: `frame_format`, `log_records`. Rules for changes of
-the directory: `log_directory`. Source: segment store specification, sections 3.1 and 3.3.
+the directory: `log_directory`. Source: segment-store 3.1 and 3.3.
 """
 
 from __future__ import annotations

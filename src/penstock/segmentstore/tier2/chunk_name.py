@@ -3,8 +3,8 @@
 A chunk of segment `s`, created by epoch `e` for offset `o`, is called ``s.E-e-O-o.<uuid>``. The name is unique even if
 one offset is tried twice. It is informational and used by the sweep for orphans, but nothing else depends on it: after
 a merge chunks keep the name of the segment they were written for. The UUID begins with the mark of the container that
-created the chunk, so that no other container takes it for its own orphan (`orphans`). Source: PDP-34; segment store
-specification, section 8.4.
+created the chunk, so that no other container takes it for its own orphan (`orphans`). Source: PDP-34;
+segment-store 8.4.
 """
 
 from __future__ import annotations

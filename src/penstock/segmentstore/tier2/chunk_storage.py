@@ -3,7 +3,7 @@
 Once a call has returned its effect is permanent and immediately visible. `create` and `delete` are not idempotent. A
 chunk holds user bytes and nothing else. Beside the chunks a storage keeps one small object, its identity, which
 distinguishes a place that is missing or belongs to another cluster from an empty one (`storage_identity`). Source:
-PDP-34; segment store specification, section 8.2.
+PDP-34; segment-store 8.2.
 """
 
 from __future__ import annotations

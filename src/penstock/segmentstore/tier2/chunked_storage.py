@@ -11,7 +11,7 @@ Changes of one segment are serialised; those of different segments, and all read
 verified against the checksum of its block.
 
 Deliberately omitted: relocation of a partly truncated first chunk. A merged segment keeps its chunks until small ones
-are joined in the background (`chunk_joiner`). Source: segment store specification, sections 8.1 to 8.8.
+are joined in the background (`chunk_joiner`). Source: segment-store 8.1 to 8.8.
 """
 
 from __future__ import annotations

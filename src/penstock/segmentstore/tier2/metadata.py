@@ -10,7 +10,7 @@ Rules for all users:
 - Records to be removed are first written as inactive in the same put, then removed. If the removal fails or never
   happens, the record is dead all the same.
 
-Source: PDP-34; segment store specification, section 8.4, rules R8.1 to R8.4.
+Source: PDP-34; segment-store 8.4, R8.1 to R8.4.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ first record at or after that offset's own key, and the preceding chunks of the 
 records of the source unchanged: one `MergedRun` among the target's represents them. Records are values; their table
 adds versions. Rationale: ``docs/chunk-records.md``; bytes: ``docs/formats.md``.
 
-Beyond the specification a chunk record contains the epoch that created the chunk, so that no other incarnation appends
+Beyond segment-store 8.4 a chunk record contains the epoch that created the chunk, so that no other incarnation appends
 to it, and a CRC32C for each block of the chunk's bytes, so that every read of user data is verified although chunks
 contain only user bytes.
 
-Source: segment store specification, section 8.4.
+Source: segment-store 8.4.
 """
 
 from __future__ import annotations

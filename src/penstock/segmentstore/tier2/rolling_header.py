@@ -8,7 +8,7 @@ announcement is void.
 
 A header contains no lengths: a chunk ends where the next begins, and the last one where its file ends. Whatever the
 older store may legitimately write or leave behind is accepted here, and everything else is damage; an ambiguous text is
-damage. Pure: bytes in, values out. Source: PDP-19, PDP-34, segment store specification, section 8.14; bytes and
+damage. Pure: bytes in, values out. Source: PDP-19, PDP-34, segment-store 8.14; bytes and
 examples: docs/formats.md.
 """
 

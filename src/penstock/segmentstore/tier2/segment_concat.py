@@ -1,7 +1,7 @@
 """Append one stored segment to another. Neither bytes nor chunk records move: one `MergedRun` refers to all of them.
 
-Nothing is appended to the source's chunks: a later write to the target begins a new chunk. Source: segment store
-specification, section 8.7; ``docs/chunk-records.md``.
+Nothing is appended to the source's chunks: a later write to the target begins a new chunk. Source:
+segment-store 8.7; ``docs/chunk-records.md``.
 """
 
 from __future__ import annotations

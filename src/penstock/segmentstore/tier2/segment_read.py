@@ -2,7 +2,7 @@
 
 Reads run concurrently with changes and take no lock. They use the segment record as of their start. If a chunk has
 disappeared since, they retry with the current record and either succeed or report that the bytes are gone. Source:
-segment store specification, section 8.7.
+segment-store 8.7.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Truncate and delete a stored segment: chunk records are removed, and the chunks become garbage in the same commit.
 
 Both proceed from the start, with a bounded number of chunks per commit. Each commit leaves a valid shorter segment, so
-the next call continues after a crash. Chunks are deleted later (`garbage`). Source: segment store specification,
-sections 8.7 and 8.8.
+the next call continues after a crash. Chunks are deleted later (`garbage`). Source:
+segment-store 8.7 and 8.8.
 """
 
 from __future__ import annotations

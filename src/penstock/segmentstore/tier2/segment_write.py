@@ -7,7 +7,7 @@ that arrived (`written_checksums`).
 
 A chunk is appended to only if all of this holds, else a new one is begun: the storage can append; this epoch created
 the chunk, for this segment; the segment was not claimed since its last write; the chunk is not full; there are no bytes
-after its recorded length; the storage does not refuse it. Source: segment store specification, sections 8.5 and 8.6
+after its recorded length; the storage does not refuse it. Source: segment-store 8.5 and 8.6
 (R8.13, G10).
 """
 

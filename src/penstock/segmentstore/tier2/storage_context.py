@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ChunkedStorageSettings:
-    """Bounds of `ChunkedStorage`. Defaults are those of the specification, section 8.13, where it has one.
+    """Bounds of `ChunkedStorage`. Defaults are those of segment-store 8.13, where it has one.
 
     Attributes:
         chunk_length_max: a chunk of this length is not appended to; a segment may request less.

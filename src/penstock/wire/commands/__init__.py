@@ -1,6 +1,6 @@
 """All commands of the segment store protocol, by concern, under the names of the reference implementation; and ours.
 
-Source: wire protocol specification, section 2.
+Source: wire-protocol 2.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ from penstock.wire.commands.tables import (
 )
 from penstock.wire.fields import AttributeUpdate, MergedSegment, StorageChunk, TableKey, TableKeyValue
 
-#: Every command of Pravega's, in the order of the specification.
+#: Every command of Pravega's, in the order of wire-protocol 2.
 COMMANDS: tuple[type[WireCommand], ...] = (
     Hello,
     KeepAlive,

@@ -1,7 +1,7 @@
 """Commands of the administrator, not served to clients.
 
 
-Source: wire protocol specification, section 2.7.
+Source: wire-protocol 2.7.
 """
 
 from __future__ import annotations

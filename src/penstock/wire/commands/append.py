@@ -3,7 +3,7 @@
 A writer id is 16 bytes: the most significant half of the UUID first. Event numbers grow strictly per writer and
 segment.
 
-Source: wire protocol specification, section 2.2, 3.
+Source: wire-protocol 2.2, 3.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `stack` is for people; keep it empty or ASCII, because the Rust client cannot decode other text as Java encodes it.
 
-Source: wire protocol specification, section 2.6.
+Source: wire-protocol 2.6.
 """
 
 from __future__ import annotations

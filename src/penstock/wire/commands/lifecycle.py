@@ -2,7 +2,7 @@
 
 `scale_type`: 0 none, 1 kB/s, 2 events/s; `target_rate` is in that unit.
 
-Source: wire protocol specification, section 2.4.
+Source: wire-protocol 2.4.
 """
 
 from __future__ import annotations

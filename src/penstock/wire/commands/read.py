@@ -1,7 +1,7 @@
 """Commands that read segments, their state and their attributes.
 
 
-Source: wire protocol specification, section 2.3.
+Source: wire-protocol 2.3.
 """
 
 from __future__ import annotations

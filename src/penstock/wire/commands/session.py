@@ -1,7 +1,7 @@
 """Session commands: greeting, keep-alive, and the frames found inside append blocks.
 
 
-Source: wire protocol specification, section 2.1.
+Source: wire-protocol 2.1.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Versions are -2**63 for "any" and -1 for "must be absent". Keys are never empty.
 
-Source: wire protocol specification, section 2.5, 6.
+Source: wire-protocol 2.5, 6.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Index segments: borders between the appends of a segment, who makes them, what becomes of them.
 
-SS-n: segment store specification, scenario n.
+SS-n: docs/spec/segment-store.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`BTreeIndex` over memory: faults, owners old and new, readers during updates, compaction, caching.
 
-What every sorted index does is in ``conformance/test_sorted_index.py``. SS-n: segment store specification, scenario n.
+What every sorted index does is in ``conformance/test_sorted_index.py``. SS-n: docs/spec/segment-store.md.
 """
 
 from __future__ import annotations

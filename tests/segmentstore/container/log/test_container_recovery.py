@@ -1,4 +1,4 @@
-"""What containers make of crashes at chosen moments. SS-n: segment store specification, scenario n."""
+"""What containers make of crashes at chosen moments. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames and the operation pipeline by themselves. SS-n: segment store specification, scenario n."""
+"""Frames and the operation pipeline by themselves. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

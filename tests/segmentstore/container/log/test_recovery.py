@@ -1,4 +1,4 @@
-"""Recovery from logs that were tampered with, cut or repeated. SS-n: segment store specification, scenario n."""
+"""Recovery from logs that were tampered with, cut or repeated. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

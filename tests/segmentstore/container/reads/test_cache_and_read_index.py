@@ -1,4 +1,4 @@
-"""The cache and the read indexes over it. SS-n: segment store specification, scenario n."""
+"""The cache and the read indexes over it. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

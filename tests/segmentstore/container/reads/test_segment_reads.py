@@ -1,6 +1,6 @@
 """Reads of a container's segments over cache, disk cache and long-term storage.
 
-SS-n: segment store specification, scenario n.
+SS-n: docs/spec/segment-store.md.
 """
 
 from __future__ import annotations

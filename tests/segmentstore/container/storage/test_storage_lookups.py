@@ -1,7 +1,7 @@
 """A container that starts while long-term storage is slow, hangs or fails: it serves, and flushes nothing meanwhile.
 
-Spec 8.5, fail-over. The log was cut at a checkpoint that says less than storage has, as it always does: storage had got
-the rest by then. Look-ups are held where the records of stored segments are asked for.
+segment-store 8.5, fail-over. The log was truncated at a checkpoint whose storage lengths are older than the truncation.
+Look-ups of the records of stored segments are held.
 """
 
 from __future__ import annotations

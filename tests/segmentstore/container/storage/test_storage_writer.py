@@ -1,4 +1,4 @@
-"""The storage writer: when it flushes, what it does about storage that fails. SS-n: segment store specification.
+"""The storage writer: when it flushes, what it does about storage that fails. SS-n: docs/spec/segment-store.md.
 
 The sizes of the scenarios are divided by 100 where nothing depends on them.
 """

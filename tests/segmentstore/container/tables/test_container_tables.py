@@ -1,4 +1,4 @@
-"""Tables of a container across restarts, compaction and storage. SS-n: segment store specification, scenario n."""
+"""Tables of a container across restarts, compaction and storage. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables whose index is in long-term storage. SS-n: segment store specification, scenario n."""
+"""Tables whose index is in long-term storage. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ async def test_a_copy_does_not_hide_a_newer_value_after_a_restart(lives: Indexed
 
 
 def test_a_copy_counts_only_where_its_original_would() -> None:
-    """SS-155, rules R6.4 and R6.10: copies after a newer put, after a removal, after their original, and alone."""
+    """SS-155, R6.4 and R6.10: copies after a newer put, after a removal, after their original, and alone."""
     log = b"".join(
         [
             encode_put(b"newer", b"1"),
@@ -384,7 +384,7 @@ def test_a_copy_counts_only_where_its_original_would() -> None:
 
 
 def test_a_copy_behind_the_index_counts_if_the_index_has_its_original() -> None:
-    """SS-155, rule R6.4: otherwise the key was removed, or written again, after it was copied."""
+    """SS-155, R6.4: otherwise the key was removed, or written again, after it was copied."""
     entries = list(parse_entries("t", b"".join(encode_put(key, b"1", 7) for key in (b"gone", b"newer", b"kept")), 500))
     table = TableIndex("t", 0)
     copies: dict[bytes, bytes] = {}

@@ -14,7 +14,7 @@ when the next entry is written. Hence:
 | deletion of a segment and of its index | an old index; removed by a repeated deletion or by a new segment |
 | truncation of a segment and of its index | entries before the start, which no answer uses |
 
-Source: wire protocol specification 4.5, segment store specification, section 9.
+Source: wire-protocol 4.5, segment-store 9.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Attributes`: attributes of segments that have too many to keep in memory, in one index per segment.
 
-See docs/segments.md. Source: segment store specification, section 5.
+See docs/segments.md. Source: segment-store 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Conditional updates of attributes: conditions and values in, new values out. Pure.
 
-Source: segment store specification, section 5.2; wire protocol specification, section 2.4.
+Source: segment-store 5.2; wire-protocol 2.4.
 """
 
 from __future__ import annotations

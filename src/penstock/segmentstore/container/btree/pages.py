@@ -7,7 +7,7 @@ objects. A pure core: bytes in, bytes out. Pages are immutable.
 The key of an inner entry is the lower bound of all keys below. The key of a page's first entry is ignored: the bound in
 the page's parent applies, and the root has none. The children of a level therefore partition all possible keys.
 
-Source: segment store specification, R5.8. Instead of the random id at both ends a page contains its own offset and a
+Source: segment-store R5.8. Instead of the random id at both ends a page contains its own offset and a
 checksum: bytes that were truncated, mixed up or read from another position are not accepted as a page.
 """
 

@@ -1,7 +1,7 @@
 """Determines the pages that an update touches: those of its keys, and the oldest ones, which are moved.
 
 Compaction: each update also rewrites the pages with the lowest offsets, so that the bytes before them can be truncated.
-Segment store specification, R5.9.
+Source: segment-store R5.9.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Used for the attributes of a segment and the live keys of a table once there are
 `container.btree`. An index is updated by one task at a time, by the owner of its container; reads may run concurrently
 with an update.
 
-Source: segment store specification, section 5.3.
+Source: segment-store 5.3.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ in one all-or-nothing append. A state of the tree, identified by its footer, nev
 state they began with. Only if its pages were truncated meanwhile must they start again with a newer one.
 
 Only one task updates. The append is conditional on the length, so a former owner that still writes gets
-`BadOffsetError` and changes nothing. Differs from the specification: no root pointer in core attributes (R5.12),
+`BadOffsetError` and changes nothing. Differs from segment-store 5.3: no root pointer in core attributes (R5.12),
 because storage commits lengths with each write and so never shows a partial one (R5.13, L3, L4).
 
-Source: segment store specification, section 5.3.
+Source: segment-store 5.3.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ records it reads until it has the last part, and replays them then.
 | after the last part | Both; later parts add nothing to the replay, except for what storage has |
 | after the truncation | The parts, and between them the operations accepted meanwhile |
 
-Source: segment store specification, sections 0.2 and 2.8.
+Source: segment-store 0.2 and 2.8.
 """
 
 from __future__ import annotations

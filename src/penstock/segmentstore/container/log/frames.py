@@ -2,7 +2,7 @@
 
 A frame's payload is a format version byte and entries; an entry is flags (u8), length (u32) and bytes. A record is
 one entry with both flags, or several entries in consecutive frames: only the first carries FIRST, only the last
-carries LAST. Pure: no I/O. Source: segment store specification, sections 2.4 and 2.7 (R2.11-R2.15, R2.30-R2.32).
+carries LAST. Pure: no I/O. Source: segment-store 2.4 and 2.7 (R2.11-R2.15, R2.30-R2.32).
 """
 
 from __future__ import annotations

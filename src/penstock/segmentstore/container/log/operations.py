@@ -4,7 +4,7 @@ A record is a header (type u8, sequence number u64) and a body. Appends, which a
 fixed binary body; the rare kinds are msgpack arrays. All integers are big endian. Numbers of retired kinds stay
 unused. The byte table is in docs/formats.md.
 
-Source: segment store specification, section 2.1.
+Source: segment-store 2.1.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ become visible and their callbacks run, in order. After one failed write the pip
 only a new incarnation can determine the log's content by reading it. The outcome of operations already given to the log
 is then unknown; operations not given to it were not applied.
 
-Source: segment store specification, sections 2.2-2.6.
+Source: segment-store 2.2-2.6.
 """
 
 from __future__ import annotations

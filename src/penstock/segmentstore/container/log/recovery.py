@@ -1,6 +1,6 @@
 """Recovery: rebuilds a container's state from its log.
 
-Source: segment store specification, section 2.7.
+Source: segment-store 2.7.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ back as well, until the storage writers have caught up.
 
 One call of `evict` inspects a bounded number of entries; the rest is done in later turns of the loop.
 
-Source: segment store specification, section 4.5.
+Source: segment-store 4.5.
 """
 
 from __future__ import annotations

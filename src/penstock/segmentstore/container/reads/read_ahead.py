@@ -5,7 +5,7 @@ ranges ahead of it are read into memory. A few readers per segment are remembere
 new reader replaces a non-sequential one first, so that random reads do not displace sequential readers.
 
 No I/O: the caller does the reads, if the cache has room and capacity is free.
-Source: segment store specification, R4.18.
+Source: segment-store R4.18.
 """
 
 from __future__ import annotations

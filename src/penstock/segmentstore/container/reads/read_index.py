@@ -7,7 +7,7 @@ as views. A merged source stays in its own index, behind a redirect, until long-
 Bytes that long-term storage does not have carry the checksum that they arrived with, per block. It is verified when
 they are written to another durable place, and when they are returned to a reader (docs/checksums.md).
 
-Source: segment store specification, section 4.
+Source: segment-store 4.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A read interrupted by the container's end raises `ContainerOfflineError`, which 
 locate the segment again and retry. An empty answer would suffice for most clients, but some take it for the end of the
 segment.
 
-Source: segment store specification, sections 4.3 and 4.4; wire protocol specification, section 4.1.
+Source: segment-store 4.3 and 4.4; wire-protocol 4.1.
 """
 
 from __future__ import annotations

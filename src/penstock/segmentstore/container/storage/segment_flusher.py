@@ -9,7 +9,7 @@ written to the target's chunks, together with those of other sources and the app
 bytes, and the log its records, until it is forgotten, so a crash in between only leaves a target whose flush continues.
 A source that storage has a part of is completed there and moved by `concat`.
 
-Source: segment store specification, sections 7.2 to 7.4.
+Source: segment-store 7.2 to 7.4.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ concurrent jobs. A failure is logged and retried indefinitely, per segment, even
 damaged. The exceptions are errors after which this incarnation must not continue: inconsistent memory, and the loss of
 ownership. While storage as a whole is unavailable the log is not truncated.
 
-Source: segment store specification, sections 7.1, 7.6 and 7.7.
+Source: segment-store 7.1, 7.6 and 7.7.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Only the part covered by the index is compacted; without an index, the whole log
 leaves an entry twice, with one version, which is harmless. Truncated entries are not needed, because the copies are
 durable and found again when the log is scanned.
 
-Source: segment store specification, section 6.6.
+Source: segment-store 6.6.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A table segment is a log of entries. An entry's version is its offset, unless compaction copied it: a copy has the
 version of the original entry. Pure: bytes in, values out.
 
-Source: segment store specification, section 6.2.
+Source: segment-store 6.2.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ tail. A key's state is that of the newest layer that contains the key.
 
 The index's values are packed slots (`table_entries`), its mark is a `TableMark`.
 
-Source: segment store specification, sections 6.2 to 6.5; wire protocol specification, section 6.
+Source: segment-store 6.2 to 6.5; wire-protocol 6.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A table is loaded from the mark of its index on, or from its log's start if it h
 an unusable index is ignored, and cleared when the table needs one. One update moves a whole tail, whose log entries are
 durable before. On any failure the tail stays and the index is opened again.
 
-Source: segment store specification, section 6.4.
+Source: segment-store 6.4.
 """
 
 from __future__ import annotations

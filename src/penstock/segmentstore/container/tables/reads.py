@@ -3,7 +3,7 @@
 A page is taken from tails and index at one moment. The values are read afterwards, from a log that does not change. If
 compaction has truncated the log meanwhile, the key is looked up again.
 
-Source: segment store specification, sections 6.5 and 6.7; wire protocol specification, sections 6.4 and 6.5.
+Source: segment-store 6.5 and 6.7; wire-protocol 6.4 and 6.5.
 """
 
 from __future__ import annotations

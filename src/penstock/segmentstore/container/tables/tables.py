@@ -4,7 +4,7 @@ A table's state in memory (`TableIndex`) is built on first use. Long operations 
 compaction) run as jobs of the container (`spawn`, `run`). Calls validate and append in one turn of the loop, against
 state that includes everything accepted before, and return when the append is durable.
 
-Source: segment store specification, section 6; wire protocol specification, section 6.
+Source: segment-store 6; wire-protocol 6.
 """
 
 from __future__ import annotations
