@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError
+from penstock.operations.settings import OperationsSettings
 from penstock.runtime.descriptors import DescriptorSettings
 from penstock.runtime.files import FILE_SCHEMES, FilePlace
 from penstock.runtime.objects import ObjectPlace
@@ -125,6 +126,7 @@ class StandaloneSettings:
         blocking_thread_count_max: threads for work that belongs to neither tier; those have pools of their own.
         descriptors: how the file descriptors of each process are divided.
         store_processes: how segment stores are monitored when there are several.
+        operations: the port on which each process reports its health and its metrics.
         segment_store, controller, durable_log: settings of the parts.
         long_term_storage: settings of long-term storage in a directory ...
         object_storage: ... in a bucket ...
@@ -145,6 +147,7 @@ class StandaloneSettings:
     blocking_thread_count_max: int = 8
     descriptors: DescriptorSettings = field(default_factory=DescriptorSettings)
     store_processes: StoreProcessSettings = field(default_factory=StoreProcessSettings)
+    operations: OperationsSettings = field(default_factory=OperationsSettings)
     segment_store: SegmentStoreSettings = field(default_factory=SegmentStoreSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     durable_log: LocalLogSettings = field(default_factory=LocalLogSettings)
@@ -201,6 +204,18 @@ class StandaloneSettings:
                 f"segment_store.admin.port is {admin.port}: it is 0 (any free one), or it and one more for each "
                 "further segment store are at most 65535"
             )
+
+        operations = self.operations
+        if operations.is_enabled and operations.port:
+            # With several segment stores, each has a port of its own after the first.
+            last = operations.port + (self.segment_stores if self.segment_stores > 1 else 0)
+            first = self.segment_store_port
+            used = {self.controller_port, *range(first, first + self.segment_stores)}
+            if last > 65535 or used.intersection(range(operations.port, last + 1)):
+                raise InvalidArgumentError(
+                    f"operations.port is {operations.port}: health and metrics would use ports {operations.port} to "
+                    f"{last}; a port is at most 65535, and these are not ports of the controller or a segment store"
+                )
 
     def checked(self) -> StandaloneSettings:
         """Return these settings, or raise `InvalidArgumentError` for values that no part can work with.

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
@@ -38,8 +39,15 @@ from penstock.model.errors import (
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
+from penstock.operations.controller_metrics import ControllerMetrics
+from penstock.operations.health import Health, Status
+from penstock.operations.process_health import processes_health
+from penstock.operations.process_metrics import ProcessMetrics
+from penstock.operations.store_health import store_health
+from penstock.operations.store_metrics import StoreMetrics
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.runtime.version import penstock_version
 from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
@@ -53,6 +61,9 @@ from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.settings import StandaloneSettings
 from penstock.store_processes.messages import StoreProcessError, StoreRefusedError
 from penstock.store_processes.processes import StoreProcesses
+
+if TYPE_CHECKING:
+    from penstock.operations.endpoint import OperationsEndpoint
 
 _LOCK_RETRY_DELAY_S = 0.05
 
@@ -86,6 +97,8 @@ class Standalone:
         #: Where the (first) segment store listens.
         self.segment_store_port: int = 0
         self.controller_port: int = 0
+        #: Health and metrics of this process, if enabled.
+        self.operations: OperationsEndpoint | None = None
         #: Whether this start has initialized the data directory, which was empty.
         self.is_new_store: bool = False
         #: Monitors the data directory, once it is open.
@@ -128,6 +141,18 @@ class Standalone:
         return {container_id: str(error) for container_id, error in sorted(failures.items())}
 
     @property
+    def health(self) -> Health:
+        """The health of all parts of this server."""
+        if self.processes is not None:
+            stores = processes_health(self.processes)
+        elif self.store is not None:
+            stores = Health(children={"0": store_health(self.store)})
+        else:
+            stores = Health(Status.STARTING)
+        controller = Health(Status.UP if self.controller_port else Status.STARTING)
+        return Health(children={"controller": controller, "stores": stores})
+
+    @property
     def data_description(self) -> str:
         """Where the data are, for messages."""
         if self.settings.is_memory:
@@ -157,6 +182,8 @@ class Standalone:
     async def _start(self) -> None:
         settings = self.settings
         self._stops.push_async_callback(self.runtime.work.close)
+        # First, so that a recovery can be observed.
+        self.operations = await self._start_operations()
         segments: Segments
         locator: ContainerLocator
         advisor: ScaleAdvisor
@@ -191,6 +218,28 @@ class Standalone:
         await _listen("controller", settings.host, settings.controller_port, front.start())
         self._stops.push_async_callback(front.stop)
         self.controller_port = front.port
+        if self.operations is not None:
+            self.operations.collectors.append(ControllerMetrics(front).collect)
+
+    async def _start_operations(self) -> OperationsEndpoint | None:
+        """Serve health and metrics, if enabled."""
+        settings = self.settings.operations
+        if not settings.is_enabled:
+            return None
+        # Only now: a server without this port does not load an HTTP library.
+        from penstock.operations.endpoint import OperationsEndpoint
+
+        endpoint = OperationsEndpoint(settings, health=lambda: self.health, work=self.runtime.work)
+        host = settings.host or self.settings.host
+        await _listen("metrics", host, settings.port, endpoint.start(host, settings.port))
+        self._stops.push_async_callback(endpoint.stop)
+        process = ProcessMetrics(
+            self.runtime.resident_bytes, self.runtime.wall_clock_ms() / 1000, penstock_version()
+        )
+        process.start()
+        self._stops.push_async_callback(process.stop)
+        endpoint.collectors.append(process.collect)
+        return endpoint
 
     async def _start_store(self) -> tuple[SegmentStore, SingleStoreLocator]:
         """Run the one segment store in this process."""
@@ -220,6 +269,10 @@ class Standalone:
         )
         self._stops.push_async_callback(server.stop)
         self.segment_store_port = server.port
+        if self.operations is not None:
+            self.operations.collectors.append(
+                StoreMetrics(store, server, settings.operations.streams_max).collect
+            )
         admin = AdminServer(store)
         await admin.start()
         self._stops.push_async_callback(admin.stop)

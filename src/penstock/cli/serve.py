@@ -80,6 +80,8 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         settle_collector()
         took_s = time.perf_counter() - started_s
         where = server.data_description
+        if server.operations is not None:
+            logger.info("health and metrics on port %d: /live, /ready, /v1/health, /metrics", server.operations.port)
         logger.info("ready after %.2f s: controller %s, data in %s", took_s, server.controller_uri, where)
         if settings.is_open_to_other_machines:
             logger.warning(
@@ -130,6 +132,7 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
             "segment_stores": [asdict(store) for store in server.segment_stores],
             "data_dir": None if server.settings.is_memory else os.path.abspath(server.settings.data_dir),
             "is_new_store": server.is_new_store,
+            "metrics_port": None if server.operations is None else server.operations.port,
             "pid": os.getpid(),
             "start_s": round(took_s, 3),
             "failures": failures,

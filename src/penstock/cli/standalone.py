@@ -42,6 +42,13 @@ def standalone(
         int | None,
         typer.Option(help="Processes that share the containers and the cache, best one for each core. [default: 1]"),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            help="HTTP port for health and metrics (/live, /ready, /metrics), the first of several in a row; 0: any "
+            "free one. [default: none]"
+        ),
+    ] = None,
     advertise: Annotated[
         str | None, typer.Option(help="Host under which clients reach this machine. [default: the --host]")
     ] = None,
@@ -81,6 +88,8 @@ def standalone(
         "segment_store.container_count": containers,
         "segment_store.cache.bytes_max": None if cache_mb is None else cache_mb * _MIB,
         "log_level": log_level,
+        "operations.is_enabled": None if metrics_port is None else True,
+        "operations.port": metrics_port,
     }
     with failures_told(as_json=as_json):
         is_clean = serve(config, flags, started_s=started_s, as_json=as_json)

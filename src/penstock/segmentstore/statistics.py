@@ -360,6 +360,16 @@ class Statistics:
             if load.scale_type and not load.is_gone:
                 self.quiet.note(segment_id, load.name, load.measured_s)
 
+    @property
+    def event_count(self) -> int:
+        """Events counted since the container started."""
+        return self._all.event_count
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes counted since the container started."""
+        return self._all.byte_count
+
     # Input for scaling advice: see `scale_advice`.
 
     @property

@@ -191,6 +191,11 @@ class SegmentStore:
         return sorted(self._containers) == self._monitor.assigned
 
     @property
+    def assigned(self) -> Collection[int]:
+        """The containers assigned to this process, ascending."""
+        return self._monitor.assigned
+
+    @property
     def held(self) -> Collection[int]:
         """The containers that run here, or are being started or stopped; this process does not touch the others."""
         return self._monitor.held

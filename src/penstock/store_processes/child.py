@@ -17,14 +17,19 @@ import sys
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from penstock.data_directory import DataDirectory, DataDirectoryError
 from penstock.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.model.errors import PenstockError
+from penstock.operations.health import Health, Status
+from penstock.operations.process_metrics import ProcessMetrics
+from penstock.operations.store_health import store_health
+from penstock.operations.store_metrics import StoreMetrics
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_from
+from penstock.runtime.version import penstock_version
 from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
@@ -40,7 +45,11 @@ from penstock.store_processes.messages import (
     decode_question,
     encode_message,
     failures_of,
+    shortened,
 )
+
+if TYPE_CHECKING:
+    from penstock.operations.endpoint import OperationsEndpoint
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -62,7 +71,7 @@ class StoreChild:
         self._runtime = runtime if runtime is not None else real_runtime(self.settings.blocking_thread_count_max)
         self._assigned: Collection[int] = order.containers
         self._living = frozenset(order.living)
-        self._store: SegmentStore
+        self._store: SegmentStore | None = None
         self._stops = AsyncExitStack()
 
     async def start(self) -> None:
@@ -87,7 +96,8 @@ class StoreChild:
         if self._order.lock_socket >= 0:
             self._receive_locks(directory, self._order.lock_socket)
         identity = await runtime.work.run(directory.identity)
-        self._store = SegmentStore(
+        operations = await self._start_operations()
+        store = self._store = SegmentStore(
             logs=directory.logs(
                 identity,
                 settings.durable_log,
@@ -101,21 +111,48 @@ class StoreChild:
             container_ids=self._order.containers,
             cache_directory=directory.cache(self._order.store),
         )
-        await self._store.start()
-        self._stops.push_async_callback(self._store.stop)
+        await store.start()
+        self._stops.push_async_callback(store.stop)
         budget = share_descriptors(
             descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=False
         )
-        server = SegmentStoreServer(self._store, settings=settings.segment_store.connection.within(budget))
+        server = SegmentStoreServer(store, settings=settings.segment_store.connection.within(budget))
         await server.start(settings.host, self._order.port)
         self._stops.push_async_callback(server.stop)
+        if operations is not None:
+            operations.collectors.append(
+                StoreMetrics(store, server, settings.operations.streams_max).collect
+            )
         # The administrator's port of store n is the configured one plus n.
         administrators = settings.segment_store.admin
         port = administrators.port + self._order.store if administrators.port else 0
-        admin = AdminServer(self._store, settings=replace(administrators, port=port))
+        admin = AdminServer(store, settings=replace(administrators, port=port))
         await admin.start()
         self._stops.push_async_callback(admin.stop)
-        self._say(Ready(server.port, failures_of(self._store.failures)))
+        self._say(Ready(server.port, failures_of(store.failures)))
+
+    async def _start_operations(self) -> OperationsEndpoint | None:
+        """Serve health and metrics, if enabled. The port of store n is the configured one plus 1 plus n."""
+        settings = self.settings.operations
+        if not settings.is_enabled:
+            return None
+        # Only now: a server without this port does not load an HTTP library.
+        from penstock.operations.endpoint import OperationsEndpoint
+
+        endpoint = OperationsEndpoint(settings, health=self._health, work=self._runtime.work)
+        port = settings.port + 1 + self._order.store if settings.port else 0
+        await endpoint.start(settings.host or self.settings.host, port)
+        self._stops.push_async_callback(endpoint.stop)
+        process = ProcessMetrics(
+            self._runtime.resident_bytes, self._runtime.wall_clock_ms() / 1000, penstock_version()
+        )
+        process.start()
+        self._stops.push_async_callback(process.stop)
+        endpoint.collectors.append(process.collect)
+        return endpoint
+
+    def _health(self) -> Health:
+        return Health(Status.STARTING) if self._store is None else store_health(self._store)
 
     def _receive_locks(self, directory: DataDirectory, descriptor: int) -> None:
         """Adopt each lock that the parent sends."""
@@ -145,14 +182,18 @@ class StoreChild:
     def answer(self, line: bytes) -> None:
         """Apply a question and answer it. Raises `ProtocolError`."""
         question = decode_question(line)
+        store = self._store
+        assert store is not None, "questions follow the start"
         self._living = frozenset(question.living)
-        self._store.set_assignment(question.containers)
+        store.set_assignment(question.containers)
         self._say(
             State(
                 question.number,
-                tuple(container.id for container in self._store.containers),
-                tuple(self._store.held),
-                failures_of(self._store.failures),
+                tuple(container.id for container in store.containers),
+                tuple(store.held),
+                failures_of(store.failures),
+                shortened(store.storage_problem),
+                shortened(store.full_disk),
             )
         )
 

@@ -76,12 +76,16 @@ class State(Message, frozen=True, tag="state"):
         running: ids of the containers that serve.
         held: those, and the ones being started or stopped; the process holds no other container.
         failures: see `Failure`.
+        storage_problem: what is wrong with long-term storage; None: nothing.
+        full_disk: why users' writes wait or are refused for lack of space; None: they do not.
     """
 
     number: int
     running: tuple[int, ...]
     held: tuple[int, ...]
     failures: dict[int, Failure]
+    storage_problem: str | None = None
+    full_disk: str | None = None
 
 
 class Ready(Message, frozen=True, tag="ready"):
@@ -132,6 +136,11 @@ def _decode(line: bytes, kind: type[M]) -> M:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"expected a line with {kind.__name__.lower()}, found {line[:200]!r}: {error}") from error
+
+
+def shortened(text: str | None) -> str | None:
+    """Return a text of a length that may be sent."""
+    return None if text is None else text[:_FAILURE_CHARACTERS_MAX]
 
 
 def failures_of(failures: dict[int, BaseException]) -> dict[int, Failure]:

@@ -62,6 +62,9 @@ class StoreProcess:
         granted: ids of the containers of the last assignment sent to it.
         held: ids of the containers that it may have opened.
         failures: as last reported.
+        running: ids of the containers that serve, as last reported.
+        storage_problem, full_disk: see `State`, as last reported.
+        silent_s: how long it has not answered a question; 0 while it answers.
     """
 
     def __init__(self, number: int, port: int) -> None:
@@ -73,6 +76,10 @@ class StoreProcess:
         self.granted: frozenset[int] = frozenset()
         self.held: frozenset[int] = frozenset()
         self.failures: dict[int, Failure] = {}
+        self.running: frozenset[int] = frozenset()
+        self.storage_problem: str | None = None
+        self.full_disk: str | None = None
+        self.silent_s: float = 0.0
         #: The owner name under which its process opens logs; empty while there is none.
         self.owner: str = ""
         #: The socket that passes a data directory lock taken again to the process.
@@ -167,11 +174,14 @@ class StoreProcess:
         message = decode_from_child(line)
         if isinstance(message, State):
             self.failures = message.failures
+            self.running = frozenset(message.running)
+            self.storage_problem, self.full_disk = message.storage_problem, message.full_disk
             self._answered = message.number
             if self.is_answered:
                 self.held = frozenset(message.held) | self.granted
         elif isinstance(message, Ready):
             self.failures = message.failures
+            self.running = self.granted - self.failures.keys()
         return message
 
     def signal(self, number: signal.Signals) -> None:
@@ -183,8 +193,10 @@ class StoreProcess:
         """Record that the process has exited and holds no containers."""
         self.is_up = False
         self.owner = ""
-        self.granted = self.held = frozenset()
+        self.granted = self.held = self.running = frozenset()
         self.failures = {}
+        self.storage_problem = self.full_disk = None
+        self.silent_s = 0.0
         self._pipe.close()
         self._close_lock_socket()
         if self.process is not None and self.process.stdin is not None:
@@ -378,8 +390,9 @@ class StoreProcesses:
         watch = self._watch
         silent_s = well_s = 0.0
         while not self._is_stopping:
+            store.silent_s = silent_s
             if store.is_answered:
-                silent_s = 0.0
+                store.silent_s = silent_s = 0.0
                 store.ask(sorted(store.granted), self._living())
             await asyncio.sleep(watch.health_interval_s)
             if store.is_answered:

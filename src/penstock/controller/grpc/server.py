@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.controller.grpc.call import Front, refusal_reason
+from penstock.controller.grpc.call_counts import CallCounts
 from penstock.controller.grpc.slots import CallSlots, subject_of
 from penstock.controller.grpc.status import Metadata, metadata_of, status_of
 from penstock.controller.grpc.table import call_table, services
@@ -46,6 +48,7 @@ class GrpcServer:
 
     Attributes:
         slots: limits the calls that are served.
+        calls: counts the calls that were answered.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class GrpcServer:
         self._front = Front(service, self._server_list)
         self._clients = _Clients()
         self.slots: CallSlots = CallSlots(self._settings, service.container_count)
+        self.calls: CallCounts = CallCounts()
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -165,6 +169,7 @@ class GrpcServer:
                         reply_bytes_max,
                         self._clients.note,
                         self.slots,
+                        self.calls,
                     )
                 )
             found.append(grpc.method_handlers_generic_handler(described.full_name, handlers))
@@ -200,9 +205,12 @@ def _guarded(
     reply_bytes_max: int,
     note_client: Callable[[_Context], None],
     slots: CallSlots,
+    calls: CallCounts,
 ) -> _Call:
     async def serve(request: bytes, context: _Context) -> bytes:
         note_client(context)
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         metadata: Metadata = ()
         try:
             message = kind.FromString(request)
@@ -218,6 +226,7 @@ def _guarded(
                 # One value of the reply's enum covers many reasons.
                 encoded = reason.encode()[:_REASON_BYTES_MAX]
                 context.set_trailing_metadata(((REFUSAL_REASON_KEY, encoded),))
+            calls.note(name, "OK", loop.time() - begun_s)
             return reply
         except DecodeError:
             code, text = grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.name}"
@@ -229,6 +238,7 @@ def _guarded(
             # Last resort: the log gets the details, the client only the fact that there was an error.
             _logger.exception("%s failed in a way that it should not", name)
             code, text = grpc.StatusCode.INTERNAL, f"{name} failed; the controller's log says why"
+        calls.note(name, code.name, loop.time() - begun_s)
         await context.abort(code, text, metadata)
         raise AssertionError("abort raises")
 

@@ -9,6 +9,7 @@ from penstock.model.errors import ContainerOfflineError, PenstockError, Unreadab
 from penstock.model.names import has_index_segment
 from penstock.segmentstore.container.activity.activity import Activity, Border, Touched
 from penstock.segmentstore.container.activity.offset_index import OffsetIndexes
+from penstock.segmentstore.container.activity.stream_totals import StreamTotals
 from penstock.segmentstore.container_settings import ActivitySettings
 from penstock.segmentstore.statistics import Statistics
 
@@ -40,6 +41,8 @@ class ActivityWatch:
         self.statistics: Statistics = Statistics(
             container_id, settings.statistics, self._loop.time(), settings.scale_advice
         )
+        #: What was appended to each stream, for metrics.
+        self.totals: StreamTotals = StreamTotals()
 
     async def run(self) -> None:
         """Run until cancelled. A failed pass is logged; only its statistics are lost."""
@@ -68,11 +71,13 @@ class ActivityWatch:
                 continue
             notes.append(note)
             segment = note.segment
+            event_count, byte_count = segment.event_count - note.event_count, segment.length - note.length
+            self.totals.add(segment.id, segment.name, event_count, byte_count)
             self.statistics.add(
                 segment.id,
                 segment.name,
-                events=segment.event_count - note.event_count,
-                byte_count=segment.length - note.length,
+                events=event_count,
+                byte_count=byte_count,
                 scale_type=segment.scale_type,
                 target_rate=segment.target_rate,
                 now_s=now_s,

@@ -20,6 +20,7 @@ from itertools import takewhile
 
 from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError
 from penstock.model.segments import Buffer
+from penstock.runtime.histogram import Histogram
 from penstock.segmentstore.container.log.frames import FrameBuilder
 from penstock.segmentstore.container.log.image import FrameRecorder
 from penstock.segmentstore.container.log.operations import RareOperation, encode_operation
@@ -56,6 +57,8 @@ class _Frame:
     length: int
     sequence_number: int
     future: asyncio.Future[LogAddress]
+    #: When its first record was added, and when it was given to the log, on the loop's clock.
+    begun_s: float
     sent_s: float
     is_told: bool = False
     is_ended: bool = False
@@ -106,6 +109,10 @@ class OperationPipeline:
         #: Moving average of the log's write latency, without time spent queued after earlier frames.
         self.sync_s: float = 0.0
         self._last_done_s = 0.0
+        #: Seconds per sync of the log, and from the acceptance of operations to their durability; for metrics.
+        self.sync_durations: Histogram = Histogram()
+        self.operation_durations: Histogram = Histogram()
+        self._begun_s = 0.0
         #: Called at the end of a turn of the loop in which frames were sent: all accepted operations have then been
         #: given to the log.
         self.on_frames_sent: Callable[[], None] = lambda: None
@@ -187,6 +194,7 @@ class OperationPipeline:
         self._callbacks.append(on_done)
         if not self._flush_is_scheduled:
             self._flush_is_scheduled = True
+            self._begun_s = self._loop.time()
             self._loop.call_soon(self._gather, _GATHER_TURNS)
 
     def add_operation(self, operation: RareOperation, on_done: OnDone) -> int:
@@ -272,7 +280,7 @@ class OperationPipeline:
         self.frame_count += 1
         self._frames_in_flight += 1
         self._bytes_in_flight += length
-        frame = _Frame(callbacks, length, self._added_sequence_number, future, self._loop.time())
+        frame = _Frame(callbacks, length, self._added_sequence_number, future, self._begun_s, self._loop.time())
         self._waiting_frames.append(frame)
         future.add_done_callback(lambda _: self._frame_done(frame))
 
@@ -307,6 +315,10 @@ class OperationPipeline:
             sync_s = now_s - max(frame.sent_s, self._last_done_s)
             self.sync_s += (sync_s - self.sync_s) * _SYNC_WEIGHT
             self._last_done_s = now_s
+            if error is None:
+                self.sync_durations.observe(sync_s)
+        if error is None and frame.callbacks:
+            self.operation_durations.observe(now_s - frame.begun_s, len(frame.callbacks))
         if self.error is None and not frame.is_told:
             self._commit_through(frame)
         if self.error is not None and not frame.is_told:

@@ -1,0 +1,172 @@
+"""Health and metrics of whole servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock import aio
+from penstock.model.errors import InvalidArgumentError
+from penstock.operations.settings import OperationsSettings
+from penstock.settings import StandaloneSettings
+from penstock.standalone import PortInUseError, Standalone
+from support.containers import until
+from support.standalone_process import StandaloneProcess
+
+SETTINGS = StandaloneSettings(
+    is_memory=True,
+    controller_port=0,
+    segment_store_port=0,
+    operations=OperationsSettings(is_enabled=True, port=0, streams_max=1),
+)
+#: Bound of waits for a condition, far above what it takes.
+WAIT_S = 60
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    """Return status and body."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT_S) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Standalone]:
+    """A server in memory with the port for health and metrics."""
+    async with Standalone(SETTINGS) as running:
+        yield running
+
+
+async def ask(server: Standalone, path: str) -> tuple[int, str]:
+    """Send a request from a thread: the server runs on this loop."""
+    assert server.operations is not None
+    return await asyncio.to_thread(get, server.operations.port, path)
+
+
+async def samples(server: Standalone) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Return the value of each series, by name and label values."""
+    status, text = await ask(server, "/metrics")
+    assert status == 200
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_appends_and_calls_are_counted(server: Standalone) -> None:
+    async with aio.connect(server.controller_uri) as client:
+        for stream, count in (("shop/orders", 30), ("shop/clicks", 5)):
+            await client.create_stream(stream)
+            async with client.event_writer(stream) as writer:
+                for number in range(count):
+                    await writer.write(b"%d" % number)
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            found = await samples(server)
+            if found.get(("penstock_stream_append_events_total", ("_other", "_other"))):
+                break
+            await asyncio.sleep(0.1)
+    by_name = {name: value for (name, labels), value in found.items() if labels[:1] == ("shop",)}
+    # One stream has series of its own here: the first one that a container has counted.
+    assert by_name["penstock_stream_append_events_total"] in (30, 5)
+    assert sum(value for (name, _), value in found.items() if name == "penstock_append_duration_seconds_count") > 0
+    calls = found["penstock_rpc_requests_total", ("createStream", "OK")]
+    assert calls >= 2
+    assert found["penstock_rpc_duration_seconds_count", ("createStream",)] == calls
+    assert found["penstock_container_state", ("0", "running")] == 1
+    assert found["penstock_storage_up", ()] == 1
+
+
+async def test_a_running_server_is_live_and_ready(server: Standalone) -> None:
+    assert await ask(server, "/live") == (200, "live\n")
+    assert await ask(server, "/ready") == (200, "ready\n")
+    status, text = await ask(server, "/v1/health")
+    tree = json.loads(text)
+    assert (status, tree["status"], sorted(tree["children"])) == (200, "UP", ["controller", "stores"])
+    assert await ask(server, "/v1/health/status") == (200, '"UP"\n')
+    assert await ask(server, "/v1/health/readiness") == (200, "true\n")
+    assert await ask(server, "/v1/health/liveness") == (200, "true\n")
+
+
+async def test_an_offline_container_makes_the_server_not_ready(server: Standalone) -> None:
+    assert server.store is not None
+    failed = server.store.containers[1]
+    server.store.failures[failed.id] = RuntimeError("planted")
+    status, text = await ask(server, "/ready")
+    assert (status, text) == (503, f"not ready\nstores/0/containers/{failed.id}: planted\n")
+    assert (await samples(server))["penstock_container_state", (str(failed.id), "running")] == 1
+    assert await ask(server, "/live") == (200, "live\n")
+
+
+async def test_blocked_writes_make_the_server_not_ready(
+    server: Standalone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert server.store is not None
+    monkeypatch.setattr(type(server.store), "full_disk", property(lambda store: "17 bytes are free"))
+    status, text = await ask(server, "/ready")
+    assert (status, text) == (503, "not ready\nstores/0/space: 17 bytes are free\n")
+    assert (await samples(server))["penstock_writes_blocked", ()] == 1
+
+
+async def test_health_and_metrics_are_served_while_the_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go_on = asyncio.Event()
+    start_store = Standalone._start_store
+
+    async def wait_first(self: Standalone) -> object:
+        await may_go_on.wait()
+        return await start_store(self)
+
+    monkeypatch.setattr(Standalone, "_start_store", wait_first)
+    server = Standalone(SETTINGS)
+    start = asyncio.ensure_future(server.start())
+    await until(lambda: server.operations is not None)
+    assert (await ask(server, "/live"))[0] == 200
+    status, text = await ask(server, "/ready")
+    assert (status, text) == (503, "not ready\ncontroller: starting\nstores: starting\n")
+    assert ("penstock_process_resident_memory_bytes", ()) in await samples(server)
+    may_go_on.set()
+    await start
+    assert (await ask(server, "/ready"))[0] == 200
+    await server.stop()
+
+
+async def test_a_port_in_use_is_refused_with_the_name_of_the_option(server: Standalone) -> None:
+    assert server.operations is not None
+    taken = replace(SETTINGS.operations, port=server.operations.port)
+    with pytest.raises(PortInUseError, match="--metrics-port"):
+        await Standalone(replace(SETTINGS, operations=taken)).start()
+
+
+@pytest.mark.parametrize("port", [9090, 6000, 70_000])
+def test_ports_that_collide_are_refused(port: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"operations\.port"):
+        StandaloneSettings(operations=OperationsSettings(is_enabled=True, port=port))
+
+
+@pytest.mark.e2e
+def test_a_killed_segment_store_is_named_until_it_runs_again(tmp_path: Path) -> None:
+    with StandaloneProcess(tmp_path, "--metrics-port", "0", segment_stores=2) as process:
+        port = cast(int, process.ready["metrics_port"])
+        store = cast(list[dict[str, int]], process.ready["segment_stores"])[1]
+        assert get(port, "/ready") == (200, "ready\n")
+        os.kill(store["pid"], signal.SIGKILL)
+        # It takes a second at least until a new process is ready: the first requests find it missing.
+        found: set[str] = set()
+        while "ready" not in found or len(found) == 1:
+            found.update(get(port, "/ready")[1].splitlines())
+        assert "stores/1: its process does not run; it is being started" in found
+        assert get(port, "/live") == (200, "live\n")
