@@ -30,8 +30,13 @@ ALLOWED = {
     "testing": {"model", "runtime", "client", "top"},
     # Not installed: stands in for the outside world, and runs whole clusters. Only tests and benches import it.
     "simulation": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "spark", "top"},
+    # Health and metrics of the parts of a server.
+    "operations": {"model", "runtime", "segmentstore", "controller"},
     # The top: what is assembled for users.
-    "top": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "spark", "quickstart", "cli"},
+    "top": {
+        "model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "operations", "spark", "quickstart",
+        "cli",
+    },
     "quickstart": {"model", "runtime", "client", "spark", "top"},
     "cli": {"model", "runtime", "wire", "client", "spark", "jobs", "quickstart", "top"},
 }

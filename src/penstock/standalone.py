@@ -41,7 +41,6 @@ from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
 from penstock.operations.controller_metrics import ControllerMetrics
 from penstock.operations.health import Health, Status
-from penstock.operations.process_health import processes_health
 from penstock.operations.process_metrics import ProcessMetrics
 from penstock.operations.store_health import store_health
 from penstock.operations.store_metrics import StoreMetrics
@@ -59,6 +58,7 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.settings import StandaloneSettings
+from penstock.store_processes.health import processes_health
 from penstock.store_processes.messages import StoreProcessError, StoreRefusedError
 from penstock.store_processes.processes import StoreProcesses
 
@@ -97,6 +97,8 @@ class Standalone:
         #: Where the (first) segment store listens.
         self.segment_store_port: int = 0
         self.controller_port: int = 0
+        #: The gRPC server of the controller, once it serves.
+        self.front: GrpcServer | None = None
         #: Health and metrics of this process, if enabled.
         self.operations: OperationsEndpoint | None = None
         #: Whether this start has initialized the data directory, which was empty.
@@ -217,7 +219,7 @@ class Standalone:
         )
         await _listen("controller", settings.host, settings.controller_port, front.start())
         self._stops.push_async_callback(front.stop)
-        self.controller_port = front.port
+        self.controller_port, self.front = front.port, front
         if self.operations is not None:
             self.operations.collectors.append(ControllerMetrics(front).collect)
 

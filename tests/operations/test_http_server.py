@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from penstock.operations.http_server import HttpReply, HttpServer, HttpServerSettings
+from penstock.operations.http_server import HttpReply, HttpServer
+from penstock.operations.settings import HttpServerSettings
 from support.containers import until
 
 SETTINGS = HttpServerSettings(connections_max=2, request_bytes_max=2048, request_timeout_s=0.3, idle_timeout_s=0.3)

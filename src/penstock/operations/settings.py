@@ -5,7 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.operations.http_server import HttpServerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServerSettings:
+    """Limits of the HTTP port for health and metrics.
+
+    Attributes:
+        connections_max: connections served at once; further ones are closed.
+        request_bytes_max: length of a request line with its headers.
+        request_timeout_s: time to receive a request, to answer it, and to send the answer, each.
+        idle_timeout_s: how long an idle connection is kept.
+    """
+
+    connections_max: int = 32
+    request_bytes_max: int = 16 * 1024
+    request_timeout_s: float = 10.0
+    idle_timeout_s: float = 75.0
 
 
 @dataclass(frozen=True, slots=True)
