@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import socket
 import subprocess
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +24,7 @@ from penstock.operations.metrics import collect
 from penstock.operations.settings import OperationsSettings
 from penstock.settings import StandaloneSettings
 from penstock.standalone import Standalone
+from support.standalone_process import StandaloneProcess
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "penstock-rules.yml"
 
@@ -50,9 +58,85 @@ async def test_rules_name_exposed_metrics_and_labels() -> None:
         assert set(used) <= known, rule["alert"]
 
 
-def test_prometheus_accepts_the_rules() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("needs promtool (Debian: apt-get install prometheus)")
-    checked = subprocess.run([promtool, "check", "rules", str(RULES)], capture_output=True, text=True, timeout=60)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+def prometheus_program(name: str) -> str:
+    """Return the path of ``prometheus`` or ``promtool``; skip the test without them."""
+    script = Path(__file__).parents[1] / "support" / "prometheus.sh"
+    found = subprocess.run([str(script)], capture_output=True, text=True, timeout=120)
+    if found.returncode == 0:
+        return str(Path(found.stdout.strip(), name))
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"needs {name} (Debian: apt-get install prometheus)")
+    return path
+
+
+def test_promtool_accepts_the_rules_and_each_alert_fires() -> None:
+    promtool = prometheus_program("promtool")
+    for command in (["check", "rules", "penstock-rules.yml"], ["test", "rules", "penstock-rules-test.yml"]):
+        checked = subprocess.run(
+            [promtool, *command], cwd=RULES.parent, capture_output=True, text=True, timeout=120
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_each_alert_has_a_unit_test() -> None:
+    rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+    tests = yaml.safe_load(RULES.with_name("penstock-rules-test.yml").read_text())["tests"]
+    fired = {check["alertname"] for test in tests for check in test["alert_rule_test"] if check["exp_alerts"]}
+    assert fired == {rule["alert"] for rule in rules}
+
+
+@pytest.mark.e2e
+def test_prometheus_scrapes_a_server_and_evaluates_every_rule(tmp_path: Path) -> None:
+    program = prometheus_program("prometheus")
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with StandaloneProcess(tmp_path, "--metrics-port", "0") as server:
+        configuration = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": [
+                {
+                    "job_name": "penstock",
+                    "static_configs": [{"targets": [f"127.0.0.1:{server.ready['metrics_port']}"]}],
+                }
+            ],
+        }
+        file = tmp_path / "prometheus.yml"
+        file.write_text(yaml.safe_dump(configuration))
+        with open(tmp_path / "prometheus.log", "wb") as log, subprocess.Popen(
+            [program, f"--config.file={file}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+             f"--web.listen-address=127.0.0.1:{port}"],
+            stdout=log, stderr=log,
+        ) as prometheus:  # fmt: skip
+            try:
+                wait_for(port, "query?query=up==1", lambda found: found["result"])
+                wait_for(port, "rules", lambda found: all(
+                    rule["health"] == "ok" for group in found["groups"] for rule in group["rules"]
+                ))  # fmt: skip
+                running = wait_for(port, "query?query=sum(penstock_container_state%7Bstate=%22running%22%7D)",
+                                   lambda found: found["result"])  # fmt: skip
+                assert running["result"][0]["value"][1] == "4"
+                server.kill9()
+                wait_for(port, "alerts", lambda found: any(
+                    alert["labels"]["alertname"] == "PenstockServerDown" for alert in found["alerts"]
+                ))  # fmt: skip
+            finally:
+                prometheus.terminate()
+
+
+def wait_for(port: int, path: str, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Ask Prometheus until the answer fulfils a condition, and return it; at most 120 s."""
+    deadline_s = time.monotonic() + 120
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=30) as reply:
+                found: dict[str, Any] = json.load(reply)["data"]
+            if holds(found):
+                return found
+            last: object = found
+        except OSError as error:
+            last = error
+        assert time.monotonic() < deadline_s, f"{path}: {last}"
+        time.sleep(0.2)
