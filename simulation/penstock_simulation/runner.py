@@ -24,6 +24,7 @@ from penstock.model.errors import CorruptionError, InconsistentStateError, Penst
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.log_records import EPOCH_FILE
 from penstock_simulation.checks.controller import check_controller
+from penstock_simulation.checks.expulsions import expulsions
 from penstock_simulation.checks.history import EpochStarted, check_history
 from penstock_simulation.checks.invariants import InvariantMonitor, check_storage, check_store, check_tables
 from penstock_simulation.checks.invariants_indexes import check_catalog, check_indexes
@@ -118,6 +119,7 @@ def run(
         _quiet_ends(),
         counted(inside),
         watched(play.found),
+        expulsions(play.found) if scenario.profile.habits.loses_no_reader else nullcontext(),
         kept(play.journal) if scenario.cluster.controller_count > 1 else nullcontext(),
         Simulation(seed, settings, trace=trace) as simulation,
     ):

@@ -79,6 +79,9 @@ SLOW = {
     "refuse a second close",
     "write states without a fence",
     "send no keep-alive",
+    "count an outage as the silence of others",
+    "end leases by the wall clock",
+    "wait until the clock has caught up with the cuts",
 }
 
 

@@ -55,6 +55,7 @@ from penstock_simulation.mutations.joins import JOIN_MUTATIONS
 from penstock_simulation.mutations.memory import MEMORY_MUTATIONS
 from penstock_simulation.mutations.mutation import Mutation, patched, short_profile
 from penstock_simulation.mutations.order import ORDER_MUTATIONS
+from penstock_simulation.mutations.outages import OUTAGE_MUTATIONS
 from penstock_simulation.mutations.peers import PEER_MUTATIONS
 from penstock_simulation.mutations.prepared import PREPARED_MUTATIONS
 from penstock_simulation.mutations.promises import PROMISE_MUTATIONS
@@ -503,6 +504,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *RESCUE_MUTATIONS,
     *HALF_OPEN_MUTATIONS,
     *WRONG_LOG_MUTATIONS,
+    *OUTAGE_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

@@ -39,12 +39,15 @@ TRANSACTIONS = replace(
 """Many transactions that are open while their stream is scaled all the time, at two or three controllers that fail."""
 
 CLOCKS = replace(
-    TRANSACTIONS, name="clocks",
+    CONTROLLERS, name="clocks", share=1.0, pace=0.5,
+    workloads=("events", "transactions", "kept transactions", "retained streams"), has_retention=True,
     plan=replace(
-        CONTROLLERS.plan, kinds=("Crash", "Pause", "ClockJump"), mean_gap_s_max=2.0, clock_jump_ms_max=12 * 3_600_000
+        CONTROLLERS.plan, duration_s=36.0, kinds=("Crash", "Pause", "ClockJump"), mean_gap_s_max=3.0,
+        clock_jump_ms_max=12 * 3_600_000,
     ),
+    writing_s=40.0, controller_fault_gap_s=8.0,
 )  # fmt: skip
-"""Two or three controllers whose wall clocks are hours apart, and jump, while many transactions are open."""
+"""Two or three controllers whose wall clocks are hours apart, and jump: leases and retention go on."""
 
 _PEERS = replace(
     CONTROLLERS, name="peers", workloads=("events", "transactions", "streams"), share=1.0, controller_count_min=3

@@ -168,7 +168,7 @@ LONG_OUTAGES = replace(
     ),
     writing_s=80.0,
     store_count_max=1,
-    workloads=("events", "user writers", "users"),
+    workloads=("events", "user writers", "users", "kept transactions"),
     habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.0, limits_s=(2.0, 5.0), life_s_max=60.0, give_up_rate=0.0),
 )
 """Outages longer than every time-out: no reader may be declared dead because of one."""

@@ -18,6 +18,7 @@ from penstock_simulation.workloads.events import GroupReader, StreamKeeper, Writ
 from penstock_simulation.workloads.followers import Followers
 from penstock_simulation.workloads.group_changes import GroupChanges
 from penstock_simulation.workloads.handed_transactions import HandedTransactions
+from penstock_simulation.workloads.kept_transactions import KeptTransactions
 from penstock_simulation.workloads.limited_subscribers import LimitedSubscribers
 from penstock_simulation.workloads.many_keys import KEY_LENGTH, ManyKeys
 from penstock_simulation.workloads.mortal_readers import MortalReader
@@ -25,6 +26,7 @@ from penstock_simulation.workloads.plans import draw_controller_faults, draw_own
 from penstock_simulation.workloads.prepared_transactions import PreparedTransactions
 from penstock_simulation.workloads.profile import Profile
 from penstock_simulation.workloads.reincarnations import Reincarnations
+from penstock_simulation.workloads.retained_streams import RetainedStreams
 from penstock_simulation.workloads.segments import ByteAppender, ByteReader, SegmentLives
 from penstock_simulation.workloads.sinks import Sinks
 from penstock_simulation.workloads.steady_calls import SteadyCalls
@@ -50,7 +52,7 @@ _RARE = ("names", "mortals", "user writers", "group changes", "transients", "fol
 #: Workloads that were added later.
 _LATER = (
     "streams", "user writers", "users", "user tables", "user states", "group changes", "connections", "transients",
-    "followers",
+    "followers", "kept transactions", "retained streams",
 )  # fmt: skip
 #: Clients with open transactions on one stream, enough for several to be committed together.
 TRANSACTION_CROWD_SIZE = 5
@@ -235,6 +237,10 @@ class Scenario:
             )  # fmt: skip
         if "transaction crowd" in self.workloads:
             made.append(WholeReader(*place("whole-reader"), stream=MAIN_STREAM))
+        if "kept transactions" in self.workloads:
+            made.append(KeptTransactions(*place("kept-transactions"), stream=MAIN_STREAM))
+        if "retained streams" in self.workloads:
+            made.append(RetainedStreams(*place("retained-streams")))
         if "steady calls" in self.workloads:
             made.append(SteadyCalls(*place("steady-calls")))
         if "group changes" in self.workloads:

@@ -80,6 +80,11 @@ class UserHabits:
     give_up_rate: float = 0.5
     remakes_streams: bool = False
 
+    @property
+    def loses_no_reader(self) -> bool:
+        """Whether each reader works until it leaves its group, so that no other reader may declare it dead."""
+        return set(self.fates) == {Fate.LEAVES} and not self.cut_rate
+
 
 class _WorkFailedError(Exception):
     """Raised by a user's own code."""

@@ -1,0 +1,26 @@
+"""Check that no living reader of a group is declared dead."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from penstock.client.group_state import GroupState
+from penstock.client.membership import Membership
+from penstock_simulation.mutations.mutation import patched
+
+
+@contextmanager
+def expulsions(found: Callable[[str], None]) -> Iterator[None]:
+    """Report to `found` each reader that works and is no longer in the record of its group, in this context."""
+    original = Membership._follow
+
+    @functools.wraps(original)
+    def follow(self: Membership, state: GroupState) -> None:
+        if self._is_joined and self._name not in state.readers:
+            found(f"reader {self._name} of group {self._record.name} works, and was declared dead")
+        original(self, state)
+
+    with patched(Membership, "_follow", follow):
+        yield
