@@ -193,8 +193,8 @@ class Standalone:
             store, locator = await self._start_store()
             segments, advisor = store, StoreScaleAdvisor(store)
         else:
-            pool, client, locator = await self._start_processes()
-            segments = WireSegments(pool, client, self.runtime.rng, waits_for_space=False)
+            pool, client, locator, cluster_id = await self._start_processes()
+            segments = WireSegments(pool, client, self.runtime.rng, token=cluster_id, waits_for_space=False)
             advisor = WireScaleAdvisor(pool, locator.container_count)
         service = ControllerService(
             metadata=SegmentsMetadataStore(segments, settings.controller),
@@ -285,8 +285,11 @@ class Standalone:
             settings.advertised_host, server.port, container_count=settings.segment_store.container_count
         )
 
-    async def _start_processes(self) -> tuple[ConnectionPool, ClientSettings, AssignedLocator]:
-        """Run the segment stores in child processes, which share this one's data directory."""
+    async def _start_processes(self) -> tuple[ConnectionPool, ClientSettings, AssignedLocator, str]:
+        """Run the segment stores in child processes, which share this one's data directory.
+
+        Also return the cluster's id.
+        """
         settings = self.settings
         directory = DataDirectory(settings.data_dir, self.runtime)
         identity = await self._open_directory(directory, wait_s=settings.store_processes.lock_wait_s_max)
@@ -317,7 +320,7 @@ class Standalone:
         )
         pool = ConnectionPool(processes.locator.resolve_locally, client)
         self._stops.push_async_callback(pool.close)
-        return pool, client, processes.locator
+        return pool, client, processes.locator, identity.cluster_id
 
     def _controller_containers(self) -> Sequence[int]:
         """Return the containers whose failure fails the start at once, instead of after many retries."""

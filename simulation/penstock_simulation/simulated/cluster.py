@@ -290,7 +290,8 @@ class SimulatedCluster:
         store.set_assignment(self.container_ids(host))
         servers.store = store
         servers.stops.push_async_callback(store.stop)
-        server = SegmentStoreServer(store)
+        # Stores with disks of their own have ids of their own; the controllers send one token to all.
+        server = SegmentStoreServer(store, controller_token=_SHARED_CLUSTER_ID)
         await server.start("0.0.0.0", SEGMENT_STORE_PORT)
         servers.server = server
         servers.stops.push_async_callback(server.stop)
@@ -357,7 +358,8 @@ class SimulatedCluster:
     def _wire_segments(self, host: Host) -> WireSegments:
         pool = ConnectionPool(self.locator.endpoint_of_segment, self.settings.client)
         self._servers[host.name].stops.push_async_callback(pool.close)
-        return WireSegments(pool, self.settings.client, host.runtime.rng, waits_for_space=False)
+        settings, token = self.settings.client, _SHARED_CLUSTER_ID
+        return WireSegments(pool, settings, host.runtime.rng, token=token, waits_for_space=False)
 
     def _advisor(self, host: Host) -> ScaleAdvisor:
         store = self._servers[host.name].store

@@ -24,6 +24,7 @@ from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import IngestWindow
 from penstock.segmentstore.long_replies import LONG_REPLY_REQUESTS, LongReplies
+from penstock.segmentstore.mark_guard import MarkGuard
 from penstock.segmentstore.read_processor import ReadProcessor
 from penstock.segmentstore.request_memory import memory_of
 from penstock.segmentstore.request_processor import RequestProcessor
@@ -60,6 +61,7 @@ class ConnectionHost(Protocol):
     connections: dict[Connection, None]
     budget: IngestBudget
     writers: WriterBudget
+    mark_guard: MarkGuard
     #: Bytes of replies that wait for slow readers, over all connections.
     slow_reply_bytes: int
     is_stopping: bool
@@ -297,6 +299,8 @@ class Connection(asyncio.BufferedProtocol):
             self._appends.append_conditionally(
                 command, b"\0\0\0\0" + len(command.data).to_bytes(4, "big") + command.data
             )
+        elif (refusal := self._server.mark_guard.refusal(command)) is not None:
+            self.send(encode(refusal))
         elif isinstance(command, SetupAppend):
             self._appends.set_up(command)
         elif isinstance(command, KeepAlive):

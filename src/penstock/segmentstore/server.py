@@ -17,8 +17,9 @@ from penstock.runtime.sockets import bound_receive_buffers, detect_dead_peers, d
 from penstock.segmentstore.connection import Connection
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
+from penstock.segmentstore.mark_guard import MarkGuard
 from penstock.segmentstore.settings import ConnectionSettings
-from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.store import UNNAMED_CLUSTER, SegmentStore
 from penstock.segmentstore.writer_budget import WriterBudget
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -34,11 +35,23 @@ _WINDOWS_SHARE_DIVISOR = 16
 
 
 class SegmentStoreServer:
-    """Listens for clients of a segment store."""
+    """Listens for clients of a segment store.
 
-    def __init__(self, store: SegmentStore, *, settings: ConnectionSettings | None = None) -> None:
+    `controller_token`: that of the controllers, see `MarkGuard`. None: the cluster's id, if it has one.
+    """
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        *,
+        settings: ConnectionSettings | None = None,
+        controller_token: str | None = None,
+    ) -> None:
         self.store = store
         self.settings: ConnectionSettings = settings if settings is not None else store.settings.connection
+        if controller_token is None:
+            controller_token = "" if store.cluster_id == UNNAMED_CLUSTER else store.cluster_id
+        self.mark_guard: MarkGuard = MarkGuard(controller_token)
         self.loop: asyncio.AbstractEventLoop
         self.connections: dict[Connection, None] = {}
         self._server: asyncio.Server | None = None
