@@ -32,6 +32,11 @@
     ├── ContainerNotFoundError          the container is not here (wire: WrongHost)
     ├── ContainerOfflineError           the container has stopped or is recovering; a retry is safe
     │   └── OwnershipUnconfirmedError   it may have been shut out, and does not answer until it knows
+    ├── AccessError                     refused because of who sent it; nothing was done
+    │   ├── AuthenticationError         no valid credentials
+    │   ├── AccessDeniedError           the credentials do not permit it
+    │   └── TokenRefusedError           of a segment store
+    │       └── TokenExpiredError       a new token permits it
     ├── UnsupportedOperationError       not built yet, or not possible for this kind of segment
     ├── ProtocolError                   bytes on a connection that are not the protocol
     ├── OutcomeUnknownError             the reply was lost: neither success nor failure
@@ -95,6 +100,13 @@ Whether a retry is safe is said by `PenstockError.is_retriable`.
 
 from __future__ import annotations
 
+from penstock.model.errors.access import (
+    AccessDeniedError,
+    AccessError,
+    AuthenticationError,
+    TokenExpiredError,
+    TokenRefusedError,
+)
 from penstock.model.errors.root import (
     ConnectionLostError,
     DataDirectoryInUseError,
@@ -216,8 +228,11 @@ from penstock.model.errors.streams import (
 )
 
 __all__ = [
+    "AccessDeniedError",
+    "AccessError",
     "AdoptionError",
     "AttributesNotLoadedError",
+    "AuthenticationError",
     "BadAttributeError",
     "BadChunkOffsetError",
     "BadEventNumberError",
@@ -312,6 +327,8 @@ __all__ = [
     "TableKeyVersionError",
     "TableNotEmptyError",
     "TableReadTooLongError",
+    "TokenExpiredError",
+    "TokenRefusedError",
     "TooManyActiveSegmentsError",
     "TooManyLeasesError",
     "TooManyTransientSegmentsError",

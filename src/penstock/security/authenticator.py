@@ -1,0 +1,195 @@
+"""`Authenticator`: finds the account behind the credentials of a call.
+
+A password hash takes tenths of a second of CPU, and clients send their credentials with each call. So each pair of
+account and password is verified once, in a thread, and the result is remembered. An unknown account costs as much as a
+wrong password. Failures of one peer are slowed down; an account is never locked.
+
+Source: controller specification, section 12.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.model.errors import AuthenticationError, StorageNotRespondingError
+from penstock.runtime.work import BlockingWork, PoolSettings
+from penstock.security.accounts import Account, Accounts
+from penstock.security.passwords import ITERATIONS, SALT_LENGTH, hash_password
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: Length of the longest accepted header and of the longest decoded ``user:password``.
+_HEADER_LENGTH_MAX = 16 * 1024
+_CREDENTIALS_LENGTH_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationSettings:
+    """How passwords are verified.
+
+    Attributes:
+        thread_count_max: passwords hashed at the same time.
+        waiting_count_max: passwords that may wait for a thread; further calls are refused.
+        positive_s, negative_s: how long a right and a wrong password are remembered.
+        remembered_max: how many of each are remembered.
+        failures_max: failures of one peer that are answered at once ...
+        failures_per_s: ... and per second after these; further ones wait ...
+        failure_wait_s_max: ... at most this long, or are refused.
+        peers_max: peers whose failures are counted.
+    """
+
+    thread_count_max: int = 2
+    waiting_count_max: int = 64
+    positive_s: float = 300.0
+    negative_s: float = 5.0
+    remembered_max: int = 10_000
+    failures_max: int = 20
+    failures_per_s: float = 1.0
+    failure_wait_s_max: float = 5.0
+    peers_max: int = 10_000
+
+
+class AuthenticationBusyError(AuthenticationError):
+    """Too many passwords are being verified, or this peer has failed too often. A later attempt may succeed."""
+
+    is_retriable = True
+
+
+class Authenticator:
+    """See the module. `random_bytes` returns random bytes of a length; `work` makes the pool that hashes passwords."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        work: BlockingWork,
+        random_bytes: Callable[[int], bytes],
+        settings: AuthenticationSettings | None = None,
+    ) -> None:
+        self._settings = settings or AuthenticationSettings()
+        self._accounts = accounts
+        self._key = random_bytes(32)
+        # What an unknown account is compared with, so that it takes as long as a known one.
+        self._decoy = hash_password("", random_bytes(SALT_LENGTH), ITERATIONS)
+        self._pool = work.pool(
+            "authentication",
+            PoolSettings(
+                thread_count_max=self._settings.thread_count_max, waiting_count_max=self._settings.waiting_count_max
+            ),
+        )
+        #: By a keyed hash of the credentials: the account, or None, and until when that is remembered.
+        self._positive: OrderedDict[bytes, tuple[Account, float]] = OrderedDict()
+        self._negative: OrderedDict[bytes, float] = OrderedDict()
+        self._verifying: dict[bytes, asyncio.Future[Account | None]] = {}
+        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def replace_accounts(self, accounts: Accounts) -> None:
+        """Use other accounts from now on. Calls that were authenticated before end as they began."""
+        self._accounts = accounts
+        self._positive.clear()
+        self._negative.clear()
+
+    def close(self) -> None:
+        """Accept no more passwords."""
+        self._pool.close()
+
+    async def account_of(self, header: str | None, peer: str) -> Account | None:
+        """Return the account of an ``authorization`` header; None if it has none, or another method than Basic.
+
+        Raises:
+            AuthenticationError: the credentials are malformed or wrong.
+            AuthenticationBusyError: they were not verified, and a later attempt may succeed.
+        """
+        if header is None:
+            return None
+        if len(header) > _HEADER_LENGTH_MAX:
+            raise AuthenticationError("the authorization header is too long")
+        parts = header.split(None, 1)
+        if len(parts) != 2 or parts[0] != "Basic":
+            return None
+        now_s = asyncio.get_running_loop().time()
+        key = hmac.digest(self._key, header.encode("utf-8", "surrogatepass"), "sha256")
+        known = self._positive.get(key)
+        if known is not None and known[1] > now_s:
+            self._positive.move_to_end(key)
+            return known[0]
+        refused_until_s = self._negative.get(key)
+        if refused_until_s is None or refused_until_s <= now_s:
+            account = await self._verify_once(key, parts[1])
+            if account is not None:
+                return account
+        await self._slow_down(peer)
+        raise AuthenticationError("unknown user or wrong password")
+
+    async def _verify_once(self, key: bytes, encoded: str) -> Account | None:
+        """Verify credentials; concurrent calls with the same ones share one verification."""
+        running = self._verifying.get(key)
+        if running is None:
+            running = asyncio.ensure_future(self._verify(key, encoded))
+            self._verifying[key] = running
+            running.add_done_callback(lambda _: self._verifying.pop(key, None))
+        # A caller that gives up does not end the verification for the others.
+        return await asyncio.shield(running)
+
+    async def _verify(self, key: bytes, encoded: str) -> Account | None:
+        name, password = _decode(encoded)
+        accounts = self._accounts
+        account = accounts.by_name.get(name)
+        expected = self._decoy if account is None or account.password is None else account.password
+        try:
+            is_right = await self._pool.run(expected.verify, password)
+        except StorageNotRespondingError as error:
+            raise AuthenticationBusyError("too many passwords are being verified; try again later") from error
+        found = account if is_right and expected is not self._decoy else None
+        loop = asyncio.get_running_loop()
+        if accounts is self._accounts:
+            if found is not None:
+                _remember(self._positive, key, (found, loop.time() + self._settings.positive_s),
+                          self._settings.remembered_max)  # fmt: skip
+            else:
+                _remember(self._negative, key, loop.time() + self._settings.negative_s, self._settings.remembered_max)
+        return found
+
+    async def _slow_down(self, peer: str) -> None:
+        """Count a failure of a peer; wait if it has failed often. Raises `AuthenticationBusyError`."""
+        settings = self._settings
+        now_s = asyncio.get_running_loop().time()
+        count, since_s = self._failures.pop(peer, (0.0, now_s))
+        count = max(count - (now_s - since_s) * settings.failures_per_s, 0.0) + 1
+        _remember(self._failures, peer, (count, now_s), settings.peers_max)
+        wait_s = (count - settings.failures_max) / settings.failures_per_s
+        if wait_s > settings.failure_wait_s_max:
+            raise AuthenticationBusyError("too many failed attempts from this address; try again later")
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+
+def basic_header(user: str, password: str) -> str:
+    """Return the value of the ``authorization`` header for a user and a password."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _decode(encoded: str) -> tuple[str, str]:
+    """Return user and password. Raises `AuthenticationError`."""
+    try:
+        decoded = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise AuthenticationError("the Basic credentials are not base64 of user:password") from error
+    user, colon, password = decoded.partition(":")
+    if not colon or "\0" in decoded or len(decoded) > _CREDENTIALS_LENGTH_MAX:
+        raise AuthenticationError("the Basic credentials are not base64 of user:password")
+    return user, password
+
+
+def _remember(where: OrderedDict[K, V], key: K, value: V, count_max: int) -> None:
+    where[key] = value
+    where.move_to_end(key)
+    while len(where) > count_max:
+        where.popitem(last=False)

@@ -1,0 +1,193 @@
+"""Delegation tokens: what a controller signs for a client, and a segment store accepts.
+
+A token is a JSON Web Token, signed with HMAC-SHA512 by a key that controllers and segment stores share. Its claims are
+permissions on streams. A store verifies the signature of a token once and remembers the result.
+
+Source: controller specification, section 12.4; wire protocol specification, section 7.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError, TokenExpiredError, TokenRefusedError
+from penstock.model.permissions import Permission
+
+#: Claim of the servers themselves: every segment.
+MASTER_CLAIM = "*"
+AUDIENCE = "segmentstore"
+SUBJECT = "segmentstoreresource"
+_ALGORITHM = "HS512"
+#: A token that expired less than this ago is accepted: clocks of controllers and stores differ.
+LEEWAY_S = 10
+_TOKEN_LENGTH_MAX = 4096
+_CLAIMS_MAX = 8
+_REGISTERED = frozenset({"sub", "aud", "iat", "exp", "nbf", "iss", "jti"})
+_REMEMBERED_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A permission on the segments whose names the claim covers."""
+
+    name: str
+    permission: Permission
+
+    def covers(self, segment: str) -> bool:
+        """Return whether the claim is about a segment."""
+        if self.name == MASTER_CLAIM:
+            return True
+        name = self.name.removeprefix("prn::").removeprefix("/").removeprefix("scope:").replace("stream:", "", 1)
+        if not name:
+            return False
+        return segment == name or segment.startswith(name if name.endswith("/") else f"{name}/")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGrant:
+    """The content of an accepted token. `expires_s`: Unix time; None: it does not expire."""
+
+    claims: Sequence[Claim]
+    expires_s: float | None
+
+    def permission(self, segment: str) -> Permission:
+        """Return the highest permission for a segment."""
+        return max((claim.permission for claim in self.claims if claim.covers(segment)), default=Permission.NONE)
+
+    def is_master(self) -> bool:
+        """Return whether this is a token of a server."""
+        return any(claim.name == MASTER_CLAIM and claim.permission >= Permission.READ_UPDATE for claim in self.claims)
+
+
+class TokenKeys:
+    """The signing keys: the first one signs, all verify. Their bytes never appear in messages."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        """Raises `InvalidArgumentError` without a key, or for an empty one."""
+        if not keys or not all(keys):
+            raise InvalidArgumentError("the file of token keys is empty: it needs one key per line")
+        self._keys = tuple(keys)
+
+    def __repr__(self) -> str:
+        """Return a text without the keys."""
+        return f"TokenKeys({len(self._keys)} keys)"
+
+    @property
+    def signing_key(self) -> bytes:
+        """The key that signs."""
+        return self._keys[0]
+
+    @property
+    def all(self) -> Sequence[bytes]:
+        """All keys that verify."""
+        return self._keys
+
+
+class TokenSigner:
+    """Makes tokens that are valid for `ttl_s` seconds. `wall_clock_s` returns the Unix time."""
+
+    def __init__(self, keys: TokenKeys, ttl_s: int, wall_clock_s: Callable[[], float]) -> None:
+        self._keys = keys
+        self._ttl_s = ttl_s
+        self._wall_clock_s = wall_clock_s
+
+    def sign(self, claims: Mapping[str, Permission]) -> str:
+        """Return a token with these claims."""
+        import jwt
+
+        now_s = int(self._wall_clock_s())
+        content: dict[str, object] = {
+            "sub": SUBJECT,
+            "aud": AUDIENCE,
+            "iat": now_s,
+            "exp": now_s + self._ttl_s,
+            **{name: permission.name for name, permission in claims.items()},
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # About short keys, which are reported at the start of the server.
+            return jwt.encode(content, self._keys.signing_key, algorithm=_ALGORITHM)
+
+    def master(self) -> str:
+        """Return a token of the servers themselves."""
+        return self.sign({MASTER_CLAIM: Permission.READ_UPDATE})
+
+
+class TokenVerifier:
+    """Accepts or refuses tokens. `wall_clock_s` returns the Unix time."""
+
+    def __init__(self, keys: TokenKeys, wall_clock_s: Callable[[], float]) -> None:
+        self._keys = keys
+        self._wall_clock_s = wall_clock_s
+        self._remembered: OrderedDict[str, TokenGrant | TokenRefusedError] = OrderedDict()
+
+    def replace_keys(self, keys: TokenKeys) -> None:
+        """Verify with other keys from now on."""
+        self._keys = keys
+        self._remembered.clear()
+
+    def verify(self, token: str) -> TokenGrant:
+        """Return what a token grants.
+
+        Raises:
+            TokenExpiredError: it was valid, and has expired.
+            TokenRefusedError: it is missing, malformed, not signed by one of the keys, or for another use.
+        """
+        found = self._remembered.get(token)
+        if found is None:
+            if len(token) > _TOKEN_LENGTH_MAX:
+                raise TokenRefusedError(f"the token has more than {_TOKEN_LENGTH_MAX} characters")
+            try:
+                found = self._decode(token)
+            except TokenRefusedError as error:
+                found = error
+            self._remembered[token] = found
+            if len(self._remembered) > _REMEMBERED_MAX:
+                self._remembered.popitem(last=False)
+        else:
+            self._remembered.move_to_end(token)
+        if isinstance(found, TokenRefusedError):
+            raise TokenRefusedError(str(found))
+        if found.expires_s is not None and self._wall_clock_s() >= found.expires_s + LEEWAY_S:
+            raise TokenExpiredError("the token has expired")
+        return found
+
+    def _decode(self, token: str) -> TokenGrant:
+        import jwt
+
+        if not token:
+            raise TokenRefusedError("the request has no token; the client needs credentials")
+        content: dict[str, object] | None = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for key in self._keys.all:
+                try:
+                    content = jwt.decode(
+                        token, key, algorithms=[_ALGORITHM], audience=AUDIENCE, subject=SUBJECT,
+                        options={"verify_exp": False, "verify_iat": False, "require": ["sub", "aud"]},
+                        leeway=LEEWAY_S,
+                    )  # fmt: skip
+                    break
+                except jwt.InvalidSignatureError:
+                    continue
+                except (jwt.PyJWTError, ValueError, RecursionError) as error:
+                    raise TokenRefusedError(f"the token is not accepted: {type(error).__name__}") from None
+        if content is None:
+            raise TokenRefusedError("the token was not signed with a key of this server")
+        expires = content.get("exp")
+        if expires is not None and (isinstance(expires, bool) or not isinstance(expires, (int, float))):
+            raise TokenRefusedError("the token's time of expiry is not a number")
+        return TokenGrant(_claims_of(content), None if expires is None else float(expires))
+
+
+def _claims_of(content: Mapping[str, object]) -> Sequence[Claim]:
+    own = {name: value for name, value in content.items() if name not in _REGISTERED}
+    if len(own) > _CLAIMS_MAX:
+        raise TokenRefusedError(f"the token has more than {_CLAIMS_MAX} claims")
+    return tuple(
+        Claim(name, Permission[value])
+        for name, value in own.items()
+        if isinstance(value, str) and value in Permission.__members__
+    )
