@@ -21,9 +21,10 @@ ALLOWED = {
     "runtime": {"model"},
     "wire": {"model"},
     "rpc": {"model"},
-    "segmentstore": {"model", "runtime", "wire"},
+    "security": {"model", "runtime"},
+    "segmentstore": {"model", "runtime", "wire", "security"},
     "client": {"model", "runtime", "wire", "rpc"},
-    "controller": {"model", "runtime", "wire", "rpc", "segmentstore", "client"},
+    "controller": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "security"},
     "spark": {"model", "runtime", "client"},
     "jobs": {"model", "runtime", "client", "spark"},
     # For tests of applications: a server in memory.
@@ -34,8 +35,8 @@ ALLOWED = {
     "operations": {"model", "runtime", "segmentstore", "controller"},
     # The top: what is assembled for users.
     "top": {
-        "model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "operations", "spark", "quickstart",
-        "cli",
+        "model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "operations", "security", "spark",
+        "quickstart", "cli",
     },
     "quickstart": {"model", "runtime", "client", "spark", "top"},
     "cli": {"model", "runtime", "wire", "client", "spark", "jobs", "quickstart", "top"},

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.model.errors import AuthenticationError, StorageNotRespondingError
+from penstock.model.errors import AuthenticationBusyError, AuthenticationError, StorageNotRespondingError
 from penstock.runtime.work import BlockingWork, PoolSettings
 from penstock.security.accounts import Account, Accounts
 from penstock.security.passwords import ITERATIONS, SALT_LENGTH, hash_password
@@ -55,12 +55,6 @@ class AuthenticationSettings:
     failures_per_s: float = 1.0
     failure_wait_s_max: float = 5.0
     peers_max: int = 10_000
-
-
-class AuthenticationBusyError(AuthenticationError):
-    """Too many passwords are being verified, or this peer has failed too often. A later attempt may succeed."""
-
-    is_retriable = True
 
 
 class Authenticator:

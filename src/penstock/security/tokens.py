@@ -12,12 +12,18 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.model.errors import InvalidArgumentError, TokenExpiredError, TokenRefusedError
 from penstock.model.permissions import Permission
 
+if TYPE_CHECKING:
+    from jwt.types import Options
+
 #: Claim of the servers themselves: every segment.
 MASTER_CLAIM = "*"
+#: Claim of clients that may read the statistics of segment stores.
+STATISTICS_CLAIM = "penstock:statistics"
 AUDIENCE = "segmentstore"
 SUBJECT = "segmentstoreresource"
 _ALGORITHM = "HS512"
@@ -27,6 +33,8 @@ _TOKEN_LENGTH_MAX = 4096
 _CLAIMS_MAX = 8
 _REGISTERED = frozenset({"sub", "aud", "iat", "exp", "nbf", "iss", "jti"})
 _REMEMBERED_MAX = 10_000
+#: Times are checked here, by the injected clock.
+_OPTIONS: Options = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "require": ["sub", "aud"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,8 @@ class Claim:
         """Return whether the claim is about a segment."""
         if self.name == MASTER_CLAIM:
             return True
+        if self.name == STATISTICS_CLAIM:
+            return False
         name = self.name.removeprefix("prn::").removeprefix("/").removeprefix("scope:").replace("stream:", "", 1)
         if not name:
             return False
@@ -48,10 +58,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class TokenGrant:
-    """The content of an accepted token. `expires_s`: Unix time; None: it does not expire."""
+    """The content of an accepted token.
+
+    Attributes:
+        claims: see `Claim`.
+        expires_s: Unix time; None: it does not expire.
+        begins_s: Unix time from which on it is valid; None: it is.
+    """
 
     claims: Sequence[Claim]
     expires_s: float | None
+    begins_s: float | None = None
 
     def permission(self, segment: str) -> Permission:
         """Return the highest permission for a segment."""
@@ -93,6 +110,10 @@ class TokenSigner:
         self._keys = keys
         self._ttl_s = ttl_s
         self._wall_clock_s = wall_clock_s
+
+    def replace_keys(self, keys: TokenKeys) -> None:
+        """Sign with other keys from now on."""
+        self._keys = keys
 
     def sign(self, claims: Mapping[str, Permission]) -> str:
         """Return a token with these claims."""
@@ -150,6 +171,8 @@ class TokenVerifier:
             self._remembered.move_to_end(token)
         if isinstance(found, TokenRefusedError):
             raise TokenRefusedError(str(found))
+        if found.begins_s is not None and self._wall_clock_s() < found.begins_s - LEEWAY_S:
+            raise TokenRefusedError("the token is not valid yet")
         if found.expires_s is not None and self._wall_clock_s() >= found.expires_s + LEEWAY_S:
             raise TokenExpiredError("the token has expired")
         return found
@@ -165,9 +188,7 @@ class TokenVerifier:
             for key in self._keys.all:
                 try:
                     content = jwt.decode(
-                        token, key, algorithms=[_ALGORITHM], audience=AUDIENCE, subject=SUBJECT,
-                        options={"verify_exp": False, "verify_iat": False, "require": ["sub", "aud"]},
-                        leeway=LEEWAY_S,
+                        token, key, algorithms=[_ALGORITHM], audience=AUDIENCE, subject=SUBJECT, options=_OPTIONS
                     )  # fmt: skip
                     break
                 except jwt.InvalidSignatureError:
@@ -176,10 +197,16 @@ class TokenVerifier:
                     raise TokenRefusedError(f"the token is not accepted: {type(error).__name__}") from None
         if content is None:
             raise TokenRefusedError("the token was not signed with a key of this server")
-        expires = content.get("exp")
-        if expires is not None and (isinstance(expires, bool) or not isinstance(expires, (int, float))):
-            raise TokenRefusedError("the token's time of expiry is not a number")
-        return TokenGrant(_claims_of(content), None if expires is None else float(expires))
+        return TokenGrant(_claims_of(content), _time_of(content, "exp"), _time_of(content, "nbf"))
+
+
+def _time_of(content: Mapping[str, object], name: str) -> float | None:
+    value = content.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TokenRefusedError(f"the token's {name} is not a number")
+    return float(value)
 
 
 def _claims_of(content: Mapping[str, object]) -> Sequence[Claim]:

@@ -30,6 +30,7 @@ from penstock.segmentstore.request_memory import memory_of
 from penstock.segmentstore.request_processor import RequestProcessor
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.token_access import TokenAccess
 from penstock.segmentstore.writer_budget import WriterBudget, WriterSlots
 from penstock.wire.append_runs import may_be_kept
 from penstock.wire.codec import decode_request, encode
@@ -48,6 +49,9 @@ from penstock.wire.framing import FrameReceiver
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+#: Writers of one connection whose tokens are remembered.
+_TOKENS_MAX = 65_536
+
 WIRE_VERSION = 17
 WIRE_VERSION_OLDEST = 5
 
@@ -62,6 +66,8 @@ class ConnectionHost(Protocol):
     budget: IngestBudget
     writers: WriterBudget
     mark_guard: MarkGuard
+    #: Checks the tokens of requests; None: every client may do everything.
+    access: TokenAccess | None
     #: Bytes of replies that wait for slow readers, over all connections.
     slow_reply_bytes: int
     is_stopping: bool
@@ -148,6 +154,10 @@ class Connection(asyncio.BufferedProtocol):
         self.is_write_blocked: bool = False
         #: Bytes of replies that wait for a slow peer; they may keep evicted cache memory alive. 0: it is not slow.
         self._slow_reply_bytes = 0
+        self._access = server.access
+        #: When the token of each writer expires, on the loop's clock; and the timer for the earliest.
+        self._writer_deadlines_s: dict[bytes, float] = {}
+        self._token_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._is_lost = False
         self._timer: asyncio.TimerHandle | None = None
@@ -270,6 +280,8 @@ class Connection(asyncio.BufferedProtocol):
         self._end_delay()
         if self._window_timer is not None:
             self._window_timer.cancel()
+        if self._token_timer is not None:
+            self._token_timer.cancel()
         self._server.forget(self)
         self._appends.close()
         self._give_budget_back()
@@ -286,6 +298,8 @@ class Connection(asyncio.BufferedProtocol):
         command = decode_request(type_code, payload)
         if not self._is_greeted:
             self._greet(command)
+            return
+        if self._access is not None and not self._is_permitted(command, self._access):
             return
         if isinstance(command, AppendBlockEnd):
             self._appends.end_block(command, owned_bytes=len(payload) if is_owned else 0)
@@ -312,6 +326,39 @@ class Connection(asyncio.BufferedProtocol):
             byte_count = memory_of(command, len(payload))
             self.note_outstanding(byte_count)
             self.spawn(self._answer(command, byte_count))
+
+    def _is_permitted(self, command: WireCommand, access: TokenAccess) -> bool:
+        """Check the token of a request; send the refusal if there is one."""
+        refusal = access.check(command)
+        if refusal is not None:
+            self._appends.take_in()
+            self.send(encode(refusal))
+            return False
+        if isinstance(command, SetupAppend):
+            self._note_writer_token(command, access)
+        return True
+
+    def _note_writer_token(self, command: SetupAppend, access: TokenAccess) -> None:
+        """Close the connection when the token of a writer expires, unless it is set up again before with a later one.
+
+        The client then connects again, and sets the writer up with a new token.
+        """
+        left_s = access.left_s(command.token)
+        deadline_s = float("inf") if left_s is None else self._loop.time() + left_s
+        self._writer_deadlines_s[command.writer_id] = deadline_s
+        if len(self._writer_deadlines_s) > _TOKENS_MAX:
+            self.abort(f"more than {_TOKENS_MAX} writers on one connection")
+            return
+        if deadline_s < float("inf") and self._token_timer is None:
+            self._token_timer = self._loop.call_at(deadline_s, self._token_may_be_over)
+
+    def _token_may_be_over(self) -> None:
+        self._token_timer = None
+        earliest_s = min(self._writer_deadlines_s.values())
+        if earliest_s <= self._loop.time():
+            self.abort("the delegation token of a writer has expired")
+        elif earliest_s < float("inf"):
+            self._token_timer = self._loop.call_at(earliest_s, self._token_may_be_over)
 
     def _greet(self, command: WireCommand) -> None:
         if not isinstance(command, Hello):

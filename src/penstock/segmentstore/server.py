@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from collections.abc import Coroutine
 
@@ -20,6 +21,7 @@ from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
 from penstock.segmentstore.mark_guard import MarkGuard
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import UNNAMED_CLUSTER, SegmentStore
+from penstock.segmentstore.token_access import TokenAccess
 from penstock.segmentstore.writer_budget import WriterBudget
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -37,7 +39,8 @@ _WINDOWS_SHARE_DIVISOR = 16
 class SegmentStoreServer:
     """Listens for clients of a segment store.
 
-    `controller_token`: that of the controllers, see `MarkGuard`. None: the cluster's id, if it has one.
+    `controller_token`: that of the controllers, see `MarkGuard`. None: the cluster's id, if it has one. `access` checks the tokens of requests; None: every client may do everything. `tls`: the context of encrypted
+    connections; None: connections are not encrypted.
     """
 
     def __init__(
@@ -46,10 +49,16 @@ class SegmentStoreServer:
         *,
         settings: ConnectionSettings | None = None,
         controller_token: str | None = None,
+        access: TokenAccess | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self.access: TokenAccess | None = access
+        self._tls = tls
         self.store = store
         self.settings: ConnectionSettings = settings if settings is not None else store.settings.connection
-        if controller_token is None:
+        if access is not None:
+            controller_token = ""  # `access` permits changes of marks to controllers alone.
+        elif controller_token is None:
             controller_token = "" if store.cluster_id == UNNAMED_CLUSTER else store.cluster_id
         self.mark_guard: MarkGuard = MarkGuard(controller_token)
         self.loop: asyncio.AbstractEventLoop
@@ -103,11 +112,11 @@ class SegmentStoreServer:
         backlog, listener = self.settings.accept_backlog, dual_stack_socket(host, port)
         if listener is None:
             self._server = await self.loop.create_server(
-                lambda: Connection(self), host, port, backlog=backlog, start_serving=False
+                lambda: Connection(self), host, port, ssl=self._tls, backlog=backlog, start_serving=False
             )
         else:
             self._server = await self.loop.create_server(
-                lambda: Connection(self), sock=listener, backlog=backlog, start_serving=False
+                lambda: Connection(self), sock=listener, ssl=self._tls, backlog=backlog, start_serving=False
             )
         bound_receive_buffers(self._server, self.settings.receive_buffer_bytes)
         detect_dead_peers(self._server, self.settings.dead_peers)

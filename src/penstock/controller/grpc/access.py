@@ -1,6 +1,6 @@
 """The access that each call requires: a permission on a resource.
 
-Not enforced yet, since callers are not authenticated. Authentication will use these definitions.
+`guard` enforces it when authentication is on.
 
 Source: controller-api 2 (permission column), 12.2 and 12.4.
 """
@@ -9,22 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 
 from google.protobuf.message import Message
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import MARK_STREAM_PREFIX, STATE_STREAM_PREFIX
+from penstock.model.permissions import ROOT, Permission, scope_resource
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
-
-
-class Permission(IntEnum):
-    """A permission for a resource; each includes the ones before it."""
-
-    NONE = 0
-    READ = 1
-    READ_UPDATE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +37,6 @@ class Access:
 
 #: Returns the access that a request requires; None: there is nothing to check.
 AccessOf = Callable[..., Access | None]
-
-ROOT = "prn::/"
-
-
-def scope_resource(scope: str) -> str:
-    """Return the resource name of a scope, which also covers the listings of its contents."""
-    return f"prn::/scope:{scope}"
-
 
 def stream_resource(info: pb.StreamInfo) -> str:
     """Return the resource name of a stream, under its own name."""

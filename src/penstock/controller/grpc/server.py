@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 
 import grpc
@@ -13,11 +14,13 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from penstock.controller.grpc.access import AccessOf
 from penstock.controller.grpc.call import Front, refusal_reason
 from penstock.controller.grpc.call_counts import CallCounts
+from penstock.controller.grpc.guard import CallGuard
 from penstock.controller.grpc.slots import CallSlots, subject_of
 from penstock.controller.grpc.status import Metadata, metadata_of, status_of
-from penstock.controller.grpc.table import call_table, services
+from penstock.controller.grpc.table import access_table, call_table, services
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError, ReplyTooLongError
@@ -37,6 +40,9 @@ _PROGRAM_LENGTH_MAX = 200
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Call = Callable[[bytes, _Context], Awaitable[bytes]]
+_Answer = Callable[[Message], Awaitable[Message]]
+#: Returns the function that answers the call of a client.
+_CheckedAnswer = Callable[[_Context], Awaitable[_Answer]]
 
 
 class GrpcServer:
@@ -44,7 +50,7 @@ class GrpcServer:
 
     `published_host` and `published_port` are returned to clients that request the list of controllers; `settings`
     limits concurrent calls and message sizes; at most `connections_max` connections are served at once (None: no
-    limit), further ones are closed.
+    limit), further ones are closed. `guard` checks callers; None: every caller may do everything.
 
     Attributes:
         slots: limits the calls that are served.
@@ -61,8 +67,10 @@ class GrpcServer:
         published_port: int | None = None,
         settings: ControllerSettings | None = None,
         connections_max: int | None = None,
+        guard: CallGuard | None = None,
     ) -> None:
         self._connections_max = connections_max
+        self._guard = guard
         self._host = host
         self._wanted_port = port
         self._published_host = published_host
@@ -154,7 +162,7 @@ class GrpcServer:
         await self.stop()
 
     def _handlers(self) -> list[grpc.GenericRpcHandler[bytes, bytes]]:
-        built = call_table(self._front)
+        built, accesses = call_table(self._front), access_table()
         reply_bytes_max = self._settings.message_bytes_max
         found = []
         for described in services():
@@ -165,7 +173,7 @@ class GrpcServer:
                     _guarded(
                         method.name,
                         GetMessageClass(method.input_type),
-                        built[method.name],
+                        self._checked(method.name, accesses[method.name], built[method.name]),
                         reply_bytes_max,
                         self._clients.note,
                         self.slots,
@@ -174,6 +182,29 @@ class GrpcServer:
                 )
             found.append(grpc.method_handlers_generic_handler(described.full_name, handlers))
         return found
+
+
+    def _checked(self, name: str, access_of: AccessOf, answer: _Answer) -> _CheckedAnswer:
+        """Return a function that answers a call of a client, after the check of its credentials and permissions."""
+        guard, service = self._guard, self._front.service
+
+        async def unchecked(context: _Context) -> _Answer:
+            return answer
+
+        async def checked(context: _Context) -> _Answer:
+            assert guard is not None
+            caller = await guard.caller(_authorization(context), context.peer() or "")
+            return partial(guard.serve, name, access_of, answer, service, caller)
+
+        return unchecked if guard is None else checked
+
+
+def _authorization(context: _Context) -> str | None:
+    """Return the ``authorization`` header of a call, the first of several; None without one."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None
 
 
 class _Clients:
@@ -201,7 +232,7 @@ class _Clients:
 def _guarded(
     name: str,
     kind: type[Message],
-    answer: Callable[..., Awaitable[Message]],
+    answer_for: _CheckedAnswer,
     reply_bytes_max: int,
     note_client: Callable[[_Context], None],
     slots: CallSlots,
@@ -213,6 +244,8 @@ def _guarded(
         begun_s = loop.time()
         metadata: Metadata = ()
         try:
+            # Before anything else: a client without credentials must not cost more than that.
+            answer = await answer_for(context)
             message = kind.FromString(request)
             async with slots.hold(subject_of(message)):
                 reply = (await answer(message)).SerializeToString()

@@ -9,6 +9,9 @@ import grpc
 
 from penstock.controller.errors import WorkflowTimeoutError
 from penstock.model.errors import (
+    AccessDeniedError,
+    AuthenticationBusyError,
+    AuthenticationError,
     ControllerUnavailableError,
     CorruptionError,
     InvalidArgumentError,
@@ -52,6 +55,9 @@ class CallRefusedError(ControllerUnavailableError):
 
 #: The first matching class applies. Bad arguments are INTERNAL because clients expect that.
 _STATUS_BY_ERROR: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
+    (AuthenticationBusyError, grpc.StatusCode.UNAVAILABLE),
+    (AuthenticationError, grpc.StatusCode.UNAUTHENTICATED),
+    (AccessDeniedError, grpc.StatusCode.PERMISSION_DENIED),
     (LateArgumentError, grpc.StatusCode.UNKNOWN),
     (FinalArgumentError, grpc.StatusCode.INVALID_ARGUMENT),
     # Clients do not retry this one.

@@ -33,7 +33,7 @@ from penstock.controller.grpc import (
     streams,
     transactions,
 )
-from penstock.controller.grpc.access import Permission
+from penstock.controller.grpc.access import AccessOf
 from penstock.controller.grpc.call import Call, Errors, Front
 from penstock.controller.grpc.status import FinalArgumentError, LateArgumentError
 from penstock.model.errors import (
@@ -52,6 +52,7 @@ from penstock.model.errors import (
     StreamSealedError,
     TableExistsError,
 )
+from penstock.model.permissions import Permission
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 
@@ -309,6 +310,11 @@ ADDITIONS: tuple[Call, ...] = (
 def call_table(front: Front) -> Mapping[str, Callable[..., Awaitable[Message]]]:
     """Return the function that answers each call of the services, by the call's name."""
     return {call.name: partial(call.serve, front) for call in (*CALLS, *ADDITIONS)}
+
+
+def access_table() -> Mapping[str, AccessOf]:
+    """Return the access that each call requires, by the call's name."""
+    return {call.name: call.access for call in (*CALLS, *ADDITIONS)}
 
 
 def services() -> tuple[ServiceDescriptor, ...]:

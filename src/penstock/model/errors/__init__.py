@@ -34,6 +34,7 @@
     │   └── OwnershipUnconfirmedError   it may have been shut out, and does not answer until it knows
     ├── AccessError                     refused because of who sent it; nothing was done
     │   ├── AuthenticationError         no valid credentials
+    │   │   └── AuthenticationBusyError     not verified; a retry is safe
     │   ├── AccessDeniedError           the credentials do not permit it
     │   └── TokenRefusedError           of a segment store
     │       └── TokenExpiredError       a new token permits it
@@ -103,6 +104,7 @@ from __future__ import annotations
 from penstock.model.errors.access import (
     AccessDeniedError,
     AccessError,
+    AuthenticationBusyError,
     AuthenticationError,
     TokenExpiredError,
     TokenRefusedError,
@@ -232,6 +234,7 @@ __all__ = [
     "AccessError",
     "AdoptionError",
     "AttributesNotLoadedError",
+    "AuthenticationBusyError",
     "AuthenticationError",
     "BadAttributeError",
     "BadChunkOffsetError",

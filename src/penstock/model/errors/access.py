@@ -13,6 +13,12 @@ class AuthenticationError(AccessError):
     """The request has no valid credentials: none at all, an unknown user, or a wrong password."""
 
 
+class AuthenticationBusyError(AuthenticationError):
+    """Too many passwords are being verified, or this address has failed too often. A later attempt may succeed."""
+
+    is_retriable = True
+
+
 class AccessDeniedError(AccessError):
     """The credentials are valid, and do not permit this request."""
 

@@ -1,0 +1,181 @@
+"""The files of a server's security: accounts, token keys, certificate. They are made on request, and read again.
+
+A file that others than its owner may write is refused: it decides who may do what.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import os
+import ssl
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.permissions import Permission
+from penstock.security.access_list import AccessEntry, AccessList
+from penstock.security.accounts import Account, Accounts, format_accounts, parse_accounts
+from penstock.security.certificates import make_certificates
+from penstock.security.passwords import SALT_LENGTH, hash_password
+from penstock.security.settings import SecuritySettings
+from penstock.security.tokens import TokenKeys
+
+#: The first account, which may do everything.
+ADMINISTRATOR = "admin"
+#: Length of a key that is made here. Signatures of HMAC-SHA512 need no longer one.
+_KEY_LENGTH = 64
+_PASSWORD_LENGTH = 18
+
+
+class SecurityFileError(InvalidArgumentError):
+    """A file of the server's security is missing, cannot be used, or may be written by others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityPaths:
+    """Where the files are."""
+
+    directory: Path
+    certificate: Path
+    private_key: Path
+    accounts: Path
+    token_keys: Path
+
+    @property
+    def authority(self) -> Path:
+        """The certificate of the authority that was made with the server's certificate, for clients."""
+        return self.directory / "ca.crt"
+
+    @property
+    def administrator_password(self) -> Path:
+        """The first password of the administrator."""
+        return self.directory / "admin.password"
+
+
+def security_paths(settings: SecuritySettings, data_dir: str) -> SecurityPaths:
+    """Return the paths: those of the settings, or the defaults in the data directory."""
+    directory = Path(data_dir) / "security"
+
+    def path(text: str, name: str) -> Path:
+        return Path(text) if text else directory / name
+
+    return SecurityPaths(
+        directory,
+        path(settings.certificate, "server.crt"),
+        path(settings.private_key, "server.key"),
+        path(settings.accounts, "passwd"),
+        path(settings.token_key_file, "token.key"),
+    )
+
+
+def make_missing_files(
+    paths: SecurityPaths, names: Sequence[str], random_bytes: Callable[[int], bytes], now: datetime.datetime
+) -> str | None:
+    """Make the files that are missing; return the administrator's password if the accounts were made.
+
+    `names`: host names and addresses for the certificate. Existing files are not changed. Raises `SecurityFileError`
+    if only one of certificate and key is there, and `InvalidArgumentError` without the package for certificates.
+    """
+    paths.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if paths.certificate.exists() != paths.private_key.exists():
+        missing = paths.private_key if paths.certificate.exists() else paths.certificate
+        raise SecurityFileError(f"{missing} is missing, and its counterpart is there: put it back, or remove both")
+    if not paths.certificate.exists():
+        made = make_certificates(names, now)
+        _write_new(paths.private_key, made.private_key, 0o600)
+        _write_new(paths.authority, made.authority, 0o644)
+        # Last: its presence means that the others are there.
+        _write_new(paths.certificate, made.certificate, 0o644)
+    if not paths.token_keys.exists():
+        _write_new(paths.token_keys, base64.b64encode(random_bytes(_KEY_LENGTH)) + b"\n", 0o600)
+    if paths.accounts.exists():
+        return None
+    password = base64.urlsafe_b64encode(random_bytes(_PASSWORD_LENGTH)).decode()
+    access = AccessList((AccessEntry("prn::*", Permission.READ_UPDATE),))
+    account = Account(ADMINISTRATOR, hash_password(password, random_bytes(SALT_LENGTH)), access)
+    paths.administrator_password.unlink(missing_ok=True)  # Of a start that was interrupted before the next step.
+    _write_new(paths.administrator_password, f"{password}\n".encode(), 0o600)
+    _write_new(paths.accounts, format_accounts([account]).encode(), 0o600)
+    return password
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    """Write a new file completely, or not at all."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    draft.rename(path)
+
+
+def read_accounts(path: Path) -> Accounts:
+    """Read an accounts file. Raises `SecurityFileError`, and `AccountsError` for its content."""
+    text = _read(path, "accounts; make one with penstock user add").decode("utf-8", "replace")
+    try:
+        return parse_accounts(text)
+    except InvalidArgumentError as error:
+        raise SecurityFileError(f"{path}: {error}") from error
+
+
+def read_token_keys(path: Path) -> TokenKeys:
+    """Read the keys of delegation tokens, one per line; a line is used as it is. Raises `SecurityFileError`."""
+    content = _read(path, "token keys; use --secure to make one")
+    try:
+        return TokenKeys(tuple(line.strip() for line in content.splitlines() if line.strip()))
+    except InvalidArgumentError as error:
+        raise SecurityFileError(f"{path}: {error}") from error
+
+
+def load_certificate(context: ssl.SSLContext, paths: SecurityPaths) -> None:
+    """Load certificate and key into a context.
+
+    They are loaded into another context first: one that fails to load a new pair is unusable. Raises
+    `SecurityFileError`.
+    """
+    _check_owner(paths.private_key)
+    try:
+        server_context().load_cert_chain(paths.certificate, paths.private_key, password=_no_password)
+        context.load_cert_chain(paths.certificate, paths.private_key, password=_no_password)
+    except (OSError, ssl.SSLError) as error:
+        raise SecurityFileError(
+            f"certificate {paths.certificate} with key {paths.private_key} cannot be used: {error}"
+        ) from error
+
+
+def _no_password() -> str:
+    raise SecurityFileError("the private key is encrypted: a server needs one without a password")
+
+
+def server_context() -> ssl.SSLContext:
+    """Return a context for servers, without a certificate: TLS 1.2 or later."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        _check_owner(path)
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise SecurityFileError(f"{path} is missing: it holds the {what}") from error
+    except OSError as error:
+        raise SecurityFileError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _check_owner(path: Path) -> None:
+    """Raise `SecurityFileError` if others than the owner may write a file."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # What reads it reports the cause.
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise SecurityFileError(f"{path} may be written by others than its owner: chmod go-w {path}")

@@ -1,0 +1,192 @@
+"""`ServerSecurity`: the security of one server process: its files, kept up to date, and what is made from them.
+
+Changed files are applied without a restart. A file that cannot be used leaves the previous state in force, with a
+warning in the log and a problem in `problem`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.work import BlockingWork
+from penstock.security.accounts import Accounts
+from penstock.security.authenticator import Authenticator
+from penstock.security.secrets_directory import (
+    SecurityPaths,
+    load_certificate,
+    read_accounts,
+    read_token_keys,
+    server_context,
+)
+from penstock.security.settings import SecuritySettings
+from penstock.security.tokens import TokenKeys, TokenSigner, TokenVerifier
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+#: Keys that are shorter are accepted, as Pravega does, with a warning.
+_KEY_LENGTH_GOOD = 32
+#: Size and modification time of a file; None: it is missing.
+_Stamp = tuple[int, int] | None
+
+
+class ServerSecurity:
+    """See the module. Create it with `open_security`; `start` begins to check the files.
+
+    Attributes:
+        authenticator, signer: None without authentication, or in a process without controller.
+        verifier: None without authentication.
+        tls: the context of ports of asyncio; None without TLS.
+        problem: why the files could not be read again; empty: they could.
+    """
+
+    def __init__(self, settings: SecuritySettings, paths: SecurityPaths) -> None:
+        self.settings = settings
+        self.paths = paths
+        self.authenticator: Authenticator | None = None
+        self.signer: TokenSigner | None = None
+        self.verifier: TokenVerifier | None = None
+        self.tls: ssl.SSLContext | None = None
+        self.problem: str = ""
+        self._pem: tuple[bytes, bytes] = (b"", b"")
+        self._stamps: dict[Path, _Stamp] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def grpc_credentials(self) -> grpc.ServerCredentials | None:
+        """Return the credentials of a gRPC port, which follow the files; None without TLS."""
+        if not self.settings.has_tls:
+            return None
+        served = [self._pem]
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            if served[0] == self._pem:
+                return None
+            served[0] = self._pem
+            return _configuration(self._pem)
+
+        return grpc.dynamic_ssl_server_credentials(_configuration(self._pem), fetch)
+
+    def start(self) -> None:
+        """Begin to check the files for changes."""
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Stop checking."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self.authenticator is not None:
+            self.authenticator.close()
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.reload_interval_s)
+            self.reload_changed()
+
+    def reload_changed(self) -> None:
+        """Read the files that have changed. The files are small and local, so that takes no thread."""
+        problems = []
+        for files, load in self._loads():
+            stamps = {path: _stamp_of(path) for path in files}
+            if all(self._stamps.get(path) == stamp for path, stamp in stamps.items()):
+                continue
+            try:
+                load()
+            except InvalidArgumentError as error:
+                problems.append(str(error))
+                if str(error) not in self.problem:
+                    logger.warning("the previous state stays in force: %s", error)
+            else:
+                self._stamps.update(stamps)
+                logger.warning("read again, because it changed: %s", ", ".join(map(str, files)))
+        self.problem = "; ".join(problems)
+
+    def load_all(self) -> None:
+        """Read all files. Raises `SecurityFileError`."""
+        for files, load in self._loads():
+            stamps = {path: _stamp_of(path) for path in files}
+            load()
+            self._stamps.update(stamps)
+
+    def _loads(self) -> list[tuple[tuple[Path, ...], Callable[[], None]]]:
+        found: list[tuple[tuple[Path, ...], Callable[[], None]]] = []
+        if self.tls is not None:
+            found.append(((self.paths.certificate, self.paths.private_key), self._load_certificate))
+        if self.authenticator is not None:
+            found.append(((self.paths.accounts,), self._load_accounts))
+        if self.verifier is not None:
+            found.append(((self.paths.token_keys,), self._load_keys))
+        return found
+
+    def _load_certificate(self) -> None:
+        assert self.tls is not None
+        load_certificate(self.tls, self.paths)
+        try:
+            self._pem = (self.paths.private_key.read_bytes(), self.paths.certificate.read_bytes())
+        except OSError as error:
+            raise InvalidArgumentError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    def _load_accounts(self) -> None:
+        assert self.authenticator is not None
+        accounts = read_accounts(self.paths.accounts)
+        for warning in accounts.warnings:
+            logger.warning("%s: %s", self.paths.accounts, warning)
+        self.authenticator.replace_accounts(accounts)
+
+    def _load_keys(self) -> None:
+        keys = read_token_keys(self.paths.token_keys)
+        if min(map(len, keys.all)) < _KEY_LENGTH_GOOD:
+            logger.warning(
+                "%s has a key of less than %d characters, which can be guessed", self.paths.token_keys, _KEY_LENGTH_GOOD
+            )
+        if self.signer is not None:
+            self.signer.replace_keys(keys)
+        assert self.verifier is not None
+        self.verifier.replace_keys(keys)
+
+
+def open_security(
+    settings: SecuritySettings,
+    paths: SecurityPaths,
+    work: BlockingWork,
+    wall_clock_s: Callable[[], float],
+    *,
+    has_controller: bool = True,
+) -> ServerSecurity:
+    """Read the files of a server process. Raises `SecurityFileError`."""
+    security = ServerSecurity(settings, paths)
+    if settings.has_tls:
+        security.tls = server_context()
+    if settings.has_auth:
+        keys = TokenKeys((os.urandom(_KEY_LENGTH_GOOD),))  # Until the file is read, right below.
+        security.verifier = TokenVerifier(keys, wall_clock_s)
+        security.signer = TokenSigner(keys, settings.token_ttl_s, wall_clock_s)
+        if has_controller:
+            security.authenticator = Authenticator(Accounts(), work, os.urandom)
+    try:
+        security.load_all()
+    except BaseException:
+        if security.authenticator is not None:
+            security.authenticator.close()
+        raise
+    return security
+
+
+def _configuration(pem: tuple[bytes, bytes]) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([pem])
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,60 @@
+"""`SecuritySettings`: encryption, authentication and authorization of a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+
+_CHOICES = ("off", "on")
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """Encryption, authentication and authorization. Both are off by default, for a server on this machine alone.
+
+    Attributes:
+        tls: "on": all ports are encrypted with TLS.
+        certificate, private_key: PEM files; the first may have a chain. Empty: ``security/server.crt`` and
+            ``security/server.key`` in `data_dir`.
+        auth: "on": callers need an account, and permissions on what they use.
+        accounts: file of accounts, in Pravega's format. Empty: ``security/passwd`` in `data_dir`.
+        token_key_file: keys of delegation tokens, one per line; the first one signs. Empty: ``security/token.key`` in
+            `data_dir`.
+        token_ttl_s: how long a delegation token is valid.
+        readers_write_group_state: whether READ permission suffices for readers of groups; else they need READ_UPDATE.
+        reload_interval_s: how often the files are checked for changes, which are applied without a restart.
+        is_insecure_allowed: listen for other machines although authentication is off.
+    """
+
+    tls: str = "off"
+    certificate: str = ""
+    private_key: str = ""
+    auth: str = "off"
+    accounts: str = ""
+    token_key_file: str = ""
+    token_ttl_s: int = 600
+    readers_write_group_state: bool = True
+    reload_interval_s: float = 10.0
+    is_insecure_allowed: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values. Raises `InvalidArgumentError`."""
+        for name in ("tls", "auth"):
+            if getattr(self, name) not in _CHOICES:
+                raise InvalidArgumentError(f"security.{name} is {getattr(self, name)!r}: it is on or off")
+        if self.token_ttl_s < 1:
+            # Clients of Pravega need an expiry: the Rust client fails without one.
+            raise InvalidArgumentError(f"security.token_ttl_s is {self.token_ttl_s}: it is at least 1")
+        if self.reload_interval_s <= 0:
+            raise InvalidArgumentError(f"security.reload_interval_s is {self.reload_interval_s}: it is above 0")
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether ports are encrypted."""
+        return self.tls == "on"
+
+    @property
+    def has_auth(self) -> bool:
+        """Whether callers need an account."""
+        return self.auth == "on"

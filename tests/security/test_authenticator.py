@@ -1,0 +1,140 @@
+"""Basic credentials: what is accepted, remembered, slowed down and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from penstock.model.errors import AuthenticationBusyError, AuthenticationError
+from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.security import passwords
+from penstock.security.accounts import Account, Accounts
+from penstock.security.authenticator import AuthenticationSettings, Authenticator, basic_header
+from penstock.security.passwords import hash_password
+
+SALT = bytes(32)
+ANN = Account("ann", hash_password("secret", SALT, 10))
+TOOL = Account("tool", None)
+ACCOUNTS = Accounts({"ann": ANN, "tool": TOOL})
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[Runtime]:
+    running = real_runtime()
+    yield running
+    await running.work.close()
+
+
+@pytest.fixture
+def hashes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The iterations of every hash that is computed."""
+    found: list[int] = []
+    derive = passwords._derive
+
+    def count(password: str, salt: bytes, iterations: int, length: int) -> bytes:
+        found.append(iterations)
+        return derive(password, salt, min(iterations, 10), length)
+
+    monkeypatch.setattr(passwords, "_derive", count)
+    return found
+
+
+Make = Callable[..., Authenticator]
+
+
+@pytest.fixture
+def make(runtime: Runtime, hashes: list[int]) -> Make:
+    def authenticator(**changes: float) -> Authenticator:
+        made = Authenticator(ACCOUNTS, runtime.work, bytes, AuthenticationSettings(**changes))  # type: ignore[arg-type]
+        hashes.clear()  # That of the decoy.
+        return made
+
+    return authenticator
+
+
+async def test_a_right_password_is_hashed_once(make: Make, hashes: list[int]) -> None:
+    authenticator = make()
+    header = basic_header("ann", "secret")
+    for _ in range(3):
+        assert await authenticator.account_of(header, "peer") is ANN
+    assert hashes == [10]
+
+
+async def test_concurrent_calls_share_one_hash(make: Make, hashes: list[int]) -> None:
+    authenticator = make()
+    header = basic_header("ann", "secret")
+    found = await asyncio.gather(*(authenticator.account_of(header, "peer") for _ in range(50)))
+    assert set(map(id, found)) == {id(ANN)}
+    assert hashes == [10]
+
+
+async def test_a_wrong_password_is_refused_and_hashed_once(make: Make, hashes: list[int]) -> None:
+    authenticator = make()
+    for _ in range(3):
+        with pytest.raises(AuthenticationError):
+            await authenticator.account_of(basic_header("ann", "wrong"), "peer")
+    assert hashes == [10]
+
+
+@pytest.mark.parametrize("user", ["nobody", "tool"])
+async def test_an_unknown_account_costs_a_full_hash(make: Make, hashes: list[int], user: str) -> None:
+    with pytest.raises(AuthenticationError):
+        await make().account_of(basic_header(user, ""), "peer")
+    assert hashes == [passwords.ITERATIONS]
+
+
+@pytest.mark.parametrize("header", [None, "", "Basic", "Bearer x", "basic x", "x"])
+async def test_a_header_of_another_method_is_no_principal(make: Make, header: str | None) -> None:
+    assert await make().account_of(header, "peer") is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Basic %%%",
+        "Basic " + base64.b64encode(b"nocolon").decode(),
+        "Basic " + base64.b64encode(b"a\0:b").decode(),
+        "Basic " + base64.b64encode(b"\xff:\xfe").decode(),
+        "Basic " + base64.b64encode(b"a:" + b"b" * 2000).decode(),
+        "Basic " + "a" * 20_000,
+    ],
+)
+async def test_malformed_credentials_are_refused_without_a_hash(make: Make, hashes: list[int], header: str) -> None:
+    with pytest.raises(AuthenticationError):
+        await make().account_of(header, "peer")
+    assert hashes == []
+
+
+async def test_changed_accounts_count_at_once(make: Make) -> None:
+    authenticator = make()
+    header = basic_header("ann", "secret")
+    assert await authenticator.account_of(header, "peer") is ANN
+    authenticator.replace_accounts(Accounts({"ann": Account("ann", hash_password("new", SALT, 10))}))
+    with pytest.raises(AuthenticationError):
+        await authenticator.account_of(header, "peer")
+    assert await authenticator.account_of(basic_header("ann", "new"), "peer") is not None
+
+
+async def test_a_peer_that_fails_often_is_refused_and_others_are_not(make: Make) -> None:
+    authenticator = make(failures_max=3, failures_per_s=0.01, failure_wait_s_max=0.0)
+    for number in range(3):
+        with pytest.raises(AuthenticationError, match="wrong password"):
+            await authenticator.account_of(basic_header("ann", f"{number}"), "guesser")
+    with pytest.raises(AuthenticationBusyError):
+        await authenticator.account_of(basic_header("ann", "4"), "guesser")
+    # No account is locked, and the same peer may log in with the right password.
+    assert await authenticator.account_of(basic_header("ann", "secret"), "guesser") is ANN
+    with pytest.raises(AuthenticationError, match="wrong password"):
+        await authenticator.account_of(basic_header("ann", "1"), "other")
+
+
+async def test_what_is_remembered_is_bounded(make: Make) -> None:
+    authenticator = make(remembered_max=5, peers_max=5)
+    for number in range(20):
+        with pytest.raises(AuthenticationError):
+            await authenticator.account_of(basic_header("ann", f"{number}"), f"peer{number}")
+    assert len(authenticator._negative) == len(authenticator._failures) == 5
+    assert not authenticator._verifying
