@@ -12,6 +12,7 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import grpc
 
@@ -71,7 +72,9 @@ class ServerSecurity:
             served[0] = self._pem
             return _configuration(self._pem)
 
-        return grpc.dynamic_ssl_server_credentials(_configuration(self._pem), fetch)
+        # gRPC accepts None for "no change", which its type stubs do not say.
+        fetcher = cast(Callable[[], grpc.ServerCertificateConfiguration], fetch)
+        return grpc.dynamic_ssl_server_credentials(_configuration(self._pem), fetcher)
 
     def start(self) -> None:
         """Begin to check the files for changes."""

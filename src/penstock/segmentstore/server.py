@@ -39,8 +39,9 @@ _WINDOWS_SHARE_DIVISOR = 16
 class SegmentStoreServer:
     """Listens for clients of a segment store.
 
-    `controller_token`: that of the controllers, see `MarkGuard`. None: the cluster's id, if it has one. `access` checks the tokens of requests; None: every client may do everything. `tls`: the context of encrypted
-    connections; None: connections are not encrypted.
+    `controller_token`: that of the controllers, see `MarkGuard`. None: the cluster's id, if it has one. `access` checks
+    the tokens of requests; None: every client may do everything. `tls`: the context of encrypted connections; None:
+    connections are not encrypted.
     """
 
     def __init__(
