@@ -79,7 +79,7 @@ def run(name: str, *options: str, limit_s: float = 100) -> subprocess.CompletedP
 
 
 def test_every_command_is_run_here() -> None:
-    """A command that nobody runs rots. Java's has a test below."""
+    """A command without a test stops working unnoticed. Java's has a test below."""
     found = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("_")}
     assert found - {"java_client"} == COMMANDS.keys() | SPARK_COMMANDS.keys()
 

@@ -180,7 +180,7 @@ async def replace_identity(storage: ChunkStorage, tmp_path: Path, identity: byte
     if isinstance(storage, ObjectChunkStorage):
         await storage.objects.delete(storage.identity_key)
         if identity is not None:
-            await storage.objects.put_new(storage.identity_key, identity, "somebody else's")
+            await storage.objects.put_new(storage.identity_key, identity, "another cluster's")
         return
     if isinstance(storage, HdfsChunkStorage):
         if await storage.read_identity() is not None:

@@ -3,7 +3,7 @@
 `Status.DOWN`: a part does not do its work, such as an offline container. A part that works with a limitation, such as
 long-term storage that is away while appends are accepted, is UP and degraded, with the problem as a detail.
 
-Source: controller specification, section 13, for the names of the statuses and the shape of the tree.
+Source: controller-api 13, for the names of the statuses and the shape of the tree.
 """
 
 from __future__ import annotations
