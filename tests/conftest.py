@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.hdfs_server import HdfsServer, HdfsStartError, HdfsUnavailableError, shared_hdfs
-from support.s3_server import S3Server, S3StartError, S3UnavailableError
+from support.s3_server import MinioServer, S3Server, S3StartError, S3UnavailableError
 from support.standalone_process import StandaloneProcess
 
 # ``--hypothesis-profile=nightly``: new examples each time, and many. What it finds becomes a named test.
@@ -103,6 +103,17 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Run a real S3 server until the end."""
     try:
         server = S3Server(tmp_path_factory.mktemp("s3")).start()
+    except S3UnavailableError as error:
+        skip_or_fail(error, does_not_run=isinstance(error, S3StartError))
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def minio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Run MinIO until the end, where it is installed."""
+    try:
+        server = MinioServer(tmp_path_factory.mktemp("minio")).start()
     except S3UnavailableError as error:
         skip_or_fail(error, does_not_run=isinstance(error, S3StartError))
     yield server

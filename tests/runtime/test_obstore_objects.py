@@ -16,6 +16,7 @@ from obstore.exceptions import GenericError
 from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchObjectError,
+    ObjectChangedError,
     ObjectExistsError,
     ObjectRangeError,
     StorageBucketMissingError,
@@ -27,7 +28,8 @@ from penstock.model.errors import (
     StorageThrottledError,
     StorageUnreachableError,
 )
-from penstock.runtime.objects import ObjectPlace, ObjectStoreSettings
+from penstock.runtime.object_changes import change_object
+from penstock.runtime.objects import ObjectPlace, ObjectStoreSettings, ObjectVersion, VersionedObject
 from penstock.runtime.obstore_objects import ObstoreObjects, open_object_store, storage_error
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 
@@ -190,6 +192,42 @@ async def test_a_creation_whose_reply_is_lost_is_sent_again_and_recognised() -> 
         assert await ObjectChunkStorage(objects, random.Random(1)).create_with_content("s/0", [b"abc"]) == 3
         assert requests == ["PUT", "PUT", "HEAD"]
     assert [content for content, _ in stored.values()] == [b"abc"]
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_a_replacement_whose_reply_is_lost_is_recognised_by_its_content(lost: int) -> None:
+    """By the library, which sends it again and gets a refusal, or by the caller after the library has given it up."""
+    stored = {"content": b"first", "etag": '"1"'}
+    requests: list[str] = []
+
+    def respond(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        requests.append(method)
+        if method == "PUT":
+            if headers["if-match"] == stored["etag"]:
+                stored.update(content=body, etag='"2"')
+            elif requests.count("PUT") > lost:
+                return refusal(412, "PreconditionFailed")
+            return None
+        fields = {"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT", "ETag": str(stored["etag"])}
+        return 200, fields, bytes(stored["content"])  # type: ignore[call-overload,arg-type]  # Of two types.
+
+    async with served(respond) as objects:
+        found = await objects.get_versioned("key")
+        assert found == VersionedObject(b"first", ObjectVersion('"1"'))
+        assert await change_object(objects, "key", b"second", found.version) == ObjectVersion('"2"')
+    assert stored["content"] == b"second"
+    assert requests == ["GET", *["PUT"] * 2, "GET"]
+
+
+async def test_a_replacement_that_is_refused_says_so_and_a_store_without_versions_is_an_error() -> None:
+    for status, code in ((412, "PreconditionFailed"), (409, "ConditionalRequestConflict"), (404, "NoSuchKey")):
+        async with served(lambda *request, answer=(status, code): refusal(*answer)) as objects:
+            with pytest.raises(ObjectChangedError, match=code):
+                await objects.put_if("key", b"abc", ObjectVersion('"1"'))
+    plain = (200, {"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, b"abc")
+    async with served(lambda *request: plain) as objects:
+        with pytest.raises(StorageError, match=r"reports no version of key|ETag"):
+            await objects.get_versioned("key")
 
 
 async def test_a_store_that_does_not_answer_is_given_up_in_time() -> None:

@@ -1,4 +1,7 @@
-"""`S3Server`: versitygw, a real S3 server, on a directory and a free port of loopback. See `versitygw.sh`."""
+"""`S3Server`: versitygw, a real S3 server, on a directory and a free port of loopback. See `versitygw.sh`.
+
+`MinioServer` is a second one, for tests that compare servers. It is never built by a test: `minio.sh` builds it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import subprocess
 import time
 import urllib.request
 from pathlib import Path
+from typing import ClassVar
 
 from penstock.runtime.objects import ObjectPlace, ObjectStoreSettings
 from penstock.runtime.obstore_objects import ObstoreObjects, open_object_store
@@ -27,25 +31,33 @@ class S3StartError(S3UnavailableError):
     """There is one, and it does not run."""
 
 
-def find_versitygw() -> Path:
-    """Return the program. Raises `S3UnavailableError`."""
-    script = Path(__file__).with_name("versitygw.sh")
+def find_program(name: str) -> Path:
+    """Return the program of a server: versitygw or minio. Raises `S3UnavailableError`."""
+    script = Path(__file__).with_name(f"{name}.sh")
     built = Path(subprocess.run([str(script), "--where"], check=True, capture_output=True, text=True).stdout.strip())
     if built.exists():
         return built
-    if (found := shutil.which("versitygw")) is not None:
+    if (found := shutil.which(name)) is not None:
         return Path(found)
-    raise S3UnavailableError(f"versitygw is not built: {script} does that, with Go")
+    raise S3UnavailableError(f"{name} is not built: {script} does that, with Go")
+
+
+def find_versitygw() -> Path:
+    """Return the program. Raises `S3UnavailableError`."""
+    return find_program("versitygw")
 
 
 class S3Server:
     """One server at a time on `directory`. A bucket is a directory in it."""
 
+    name: ClassVar[str] = "versitygw"
+    health: ClassVar[str] = "/healthz"
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
-        self._program = find_versitygw()
+        self._program = find_program(self.name)
 
     @property
     def endpoint(self) -> str:
@@ -86,19 +98,14 @@ class S3Server:
             port = self.port or _free_port()
             with (self.directory / "log").open("ab") as log:
                 self.process = subprocess.Popen(
-                    # The metadata beside the objects: not every file system has extended attributes.
-                    [
-                        str(self._program), "--port", f"127.0.0.1:{port}", "--quiet", "--health", "/healthz",
-                        "posix", "--sidecar", str(self.directory / "metadata"), str(self.directory / "data"),
-                    ],
-                    env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
+                    [str(self._program), *self._options(port)], env={**os.environ, **self._variables},
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
             if self._is_ready(port):
                 self.port = port
                 return self
             self.kill()
-        raise S3StartError(f"versitygw does not run: {(self.directory / 'log').read_text()[-1000:]}")
+        raise S3StartError(f"{self.name} does not run: {(self.directory / 'log').read_text()[-1000:]}")
 
     def kill(self) -> None:
         """End it at once."""
@@ -107,15 +114,58 @@ class S3Server:
             self.process.wait()
             self.process = None
 
+    @property
+    def is_atomic(self) -> bool:
+        """Whether an object's content and its version change in one step, as conditional replacements need it.
+
+        versitygw keeps both in one file where the file system has extended attributes, else in two.
+        """
+        probe = self.directory / "attributes"
+        probe.touch()
+        try:
+            os.setxattr(probe, "user.probe", b"1")
+        except OSError:
+            return False
+        return True
+
+    def _options(self, port: int) -> list[str]:
+        beside = [] if self.is_atomic else ["--sidecar", str(self.directory / "metadata")]
+        common = ["--port", f"127.0.0.1:{port}", "--quiet", "--health", self.health]
+        return [*common, "posix", *beside, str(self.directory / "data")]
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+
     def _is_ready(self, port: int) -> bool:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while self.process is not None and self.process.poll() is None and time.monotonic() < deadline_s:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{self.health}", timeout=5) as answer:
                     return bool(answer.status == 200)
             except OSError:
                 time.sleep(0.02)
         return False
+
+
+class MinioServer(S3Server):
+    """MinIO. A bucket is a directory here, too."""
+
+    name: ClassVar[str] = "minio"
+    health: ClassVar[str] = "/minio/health/ready"
+
+    @property
+    def is_atomic(self) -> bool:
+        """See `S3Server.is_atomic`. Always."""
+        return True
+
+    def _options(self, port: int) -> list[str]:
+        return ["server", "--quiet", "--address", f"127.0.0.1:{port}", str(self.directory / "data")]
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        user = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
+        return {**user, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
 
 
 def _free_port() -> int:

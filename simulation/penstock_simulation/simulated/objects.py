@@ -2,13 +2,15 @@
 
 A `SimulatedBucket` outlives its clients, which are processes that may die. A client's request may take long, be
 refused, or be lost on its way there or back; or the client gives it up and it arrives later. As the library does, a
-client retries idempotent requests; it sends a creation once, or twice (`SENT_TWICE`). Objects are stored atomically.
+client retries idempotent requests; it sends a creation or a replacement once, or twice (`SENT_TWICE`). Objects are
+stored atomically. As on S3, the version of an object is a checksum of its content.
 Each fault is a named value (`ObjectFault`), see `remote_requests`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,6 +21,7 @@ from typing import TypeVar
 
 from penstock.model.errors import (
     NoSuchObjectError,
+    ObjectChangedError,
     ObjectExistsError,
     ObjectRangeError,
     StorageNotRespondingError,
@@ -26,14 +29,18 @@ from penstock.model.errors import (
     StorageUnreachableError,
 )
 from penstock.model.segments import Buffer
-from penstock.runtime.objects import ObjectInfo
+from penstock.runtime.objects import ObjectInfo, ObjectVersion, VersionedObject
 from penstock_simulation.simulated.remote_requests import RemoteClient, RequestFaults, WayToService
 
 T = TypeVar("T")
 
 _PAGE_LENGTH = 10
+#: Probability that a request that hangs has its effect.
+_HANGS_EXECUTED = 0.7
 #: How often an idempotent request is retried.
 _RETRIES_MAX = 2
+#: Conditional requests, which are not.
+_SENT_ONCE = ("put_new", "put_if")
 
 
 class ObjectFault(StrEnum):
@@ -46,8 +53,11 @@ class ObjectFault(StrEnum):
         LOST_REPLY: it has its effect, and the answer is lost: `StorageUnreachableError`.
             SENT_TWICE: it has its effect, the answer is lost, and a library retries it: the answer is the second one's.
             LATE: it has its effect after the client has given it up: `StorageNotRespondingError`.
-            CONFLICT: a creation is refused without effect, as if it had raced with another: `ObjectExistsError`.
+            CONFLICT: a creation or a replacement is refused without effect, as if it had raced with another:
+                `ObjectExistsError`, `ObjectChangedError`.
             STALE_LIST: a list returns the state of some time ago.
+            LATE_COPY: it has its effect and is answered, and a second copy of it arrives later.
+            HANG: no answer comes for `ObjectFaults.hang_s`: `StorageNotRespondingError`. It may have its effect then.
     """
 
     SLOW = "slow"
@@ -58,6 +68,8 @@ class ObjectFault(StrEnum):
     LATE = "late"
     CONFLICT = "conflict"
     STALE_LIST = "stale list"
+    LATE_COPY = "late copy"
+    HANG = "hang"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +78,13 @@ class ObjectFaults(RequestFaults[ObjectFault]):
 
     Attributes:
             staleness_s_max: greatest age of the state that a stale list returns.
-            is_atomic: whether a creation checks and writes in one step. Services without that are unsuitable; tests of
-                races must fail on them.
+            hang_s: how long a client waits for a request that hangs.
+            is_atomic: whether a creation or a replacement checks and writes in one step. Services without that are
+                unsuitable; tests of races must fail on them.
     """
 
     staleness_s_max: float = 5.0
+    hang_s: float = 30.0
     is_atomic: bool = True
 
 
@@ -93,6 +107,18 @@ class SimulatedBucket:
         self._note(key)
         self.contents[key] = content, tag
 
+    def replace_if(self, key: str, content: bytes, version: ObjectVersion) -> ObjectVersion:
+        """Replace an object that is in `version`. Raises `ObjectChangedError`."""
+        self.demand_version(key, version)
+        self.replace(key, content, "")
+        return version_of(content)
+
+    def demand_version(self, key: str, version: ObjectVersion) -> None:
+        """Raise `ObjectChangedError` unless the object is in `version`."""
+        found = self.contents.get(key)
+        if found is None or version_of(found[0]) != version:
+            raise ObjectChangedError(key, "simulated")
+
     def delete(self, key: str) -> None:
         """Delete an object, if it exists."""
         self._note(key)
@@ -113,6 +139,11 @@ class SimulatedBucket:
     def _note(self, key: str) -> None:
         before = self.contents.get(key)
         self.history.append((asyncio.get_running_loop().time(), key, None if before is None else len(before[0])))
+
+
+def version_of(content: bytes) -> ObjectVersion:
+    """Return the version of an object with this content."""
+    return ObjectVersion(hashlib.md5(content, usedforsecurity=False).hexdigest())
 
 
 class SimulatedObjects(RemoteClient[ObjectFault]):
@@ -145,6 +176,7 @@ class SimulatedObjects(RemoteClient[ObjectFault]):
         data = bytes(content)
         if self._strikes("put_new", ObjectFault.CONFLICT):
             raise ObjectExistsError(key, "simulated: another creation is under way")
+
         def create() -> None:
             self._demand_room()
             self.bucket.create(key, data, tag)
@@ -159,6 +191,27 @@ class SimulatedObjects(RemoteClient[ObjectFault]):
 
         await self._request("put_new", check)
         await self._request("put_new", lambda: self.bucket.replace(key, data, tag))
+
+    async def put_if(self, key: str, content: Buffer, version: ObjectVersion) -> ObjectVersion:
+        """See `ObjectStore.put_if`."""
+        data = bytes(content)
+        if self._strikes("put_if", ObjectFault.CONFLICT):
+            raise ObjectChangedError(key, "simulated: another change is in progress")
+
+        def replace() -> ObjectVersion:
+            self._demand_room()
+            return self.bucket.replace_if(key, data, version)
+
+        if self.faults.is_atomic:
+            return await self._request("put_if", replace)
+        await self._request("put_if", lambda: self.bucket.demand_version(key, version))
+        await self._request("put_if", lambda: self.bucket.replace(key, data, ""))
+        return version_of(data)
+
+    async def get_versioned(self, key: str) -> VersionedObject:
+        """See `ObjectStore.get_versioned`."""
+        content, _ = await self._request("get", lambda: self._object(key))
+        return VersionedObject(content, version_of(content))
 
     async def head(self, key: str) -> ObjectInfo:
         """See `ObjectStore.head`."""
@@ -217,7 +270,7 @@ class SimulatedObjects(RemoteClient[ObjectFault]):
         return found
 
     async def _request(self, call: str, effect: Callable[[], T]) -> T:
-        for _ in range(_RETRIES_MAX if call != "put_new" else 0):
+        for _ in range(0 if call in _SENT_ONCE else _RETRIES_MAX):
             try:
                 return await self._attempt(call, effect)
             except (StorageUnreachableError, StorageThrottledError, StorageNotRespondingError):
@@ -229,7 +282,14 @@ class SimulatedObjects(RemoteClient[ObjectFault]):
         if self._strikes(call, ObjectFault.THROTTLE):
             raise StorageThrottledError(f"simulated: too many requests, {call} was refused")
         self._give_up(call, effect)
+        if self._strikes(call, ObjectFault.HANG):
+            if self._rng.random() < _HANGS_EXECUTED:
+                self._have_late(self._rng.uniform(0, self.faults.hang_s + self.faults.late_s_max), effect)
+            await asyncio.sleep(self.faults.hang_s)
+            raise StorageNotRespondingError(f"simulated: {call} was not answered within {self.faults.hang_s:g} s")
         result = effect()
+        if self._strikes(call, ObjectFault.LATE_COPY):
+            self._have_late(self._rng.uniform(0, self.faults.late_s_max), effect)
         if self._strikes(call, ObjectFault.SENT_TWICE):
             result = effect()
         await asyncio.sleep(half_s)

@@ -90,7 +90,8 @@ def _draw_chunk_faults(rng: random.Random, slow_read_rate: float | None) -> Chun
 
 
 def _draw_object_faults(rng: random.Random) -> ObjectFaults:
-    rates = tuple((fault, rng.choice((0.0, 0.01, 0.05))) for fault in ObjectFault)
+    drawn = [fault for fault in ObjectFault if fault not in (ObjectFault.LATE_COPY, ObjectFault.HANG)]
+    rates = tuple((fault, rng.choice((0.0, 0.01, 0.05))) for fault in drawn)
     return ObjectFaults(latency_s_max=rng.choice((0.01, 0.1)), slow_s=1.0, late_s_max=10.0, rates=rates)
 
 

@@ -4,8 +4,9 @@ Production uses `penstock.runtime.obstore_objects`, whose requests run in thread
 bucket in memory that answers late, twice or never. Requests are retried only as the settings say: the caller decides
 how to treat an unknown outcome.
 
-An object is created whole or not at all, and never changed. It carries a *tag*: a text by which its creator
-distinguishes it from an equal object of another creator.
+An object is created whole or not at all. It carries a *tag*: a text by which its creator distinguishes it from an
+equal object of another creator. Chunks are never changed. Small records are replaced on condition: `ObjectStore.put_if`
+names the version that it replaces (`ObjectVersion`). `object_changes` settles the outcome when a reply is lost.
 """
 
 from __future__ import annotations
@@ -39,6 +40,36 @@ class ObjectInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectVersion:
+    """A version of an object, as the store names it. Opaque, except for `is_same`.
+
+    On S3 it is a checksum of the content, so an object that gets its earlier content back gets its earlier version
+    back. Contents that are replaced on condition need a part that is never repeated (a nonce, a counter).
+
+    Attributes:
+        e_tag: the entity tag; S3 and Azure compare it. None: the store has none.
+        version: the generation on Google Cloud Storage, which compares it; the version id on S3. None: there is none.
+    """
+
+    e_tag: str | None
+    version: str | None = None
+
+    def is_same(self, other: ObjectVersion) -> bool:
+        """Whether both are one version. A store may leave out one of the two parts in some of its answers."""
+        if self.e_tag is not None and other.e_tag is not None:
+            return self.e_tag == other.e_tag
+        return self.version is not None and self.version == other.version
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedObject:
+    """An object's bytes, and the version that they are."""
+
+    content: bytes
+    version: ObjectVersion
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectStoreSettings:
     """How an object store is reached, and the limits of its requests. Empty values come from the environment.
 
@@ -56,7 +87,7 @@ class ObjectStoreSettings:
         retry_delay_s_first: pause before the first retry; it doubles.
         retry_delay_s_max: longest pause.
         reads_max: concurrent reads of objects; further ones wait.
-        writes_max: the same, for creations.
+        writes_max: the same, for creations and replacements.
         names_max: the same, for everything else.
     """
 
@@ -114,6 +145,18 @@ class ObjectStore(Protocol):
         Raises `ObjectExistsError` if it exists, even if an earlier attempt of the same call has created it. Some stores
         raise it for a while, or permanently, where there is no object (`ObjectExistsError` says when).
         """
+
+    async def put_if(self, key: str, content: Buffer, version: ObjectVersion) -> ObjectVersion:
+        """Replace an object that is in `version`, durably and atomically, and return its new version.
+
+        Of several callers that name one version, one succeeds. The new object has no tag. Raises `ObjectChangedError`
+        if the object is in another version, even if an earlier attempt of the same call has put it there, or was
+        deleted; some stores raise it without effect while another change is in progress. `object_changes.change_object`
+        resolves these. Raises `UnsupportedOperationError` if the store has no conditional replacement.
+        """
+
+    async def get_versioned(self, key: str) -> VersionedObject:
+        """Return an object's bytes and their version. Raises `NoSuchObjectError`."""
 
     async def head(self, key: str) -> ObjectInfo:
         """Return the metadata of an object. Raises `NoSuchObjectError`."""

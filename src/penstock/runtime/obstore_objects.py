@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchObjectError,
+    ObjectChangedError,
     ObjectExistsError,
     ObjectRangeError,
     StorageBucketMissingError,
@@ -26,13 +27,14 @@ from penstock.model.errors import (
     StorageNotRespondingError,
     StorageThrottledError,
     StorageUnreachableError,
+    UnsupportedOperationError,
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.extras import missing_extra
-from penstock.runtime.objects import ObjectInfo, ObjectPlace, ObjectStoreSettings
+from penstock.runtime.objects import ObjectInfo, ObjectPlace, ObjectStoreSettings, ObjectVersion, VersionedObject
 
 if TYPE_CHECKING:
-    from obstore import Attributes, ListStream, ObjectMeta
+    from obstore import Attributes, ListStream, ObjectMeta, PutResult, UpdateVersion
     from obstore.store import AzureStore, ClientConfig, GCSStore, LocalStore, MemoryStore, RetryConfig, S3Store
 
     AnyStore = S3Store | GCSStore | AzureStore | LocalStore | MemoryStore
@@ -160,6 +162,45 @@ class ObstoreObjects:
             await self._store.put_async(key, content, mode="create", use_multipart=False, attributes=attributes)
 
         await self._call(self._writes, key, put)
+
+    async def put_if(self, key: str, content: Buffer, version: ObjectVersion) -> ObjectVersion:
+        """See `ObjectStore.put_if`. A directory has no conditional replacement."""
+        if self._is_directory:
+            raise UnsupportedOperationError(f"{self._place} is a directory: it cannot replace an object on condition")
+        # The library refuses None for an absent part.
+        named: UpdateVersion = {}
+        if version.e_tag is not None:
+            named["e_tag"] = version.e_tag
+        if version.version is not None:
+            named["version"] = version.version
+
+        async def put() -> ObjectVersion:
+            return self._version(key, await self._store.put_async(key, content, mode=named, use_multipart=False))
+
+        try:
+            return await self._call(self._writes, key, put)
+        except ObjectExistsError as error:
+            raise ObjectChangedError(key, _first_line(error.__cause__ or error)) from error
+        except NoSuchObjectError as error:
+            raise ObjectChangedError(key, "it was deleted") from error
+
+    async def get_versioned(self, key: str) -> VersionedObject:
+        """See `ObjectStore.get_versioned`."""
+
+        async def get() -> VersionedObject:
+            found = await self._store.get_async(key)
+            return VersionedObject(bytes(await found.bytes_async()), self._version(key, found.meta))
+
+        return await self._call(self._reads, key, get)
+
+    def _version(self, key: str, answer: PutResult | ObjectMeta) -> ObjectVersion:
+        version = ObjectVersion(answer["e_tag"], answer["version"])
+        if version.e_tag is None and version.version is None:
+            raise StorageError(
+                f"{self._place} reports no version of {key}: it cannot replace objects on condition, or a proxy in "
+                "front of it removes the header ETag"
+            )
+        return version
 
     async def head(self, key: str) -> ObjectInfo:
         """See `ObjectStore.head`."""
@@ -298,7 +339,7 @@ def storage_error(error: Exception, place: str, key: str) -> StorageError:
     return StorageError(f"{place} could not do what was asked about {key}: {line}")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     """Return obstore's message without its Rust source, and without error documents except their code."""
     text = str(error).split("\n\nDebug source", 1)[0]
     said = text.split("<?xml", 1)[0].strip().rstrip(":")

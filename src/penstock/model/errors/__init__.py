@@ -75,7 +75,8 @@
     │   ├── StorageLayoutError          the setting for the layout of long-term storage goes back, or is not possible
     │   ├── AdoptionError               a segment of older layout cannot be taken over as it lies
     │   ├── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError, ChunkNotSettledError
-    │   ├── ObjectError                 NoSuchObjectError, ObjectExistsError, ObjectRangeError (inside a segment store)
+    │   ├── ObjectError                 NoSuchObjectError, ObjectExistsError, ObjectChangedError, ObjectRangeError
+    │   │                               (inside a segment store)
     │   └── RemoteFileError             NoSuchRemoteFileError, RemoteFileExistsError, RemoteFileLeasedError,
     │                                   RemoteFileLengthError, RemoteFileNotClosedError, RemoteFileCopiesError
     │                                   (inside a segment store)
@@ -172,6 +173,7 @@ from penstock.model.errors.storage import (
     NoSuchChunkError,
     NoSuchObjectError,
     NoSuchRemoteFileError,
+    ObjectChangedError,
     ObjectError,
     ObjectExistsError,
     ObjectRangeError,
@@ -277,6 +279,7 @@ __all__ = [
     "NoSuchTableError",
     "NoSuchTransactionError",
     "NotPicklableError",
+    "ObjectChangedError",
     "ObjectError",
     "ObjectExistsError",
     "ObjectRangeError",

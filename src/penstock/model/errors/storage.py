@@ -316,6 +316,17 @@ class ObjectExistsError(ObjectError):
         super().__init__(key, f"there is one, or it cannot be created beside the others ({message})")
 
 
+class ObjectChangedError(ObjectError):
+    """The object was not replaced: it is not in the version that was named, it was deleted, or the store cannot tell.
+
+    It cannot while another change is in progress. A request whose reply was lost may have replaced the object earlier,
+    before another caller replaced it again.
+    """
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(key, f"it is not in the version that was to be replaced ({message})")
+
+
 class ObjectRangeError(ObjectError):
     """A read began at or behind the end of the object."""
 
