@@ -201,6 +201,7 @@ class _Play:
         simulation.loop.trace.add(simulation.loop.time(), f"driver: {scenario}")
         moves = ContainerMoves(cluster, self.found)
         simulation.owner_changes = moves
+        simulation.problem = self.found
         scenario.plan.start(simulation)
         plan_end_s = simulation.loop.time() + scenario.plan.end_s
         watch = asyncio.create_task(self._watch(cluster))

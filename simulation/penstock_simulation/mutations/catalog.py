@@ -52,6 +52,7 @@ from penstock_simulation.mutations.group_changes import GROUP_MUTATIONS
 from penstock_simulation.mutations.half_open import HALF_OPEN_MUTATIONS
 from penstock_simulation.mutations.isolation import ISOLATION_MUTATIONS
 from penstock_simulation.mutations.joins import JOIN_MUTATIONS
+from penstock_simulation.mutations.lost_locks import LOST_LOCK_MUTATIONS
 from penstock_simulation.mutations.memory import MEMORY_MUTATIONS
 from penstock_simulation.mutations.mutation import Mutation, patched, short_profile
 from penstock_simulation.mutations.order import ORDER_MUTATIONS
@@ -505,6 +506,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *HALF_OPEN_MUTATIONS,
     *WRONG_LOG_MUTATIONS,
     *OUTAGE_MUTATIONS,
+    *LOST_LOCK_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

@@ -29,6 +29,7 @@ from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.data_directory import DataDirectory
+from penstock.directory_watch import DirectoryWatch
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
@@ -66,6 +67,8 @@ _SHARED_CLUSTER_ID = "00000000-0000-4000-8000-000000000000"
 _KIB = 1024
 #: Short, so that calls end during faults.
 _FILE_SETTINGS = HdfsStorageSettings(lease_timeout_s=6.0)
+#: Time between two checks of the lock of a data directory.
+_WATCH_INTERVAL_S = 1.0
 #: Polling interval of the driver, in virtual time.
 _POLL_S = 0.01
 
@@ -86,6 +89,7 @@ class ClusterSettings:
                 files of HDFS; None: it is a directory.
         late_requests: requests of the controller that arrive late; None for none.
             is_scaling_by_load: the controller polls the stores for their loads.
+        watches_directories: stores check that they hold the locks of their data directories, as servers do.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
             coordination: settings of the service through which several controllers learn about each other.
     """
@@ -100,6 +104,7 @@ class ClusterSettings:
     remote_faults: ObjectFaults | FileFaults | None = None
     late_requests: LateRequestSettings | None = None
     is_scaling_by_load: bool = False
+    watches_directories: bool = False
     segment_store: SegmentStoreSettings = field(
         default_factory=lambda: SegmentStoreSettings(
             container_count=2, cache=CacheSettings(bytes_max=32 * _KIB * _KIB)
@@ -153,7 +158,10 @@ class Assignment:
 
 @dataclass(slots=True)
 class _Servers:
-    """The contents of a server's process, for observers. `life`: number of the process; `stops`: stops it cleanly."""
+    """The contents of a server's process, for observers.
+
+    `life`: number of the process; `stops`: stops it cleanly; `lost`: raises when its data directory is lost.
+    """
 
     life: int
     stops: AsyncExitStack
@@ -161,6 +169,11 @@ class _Servers:
     server: SegmentStoreServer | None = None
     controller: ControllerService | None = None
     is_ready: bool = False
+    lost: Awaitable[None] | None = None
+
+
+async def _raise_when_lost(watch: DirectoryWatch) -> None:
+    raise await watch.lost()
 
 
 class SimulatedCluster:
@@ -244,7 +257,7 @@ class SimulatedCluster:
             self._servers[name] = _Servers(host.life, AsyncExitStack())
             await main(host)
             self._servers[name].is_ready = True
-            await asyncio.get_running_loop().create_future()
+            await (self._servers[name].lost or asyncio.get_running_loop().create_future())
 
         settings = self.settings
         return self.simulation.host(
@@ -260,6 +273,10 @@ class SimulatedCluster:
         directory = DataDirectory(DATA_DIRECTORY, runtime)
         identity = await runtime.work.run(directory.open, count)
         servers.stops.callback(directory.close)
+        if settings.watches_directories:
+            watch = DirectoryWatch(directory, runtime, _WATCH_INTERVAL_S, lambda directory: None)
+            watch.start()
+            servers.lost = asyncio.create_task(_raise_when_lost(watch))
         tiers = runtime
         if self.shared_disk is not None:
             tiers = Runtime(

@@ -73,6 +73,8 @@ class SimulatedDisk:
         self.tree: DiskTree = tree or DiskTree(faults.sector_bytes, faults.name_order)
         self._generation = 0
         self._locks: dict[FileNode, None] = {}
+        #: Files that another process has locked: see `replace_lock`.
+        self._others: dict[FileNode, None] = {}
         for path, content in (files or {}).items():
             self.tree.place(path, content)
 
@@ -212,7 +214,7 @@ class SimulatedDisk:
             node = self.tree.new_file()
             self.tree.change(f"create {path}", (parent, name, node), moved=node)
             node.link_count += 1
-        if node in self._locks:
+        if node in self._locks or node in self._others:
             raise DataDirectoryInUseError(f"{path} is locked by another process")
         self._locks[node] = None
         return SimulatedLock(self._locks, node, partial(self._lock_state, path, parent, node, self._generation))
@@ -240,6 +242,7 @@ class SimulatedDisk:
         """Lose power: draw a legal state and switch to it. Open files and locks are gone."""
         plan = self.draw_crash_plan()
         self.process_kill()
+        self._others.clear()
         self.tree.crash(plan)
         self.crash_count += 1
 
@@ -248,6 +251,34 @@ class SimulatedDisk:
         self.hook = _no_hook
         self._generation += 1
         self._locks = {}
+
+    def replace_lock(self, path: str, *, is_taken: bool) -> FileNode | None:
+        """Remove a lock file, whose lock stays held. None: there was none, or another process holds one already.
+
+        `is_taken`: another process creates the file again and locks it, until `give_lock_back` or a power failure.
+        Return the file that is locked.
+        """
+        node = self.tree.find(path)
+        if not isinstance(node, FileNode) or self._others:
+            return None
+        parent, name = self.tree.parent(path)
+        self.tree.change(f"remove {path}", (parent, name, None), moved=node)
+        node.link_count -= 1
+        if not is_taken:
+            return node
+        other = self.tree.new_file()
+        self.tree.change(f"create {path}", (parent, name, other), moved=other)
+        other.link_count += 1
+        self._others[other] = None
+        return other
+
+    def is_taken(self, file: FileNode) -> bool:
+        """Whether another process still has the lock of a file that `replace_lock` returned."""
+        return file in self._others
+
+    def give_lock_back(self, file: FileNode) -> None:
+        """End the other process of `replace_lock`."""
+        self._others.pop(file, None)
 
     def flip(self, path: str, offset: int, bit: int) -> None:
         """Bit rot: invert bit `bit` (0 to 7) of the byte at `offset`, on the medium and for readers."""

@@ -19,6 +19,7 @@ from typing import get_args, get_type_hints
 
 from penstock.model.errors import InvalidArgumentError
 from penstock_simulation.simulated.host import Death
+from penstock_simulation.simulated.lock_faults import LockGone
 from penstock_simulation.simulated.log_faults import WRONG_LOG_KINDS, WrongLogs
 from penstock_simulation.simulated.owner_faults import Move, Reassignment, Takeover
 from penstock_simulation.simulated.simulation import Simulation
@@ -205,6 +206,7 @@ Fault = (
     | Reassignment
     | Move
     | WrongLogs
+    | LockGone
 )
 _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
 #: Faults that are planned for a cluster, not drawn for any host: see `workloads.plans`.
@@ -380,6 +382,8 @@ def _draw_fault(
         case "WrongLogs":
             age_s, down_s = round(rng.uniform(1.0, settings.lasts_s_max), 6), round(rng.uniform(0.01, 0.5), 6)
             return WrongLogs(host, rng.choice(settings.wrong_logs), age_s, down_s, 0.5 + lasts_s)
+        case "LockGone":
+            return LockGone(host, rng.random() < 0.7, 6.0 + lasts_s)
         case _:
             return ClockJump(host, rng.randint(-settings.clock_jump_ms_max, settings.clock_jump_ms_max))
 

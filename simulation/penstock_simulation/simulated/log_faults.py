@@ -80,6 +80,11 @@ class WrongLogs:
         return self.age_s + self.down_s + self.held_s
 
 
+def epochs_of(host: Host) -> dict[int, int]:
+    """Return the epoch of the log of each container on a host's disk."""
+    return _epochs(_files(host, _TIER1))
+
+
 def _files(host: Host, directory: str) -> dict[str, bytes]:
     """Return the files under a directory of the host's disk, by relative path."""
     prefix = f"{directory}/"

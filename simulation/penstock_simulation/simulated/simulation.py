@@ -58,6 +58,8 @@ class Simulation:
         self.hosts: dict[str, Host] = {}
         #: Changes of containers' owners, for fault plans that include them.
         self.owner_changes: OwnerChanges | None = None
+        #: Gets each problem that a fault finds.
+        self.problem: Callable[[str], None] = lambda text: None
 
     @property
     def work_settings(self) -> WorkSettings:

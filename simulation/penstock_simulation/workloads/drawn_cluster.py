@@ -61,6 +61,8 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_read_ranges(cluster, own("read ranges"))
     cluster = _with_transients(cluster, own("transients"))
     cluster = _with_dead_peers(cluster, profile)
+    if "LockGone" in profile.plan.kinds:
+        cluster = replace(cluster, watches_directories=True)
     if not profile.has_chunk_faults:
         cluster = _with_sound_storage(cluster)
     if profile.rescue_gap_s or profile.has_images:
