@@ -33,7 +33,7 @@ def test_scopes_are_created_listed_described_and_deleted(penstock: Run) -> None:
     assert penstock("scope", "describe", "books", "--json").ok.json["groups"] == ["audit"]
     full = penstock("scope", "delete", "books", "--yes")
     assert full.code == 1
-    assert "penstock scope describe shows what is in it" in full.stderr
+    assert "show its contents with penstock scope describe" in full.stderr
     penstock("group", "delete", "books/audit", "--yes").ok  # noqa: B018
     penstock("stream", "delete", "books/sold", "--yes").ok  # noqa: B018
     assert penstock("scope", "delete", "books", "--yes", "--json").ok.json == {"type": "deleted", "scope": "books"}
@@ -73,7 +73,7 @@ def test_a_scope_is_deleted_with_what_is_in_it_only_if_that_is_said(penstock: Ru
     penstock("group", "create", "attic/audit", "attic/old").ok  # noqa: B018
     asked = penstock("scope", "delete", "attic", "--recursive")
     assert asked.code == 2
-    assert "Delete scope attic with 2 streams, 1 group?" in asked.stderr
+    assert "Not deleted: attic (2 streams, 1 group)." in asked.stderr
     assert penstock("scope", "delete", "attic", "--yes").code == 1
     deleted = penstock("scope", "delete", "attic", "--recursive", "--yes").ok
     assert deleted.stdout == "scope attic is deleted\n"
@@ -107,7 +107,7 @@ def test_a_stream_is_deleted_only_when_that_is_agreed_to(penstock: Run) -> None:
     penstock("write", "agreed/stream", stdin=b"0123456789\n").ok  # noqa: B018
     unasked = penstock("stream", "delete", "agreed/stream")
     assert unasked.code == 2
-    assert "say --yes" in unasked.stderr
+    assert "confirm with --yes" in unasked.stderr
     assert penstock("stream", "delete", "agreed/stream", "--json", is_terminal=True, stdin=b"y\n").code == 2
     for answer in (b"n\n", b"\n", b"", b"yesterday\n"):
         refused = penstock("stream", "delete", "agreed/stream", is_terminal=True, stdin=answer)
@@ -150,12 +150,12 @@ def test_a_group_is_created_described_reset_and_deleted(
     assert (lag["unread_bytes_all"], lag["unassigned_segment_count"]) == (0, 1)
     assert (lag["is_finished"], lag["recreated"]) == (False, [])
     shown = penstock("group", "lag", "groups/audit").ok.lines
-    assert shown[2] == "segments that no reader holds: 1 (the group has no readers)"
+    assert shown[2] == "segments without a reader: 1 (the group has no readers)"
     penstock("stream", "seal", "groups/stream").ok  # noqa: B018
     penstock("stream", "delete", "groups/stream", "--yes").ok  # noqa: B018
     penstock("stream", "create", "groups/stream").ok  # noqa: B018
     assert penstock("group", "lag", "groups/audit", "--json").ok.json["recreated"] == ["groups/stream"]
-    assert "was deleted, and created again" in penstock("group", "lag", "groups/audit").ok.stdout
+    assert "was deleted and created again" in penstock("group", "lag", "groups/audit").ok.stdout
     wrong = penstock("group", "reset", "groups/audit", "--to", "yesterday")
     assert wrong.code == 2
     assert penstock("group", "delete", "groups/audit").code == 2
@@ -179,11 +179,12 @@ def test_a_group_holds_its_streams_until_they_are_acknowledged(
     head, tail = (cut.to_text() for cut in (penstock_client.head("held/stream"), penstock_client.tail("held/stream")))
     assert "retention 'none'" in penstock("group", "acknowledge", "held/audit", head).stderr
     penstock("group", "update", "held/audit", "--retention", "manual").ok  # noqa: B018
-    assert penstock("group", "describe", "held/audit").ok.lines[1] == "  its streams keep what it has not acknowledged"
+    described = penstock("group", "describe", "held/audit").ok.lines
+    assert described[1] == "  its streams keep events that it has not acknowledged"
     assert "lies beyond" in penstock("group", "acknowledge", "held/audit", tail).stderr
     penstock("group", "reset", "held/audit", "--to", "latest").ok  # noqa: B018
     assert penstock("group", "acknowledge", "held/audit", tail).ok.stdout == (
-        f"reader group held/audit needs nothing before {tail}\n"
+        f"reader group held/audit acknowledged {tail}\n"
     )
     assert not penstock("group", "acknowledge", "held/audit", head, "--json").ok.json["is_new"]
     assert f"  held/stream: acknowledged: {tail}" in penstock("group", "describe", "held/audit").ok.lines
@@ -195,7 +196,7 @@ def test_a_group_holds_its_streams_until_they_are_acknowledged(
     assert penstock("group", "list", "held").ok.lines[2].split() == [
         "held/other", "penstock", "automatic", "held/stream", "nothing",
     ]  # fmt: skip
-    assert penstock("group", "describe", "held/other").ok.lines[1] == "  its streams keep what it has not read"
+    assert penstock("group", "describe", "held/other").ok.lines[1] == "  its streams keep events that it has not read"
 
 
 def test_a_group_reads_more_and_less_and_ends(penstock: Run) -> None:
@@ -220,7 +221,7 @@ def test_a_group_reads_more_and_less_and_ends(penstock: Run) -> None:
     assert less["streams"] == ["wider/orders-1", "wider/orders-2"]
     refused = penstock("group", "update", "wider/g", "--remove", "wider/orders-*")
     assert refused.code == 2
-    assert "nothing to change" in penstock("group", "update", "wider/g").stderr
+    assert "no change was given" in penstock("group", "update", "wider/g").stderr
 
 
 def test_a_table_is_filled_looked_up_scanned_and_deleted(penstock: Run) -> None:
@@ -255,10 +256,10 @@ def test_a_table_is_filled_looked_up_scanned_and_deleted(penstock: Run) -> None:
     penstock("table", "remove", "shelf/prices", "pear").ok  # noqa: B018
     assert penstock("table", "remove", "shelf/prices", "pear", "--version", "7").code == 1
     assert penstock("table", "delete", "shelf/prices").code == 2
-    assert "Delete table shelf/prices with 1 keys?" in penstock("table", "delete", "shelf/prices").stderr
+    assert "Not deleted: shelf/prices (1 keys)." in penstock("table", "delete", "shelf/prices").stderr
     penstock("table", "delete", "shelf/prices", "--yes").ok  # noqa: B018
     gone = penstock("table", "describe", "shelf/prices")
-    assert "penstock table list shows what there is" in gone.stderr
+    assert "list tables with penstock table list" in gone.stderr
 
 
 def test_a_table_whose_keys_have_two_parts_is_asked_by_the_first(penstock: Run) -> None:
@@ -358,21 +359,21 @@ def test_several_writes_are_one_transaction(penstock: Run) -> None:
     [
         (["stream", "create", "no-slash"], "write it as 'scope/stream'"),
         (["stream", "create", "bad name/x"], "scope name 'bad name'"),
-        (["stream", "create", "s/x", "--keep-time", "seven"], "'seven' is no duration"),
-        (["stream", "create", "s/x", "--keep-bytes", "7furlongs"], "'7furlongs' is no size"),
+        (["stream", "create", "s/x", "--keep-time", "seven"], "'seven' is not a duration"),
+        (["stream", "create", "s/x", "--keep-bytes", "7furlongs"], "'7furlongs' is not a size"),
         (["stream", "create", "s/x", "--keep-time", "7d", "--keep-bytes", "1"], "not by both"),
-        (["stream", "create", "s/x", "--keep-max", "7d"], "--keep-max belongs to"),
+        (["stream", "create", "s/x", "--keep-max", "7d"], "--keep-max needs"),
         (["stream", "create", "s/x", "--event-rate", "7", "--data-rate", "1"], "not by both"),
-        (["stream", "update", "s/x"], "nothing to change"),
+        (["stream", "update", "s/x"], "no change was given"),
         (["stream", "update", "s/x", "--tag", "a", "--no-tags"], "exclude each other"),
-        (["stream", "truncate", "s/x", "--at", "@/does/not/exist"], "the position cannot be read from /does/not/exist"),
+        (["stream", "truncate", "s/x", "--at", "@/does/not/exist"], "cannot read the position from /does/not/exist"),
         (["read", "s/x", "--from", '{"v": 2}'], "format version 2"),
-        (["read", "s/x", "--from", OTHER_CUT], "is one of s/y, not of s/x"),
+        (["read", "s/x", "--from", OTHER_CUT], "belongs to s/y, not to s/x"),
         (["write", "s/x", "--key", "a", "--key-field", "b"], "exclude each other"),
         (["write", "s/x", "--transaction", "--transaction-id", "0" * 32], "exclude each other"),
         (["table", "create", "no-slash"], "write it as 'scope/table'"),
         (["table", "describe", "s/nope"], "does not exist"),
-        (["read", "s/x", "--from", "2026-11-22T25:30"], "is no time: write it as now, -1h"),
+        (["read", "s/x", "--from", "2026-11-22T25:30"], "is not a time: write it as now, -1h"),
         (["group", "describe", "no-slash"], "write it as 'scope/group'"),
         (["group", "create", "s/g", "nope/nope"], "does not exist"),
         (["scope", "describe", "not-there"], "does not exist"),
@@ -437,9 +438,9 @@ def test_a_stream_is_split_and_merged(penstock: Run, penstock_client: Client) ->
     described = penstock("stream", "describe", stream, "--json").ok.json
     assert sum(not segment["is_sealed"] for segment in described["segments"]) == 4
     for wrong, said in (
-        (["--split", "0"], "0 is no current segment"),
-        ([], "say what to do"),
-        (["--split", "1", "--merge", "2"], "say what to do"),
+        (["--split", "0"], "0 is not a current segment"),
+        ([], "give --split SEGMENT"),
+        (["--split", "1", "--merge", "2"], "give --split SEGMENT"),
     ):
         refused = penstock("stream", "scale", stream, *wrong)
         assert refused.code != 0

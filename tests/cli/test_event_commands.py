@@ -110,7 +110,7 @@ def test_a_transaction_whose_input_is_bad_is_aborted(penstock: Run) -> None:
     stream = created(penstock, "events/aborted")
     refused = penstock("write", stream, "--transaction", "--key-field", "k", "--json", stdin=b'{"k": 1}\nno\n')
     assert refused.code == 1
-    assert "is aborted, none of its lines will be read" in str(refused.json["message"])
+    assert "is aborted; none of its lines will be readable" in str(refused.json["message"])
     transaction = refused.json["transaction"]
     assert isinstance(transaction, str)
     state = penstock("transaction", "describe", stream, transaction, "--json").ok.json["state"]
@@ -162,7 +162,7 @@ def test_read_ends_where_it_is_told_to(penstock: Run, penstock_client: Client) -
     assert penstock("read", stream, "--from", "latest").ok.stdout == ""
     backwards = penstock("read", stream, "--from", "latest", "--until", cut)
     assert backwards.code == 2
-    assert "the end lies before the start" in backwards.stderr
+    assert "the end is before the start" in backwards.stderr
 
 
 def test_read_begins_and_ends_at_a_time(penstock: Run) -> None:

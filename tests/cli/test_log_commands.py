@@ -80,7 +80,7 @@ def test_a_running_server_is_told_to_be_stopped_first(make_server: Callable[...,
     for command in ("enable", "disable"):
         refused = run_penstock("log", command, "3", *where)
         assert refused.returncode == 1
-        assert f"a server runs on {server.data_dir}: stop it, repeat this, and start it again" in refused.stderr
+        assert f"a server runs on {server.data_dir}; stop it, repeat this command, and start it again" in refused.stderr
     assert logs_of(server)[3]["state"] == "enabled"
     server.restart()
     assert server.ready["failures"] == {}

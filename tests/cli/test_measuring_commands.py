@@ -134,11 +134,11 @@ def test_top_says_first_what_is_wrong() -> None:
         "! store a:1 does not answer: no answer within 2 s",
         "! store b:1, long-term storage: not mounted",
         "! store b:1, container 3 does not run: its log is damaged",
-        "! nothing is known of containers 1, 2",
+        "! no report of containers 1, 2",
         "! group s/g: its stream is gone",
-        "! group s/h: stream s/orders was deleted, and created again; the group reads nothing of it",
-        "! group s/h: segments that no reader holds: 904",
-        "  group s/i is finished: every stream was read to its end",
+        "! group s/h: stream s/orders was deleted and created again; it does not read the new stream",
+        "! group s/h: segments without a reader: 904",
+        "  group s/i is finished: it read every stream to its end",
     ]
     many = replace(found, groups={f"s/{index}": GroupLag(f"s/{index}", {}, 0, 0) for index in range(20)})
     assert "... and 5 more groups" in lines_of(many, 15)

@@ -77,18 +77,17 @@ def test_text_says_what_goes_why_and_who_holds_the_head() -> None:
     assert explanation_lines(explanation()) == [
         "stream shop/orders: keeps 10.0 KiB, at most 40.0 KiB for subscribers that lag",
         "  holds      28.0 KiB",
-        "  now        7.0 KiB would be cut",
-        "  because    what the subscribers have yet to read is more than the minimum and below the maximum, so they "
-        "decide",
+        "  now        7.0 KiB would be deleted",
+        "  because    the subscribers' unread data is between the minimum and the maximum, so their positions decide",
         "  held by    shop/slow, with 21.0 KiB unread",
-        "  cuts       3 recorded, 1m40s to 5m old; the next look records another",
-        "  next look  in 12s",
+        "  cuts       3 recorded, 1m40s to 5m old; the next scan records another",
+        "  next scan  in 12s",
         "",
         "             head                                         tail",
-        "  stream     [xxxxxxxxxxx====================================]  x 7.0 KiB to go, = 21.0 KiB to stay",
+        "  stream     [xxxxxxxxxxx====================================]  x 7.0 KiB to delete, = 21.0 KiB to keep",
         "  cuts       |           |           |                          | one, # several",
-        "  maximum    ^                                                  a cut 3m20s old, 28.0 KiB behind it",
-        "  minimum                                 ^                     a cut 40s old, 11.0 KiB behind it",
+        "  maximum    ^                                                  a cut 3m20s old, 28.0 KiB after it",
+        "  minimum                                 ^                     a cut 40s old, 11.0 KiB after it",
         "  shop/slow              #                                      21.0 KiB unread, holds the head",
         "  shop/late                                                  ^  0 B unread, has published nothing",
     ]
@@ -105,18 +104,18 @@ def test_text_of_what_is_not_cut() -> None:
     assert explanation_lines(explanation(policy=None, row="", **nothing)) == [
         "stream shop/orders: keeps everything",
         "  holds      28.0 KiB",
-        "  now        nothing is cut: it has no retention policy",
+        "  now        nothing is deleted: the stream has no retention policy",
     ]
-    assert line("now", is_sealed=True, **nothing) == "nothing is cut: it is sealed"
-    assert line("next look", is_sealed=True, **nothing) == "none"
+    assert line("now", is_sealed=True, **nothing) == "nothing is deleted: the stream is sealed"
+    assert line("next scan", is_sealed=True, **nothing) == "none"
     assert "retention is switched off" in line("now", is_enabled=False)
-    assert line("next look", next_look_s=None) == "within 30s, by another controller"
-    assert line("next look", next_look_s=0.0) == "now"
-    assert line("because", **nothing).endswith("; that is not behind the stream's head, or there is no such cut")
+    assert line("next scan", next_look_s=None) == "within 30s, by another controller"
+    assert line("next scan", next_look_s=0.0) == "now"
+    assert line("because", **nothing).endswith("; but that cut does not exist, or is not after the stream's head")
     assert line("because", row="TIME_WITHOUT_CUT", **nothing) == "no recorded cut is as old as the minimum"
     assert line("because", row="ROW_99") == "ROW_99"  # Of a later release.
-    assert line("held by", row="SIZE_PAST_MAX").startswith("nobody; shop/slow has come least far")
-    assert line("cuts", cuts=(), cut_count=0) == "none is recorded, the next look records one"
+    assert line("held by", row="SIZE_PAST_MAX").startswith("none; shop/slow is furthest from the tail")
+    assert line("cuts", cuts=(), cut_count=0) == "none is recorded, the next scan records one"
 
 
 def test_each_row_has_a_reason_and_a_number_in_the_protocol() -> None:
@@ -156,9 +155,9 @@ def test_a_stream_is_explained_from_the_command_line(run: Run, uri: str, tmp_pat
         assert run("retention", "explain", "shop/orders").ok.lines[:4] == [
             "stream shop/orders: keeps 100 B, at most 97.7 KiB for subscribers that lag",
             "  holds      1000 B",
-            "  now        nothing would be cut",
-            "  because    no group subscribes, so all before the newest cut that keeps the minimum may go; that is not "
-            "behind the stream's head, or there is no such cut",
+            "  now        nothing would be deleted",
+            "  because    no group subscribes, so everything before the newest cut that keeps the minimum is deleted; "
+            "but that cut does not exist, or is not after the stream's head",
         ]
         with grpc.insecure_channel(uri.removeprefix("tcp://")) as channel:
             config = pb.ReaderGroupConfiguration(
@@ -190,6 +189,6 @@ def test_a_stream_is_explained_from_the_command_line(run: Run, uri: str, tmp_pat
         assert ElementTree.parse(tmp_path / "o.svg").getroot().tag == f"{_SVG}svg"
         failed = run("retention", "explain", "shop/orders", "--svg", str(tmp_path / "none" / "o.svg"))
         assert failed.code != 0
-        assert "cannot draw into" in failed.stderr
+        assert "cannot write" in failed.stderr
         with pytest.raises(penstock.NoSuchStreamError):
             client.explain_retention("shop/none")

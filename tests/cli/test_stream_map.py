@@ -48,7 +48,7 @@ def test_text_shows_a_line_for_each_epoch() -> None:
         "    0         1  |=======================0=======================|",
         "    1         2  |===========1===========|===========2===========|",
         "    2         3  |                       |=====3=====|=====4=====|",
-        "= new in that epoch, with its number: the id is the number + 2^32 times the epoch",
+        "= new in that epoch, with its number; the id is the number + 2^32 times the epoch",
     ]  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_a_scaled_stream_is_described_with_its_map(penstock: Run, penstock_clien
     assert "    1         2  |===========1===========|===========2===========|" in text
     picture = tmp_path / "map.svg"
     drawn = penstock("stream", "describe", stream, "--svg", str(picture)).ok.stdout
-    assert f"the segments over time are drawn in {picture}" in drawn
+    assert f"the segments over time are drawn to {picture}" in drawn
     assert len(ElementTree.parse(picture).getroot().findall(f"{_SVG}g")) == 3
     told = penstock("stream", "describe", stream, "--json", "--epochs", "1").ok.json
     assert told["epoch_count"] == 2
@@ -133,5 +133,5 @@ def test_a_picture_that_cannot_be_written_is_told(penstock: Run, penstock_client
     penstock_client.create_stream("mapped/nowhere")
     failed = penstock("stream", "describe", "mapped/nowhere", "--svg", str(tmp_path / "none" / "map.svg"))
     assert failed.code == 2
-    assert "cannot draw into" in failed.stderr
+    assert "cannot write" in failed.stderr
     assert "No such file or directory" in failed.stderr

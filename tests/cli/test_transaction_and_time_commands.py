@@ -90,7 +90,7 @@ def test_open_transactions_are_listed_with_age_lease_and_size(run: Run, client: 
     lines = run("transaction", "list", stream, "--open", "-n", "5").ok.lines
     assert lines[0].split() == ["TRANSACTION", "STATE", "AGE", "S", "LEASE", "LEFT", "S", "BYTES", "WRITER"]
     assert len(lines) == 1 + 5 + 1
-    assert lines[-1] == "more are open than these 5: --count shows more"
+    assert lines[-1] == "more than these 5 are open: raise --count to see them"
     assert len(run("transaction", "list", stream, "--open", "-n", "20").ok.lines) == 1 + 20
     for each in made:
         each.abort()
@@ -108,7 +108,7 @@ def test_one_transaction_is_described_in_each_state(run: Run, client: Client, st
     lines = run("transaction", "describe", stream, one.id).ok.lines
     assert lines[0] == f"transaction {one.id} on {stream}: OPEN"
     assert [line.split()[0] for line in lines[1:]] == ["began", "lease", "holds"]
-    assert re.search(r"500 s, \d+m(\d+s)? left; renewed, it may be open for ", lines[2])
+    assert re.search(r"500 s, \d+m(\d+s)? left; with renewals it may stay open for ", lines[2])
     assert lines[3] == "  holds    100 B"
     one.detach()
 
@@ -126,7 +126,7 @@ def test_one_transaction_is_described_in_each_state(run: Run, client: Client, st
     assert run("transaction", "describe", stream, one.id).ok.lines[0].split()[-1] in ("COMMITTING", "COMMITTED")
     other = client.begin_transaction(stream)
     run("transaction", "abort", stream, other.id).ok  # noqa: B018
-    assert "  aborted  somebody asked for it" in run("transaction", "describe", stream, other.id).ok.lines
+    assert "  aborted  on request" in run("transaction", "describe", stream, other.id).ok.lines
     assert run("transaction", "describe", stream, other.id, "--json").ok.json["abort_reason"] == "REQUESTED"
     unknown = run("transaction", "describe", stream, "7" * 32).ok.lines
     assert unknown == [f"transaction {'7' * 32} on {stream}: UNKNOWN"]
@@ -183,7 +183,7 @@ def test_the_latest_watermark_and_cuts_at_times(run: Run, client: Client, stream
             shown = watermark_of(run, stream, noted)
             assert shown["upper_bound"] == noted
     lines = run("stream", "watermark", stream).ok.lines
-    assert lines[0] == f"stream {stream}: what was noted as of 30 or before lies before the cut"
+    assert lines[0] == f"stream {stream}: events noted at 30 or before are before the cut"
     assert lines[3] == f"  cut          {client.tail(stream).to_text()}"
     assert shown["cut"] == client.tail(stream).to_text()
     middle = run("stream", "cut", stream, "--at", "noted:20").ok.stdout

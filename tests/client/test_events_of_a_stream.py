@@ -140,14 +140,14 @@ async def test_an_end_before_the_start_is_refused(cluster):
         await client.create_stream(STREAM)
         head = await client.head(STREAM)
         await write(client, 0, 3)
-        with pytest.raises(InvalidArgumentError, match="the end lies before the start"):
+        with pytest.raises(InvalidArgumentError, match="the end is before the start"):
             await events_of(StreamEvents(client, await client.tail(STREAM), head, on_truncated=no_truncation))
 
 
 async def test_an_end_of_an_older_epoch_is_refused(cluster):
     async with cluster.client() as client:
         tails = await scaled_stream(cluster, client)
-        with pytest.raises(InvalidArgumentError, match="the end lies before the start"):
+        with pytest.raises(InvalidArgumentError, match="the end is before the start"):
             await events_of(StreamEvents(client, tails[2], tails[0], on_truncated=no_truncation))
 
 
@@ -158,7 +158,7 @@ async def test_an_end_inside_an_event_is_told(cluster):
         await write(client, 0, 2)
         tail = await client.tail(STREAM)
         inside = StreamCut("shop", "orders", {segment: end - 3 for segment, end in tail.positions.items()})
-        with pytest.raises(CorruptionError, match="this is where to stop"):
+        with pytest.raises(CorruptionError, match="the end position is reached"):
             await events_of(StreamEvents(client, head, inside, on_truncated=no_truncation))
 
 

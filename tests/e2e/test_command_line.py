@@ -113,7 +113,7 @@ def test_an_interrupted_transaction_is_aborted(penstock_server: MemoryServer, pe
         write.send_signal(signal.SIGINT)
         _, errors = write.communicate(timeout=_TIMEOUT_S)
         assert write.returncode == 130
-        assert b"is aborted, none of its lines will be read" in errors
+        assert b"is aborted; none of its lines will be readable" in errors
     assert stored_count(penstock_server.uri, penstock_stream) == 0
 
 

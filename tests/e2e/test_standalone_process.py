@@ -76,7 +76,7 @@ def test_the_log_of_a_server_has_its_life_its_clients_and_its_changes(
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ [\w.]+: ", line) for line in lines), lines
     version, place = re.escape(penstock_version()), re.escape(str(server.data_dir))
     wanted = [
-        rf"penstock {version} starts, pid {server.pid}, data in {place}$",
+        rf"starting penstock {version}, pid {server.pid}, data in {place}$",
         rf"ready after [\d.]+ s: controller {re.escape(server.uri)}",
         rf"controller.*: client \S+ connects, program penstock/{version} grpc-python",
         r"created stream shop/orders, identity ",

@@ -79,4 +79,4 @@ def test_a_store_that_was_flushed_is_built_anew_from_its_long_term_storage(
     well = run_command(
         "storage", "check", "--data-dir", str(server.data_dir), "--tier2", lost.tier2, "--config", str(lost.config)
     )
-    assert well.ok.lines[-1] == "all is as it should be"
+    assert well.ok.lines[-1] == "no problems found"

@@ -154,7 +154,7 @@ def test_a_limit_of_one_byte_still_arrives() -> None:
 
 def test_an_end_before_the_start_is_refused() -> None:
     stream = ModelStream({0: events(2, 2)})
-    with pytest.raises(InvalidArgumentError, match="the end lies before the start"):
+    with pytest.raises(InvalidArgumentError, match="the end is before the start"):
         advance(stream, {0: 20}, {0: 10}, None)
     with pytest.raises(InvalidArgumentError, match="does not follow the start"):
         ranges_between(scaled(), scaled().tail(), scaled().head())

@@ -48,7 +48,7 @@ SECTIONS = (
     "First steps",
     "Servers",
     "Events",
-    "Streams and what belongs to them",
+    "Streams and their parts",
     "Jobs",
     "Observation and measurement",
     "Storage and checks",
@@ -58,75 +58,78 @@ COMMANDS = {
     "standalone": _Command(
         "standalone:standalone",
         "Servers",
-        "Run a whole Penstock in one process, or in a few that belong together, until SIGTERM or Ctrl-C.",
+        "Run a complete Penstock server in one or several processes until SIGTERM or Ctrl-C.",
     ),
     "ready": _Command(
-        "ready:ready", "Servers", "Exit with 0 if the server serves clients, with 1 and the reason if not."
+        "ready:ready", "Servers", "Exit with 0 if the server serves clients; otherwise print the reason and exit with "
+            "1."
     ),
     "write": _Command("write:write", "Events", "Write the lines of standard input to a stream, one event each."),
-    "read": _Command("read:read", "Events", "Print the events of a stream that are there now, one per line."),
+    "read": _Command("read:read", "Events", "Print the events that a stream holds now, one per line."),
     "tail": _Command("read:tail", "Events", "Print the events of a stream as they are written, until Ctrl-C."),
     "export": _Command(
         "export:export",
         "Jobs",
-        "Write the events of a stream into Parquet files or an Iceberg table, each once, and go on as more come.",
+        "Write the events of a stream into Parquet files or an Iceberg table, each exactly once, until stopped.",
     ),
     "replay": _Command(
-        "replay:replay", "Jobs", "Write a range of a stream into another one, each event once, at a given speed."
+        "replay:replay", "Jobs", "Write a range of a stream into another stream, each event exactly once, at a given "
+            "rate."
     ),
-    "backfill": _Command("backfill:backfill", "Jobs", "Write the rows of Parquet files into a stream, each once."),
+    "backfill": _Command("backfill:backfill", "Jobs", "Write the rows of Parquet files into a stream, each exactly "
+        "once."),
     "verify": _Command(
         "verify:verify",
         "Storage and checks",
-        "Read the chunks of streams in long-term storage, and compare them with the checksums that the server has.",
+        "Compare the chunks of streams in long-term storage with the server's checksums.",
     ),
     "stream": _Command(
         "stream:stream",
-        "Streams and what belongs to them",
-        "Streams: what they hold, how they scale, what they keep.",
+        "Streams and their parts",
+        "Streams: contents, scaling, retention.",
         True,
     ),
     "scope": _Command(
-        "scope:scope", "Streams and what belongs to them", "Scopes, which hold streams, reader groups and tables.", True
+        "scope:scope", "Streams and their parts", "Scopes: namespaces of streams, reader groups and tables.", True
     ),
     "group": _Command(
-        "group:group", "Streams and what belongs to them", "Reader groups: who reads what, and how far.", True
+        "group:group", "Streams and their parts", "Reader groups: readers, positions and lag.", True
     ),
     "retention": _Command(
-        "retention:retention", "Streams and what belongs to them", "Retention: what is cut from streams, and why.", True
+        "retention:retention", "Streams and their parts", "Retention: what is deleted from streams, and why.", True
     ),
     "transaction": _Command(
-        "transaction:transaction", "Streams and what belongs to them", "Transactions that several programs share.", True
+        "transaction:transaction", "Streams and their parts", "Transactions that several programs can write to.", True
     ),
     "table": _Command(
-        "table:table", "Streams and what belongs to them", "Key-value tables: keys, values, scans.", True
+        "table:table", "Streams and their parts", "Key-value tables: keys, values, scans.", True
     ),
     "bench": _Command(
         "bench:bench",
         "Observation and measurement",
-        "How fast the server takes and gives events, as seen from here.",
+        "Measure write and read throughput and latency from this machine.",
         True,
     ),
     "top": _Command(
         "top:top",
         "Observation and measurement",
-        "Show rates, lag, segments, memory, logs and what long-term storage lacks, live in the terminal, until Ctrl-C.",
+        "Show rates, lag, segments, memory, logs and unflushed bytes, live, until Ctrl-C.",
     ),
     "quickstart": _Command(
         "quickstart:quickstart",
         "First steps",
-        "Stream a year of real flights through a store and Spark, kill both in the midst, and check every count.",
+        "Stream a year of real flights through a store and Spark, kill both during the run, and check every count.",
     ),
     "log": _Command(
         "log:log",
         "Storage and checks",
-        "Look at the containers' logs, disable one, enable one that was disabled.",
+        "List, disable, enable or salvage the containers' logs.",
         True,
     ),
     "storage": _Command(
         "storage_backup:storage",
         "Storage and checks",
-        "Check the long-term storage of a stopped server, back it up, recover from it, take an older Pravega's over.",
+        "Check, back up, recover or import the long-term storage of a stopped server.",
         True,
     ),
     "version": _Command("version:version", "First steps", "Print the versions of Penstock and of Python."),
@@ -271,7 +274,7 @@ def _tell_usage(error: _UsageError, *, as_json: bool) -> int:
             kind="UsageError",
             as_json=True,
             code=EXIT_USAGE,
-            hint=f"{command} --help shows what it takes",
+            hint=f"see {command} --help",
         )
     else:
         error.show()

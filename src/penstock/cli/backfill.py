@@ -23,18 +23,19 @@ def backfill(
     event_column: Annotated[str, typer.Option(metavar="COLUMN", help="The events: bytes or texts.")] = "event",
     key_column: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Their routing keys. [default: none; of an export the segment of each]"),
+        typer.Option(metavar="COLUMN", help="Their routing keys. [default: none; for an export, the segment of each "
+            "event]"),
     ] = None,
-    rate: Annotated[float, typer.Option(min=0, help="At most so many events per second. [default: no limit]")] = 0.0,
+    rate: Annotated[float, typer.Option(min=0, help="Maximum events per second. [default: no limit]")] = 0.0,
     name: Name = None,
     batch_size: BatchSize = "16MiB",
     outage: Outage = "2m",
     as_json: AsJson = False,
     uri: Uri = URI,
 ) -> None:
-    """Write the rows of Parquet files into a stream, each once.
+    """Write the rows of Parquet files into a stream, each exactly once.
 
-    A backfill that was stopped or killed goes on where it was, if the same command is run again; one that is done does
+    To resume a backfill that was stopped or killed, run the same command again. Running a finished backfill again does
     nothing.
     """
 

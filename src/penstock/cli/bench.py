@@ -24,12 +24,12 @@ _SHOWN_EVERY_S = 0.25
 _SCOPE = "penstock-bench"
 
 OwnStream = Annotated[
-    str | None, typer.Option("--stream", help="Write to this stream. [default: one of its own, deleted afterwards]")
+    str | None, typer.Option("--stream", help="Write to this stream. [default: a temporary stream, deleted afterwards]")
 ]
-Segments = Annotated[int, typer.Option(min=1, help="Segments of the stream, if it is one of its own.")]
-Size = Annotated[int, typer.Option(min=8, help="Bytes of an event.")]
-Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many events. [default: none]")]
-Seconds = Annotated[float, typer.Option(min=0.1, help="End after so many seconds.")]
+Segments = Annotated[int, typer.Option(min=1, help="Segments of the temporary stream.")]
+Size = Annotated[int, typer.Option(min=8, help="Size of an event, in bytes.")]
+Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many events. [default: none]")]
+Seconds = Annotated[float, typer.Option(min=0.1, help="Stop after this many seconds.")]
 
 bench: typer.Typer = typer.Typer(name="bench")
 
@@ -45,7 +45,7 @@ def write(
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Write events; tell rates, and latencies from the call to the acknowledgement (of one event in each step)."""
+    """Write events; report rates and latencies from call to acknowledgement (one event sampled in each step)."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), termination_interrupts():
@@ -62,17 +62,18 @@ def write(
 @bench.command()
 def read(
     stream: Annotated[
-        str | None, typer.Option(help="Read this stream. [default: one of its own, filled first, deleted afterwards]")
+        str | None, typer.Option(help="Read this stream. [default: a temporary stream, filled first, deleted "
+            "afterwards]")
     ] = None,
     segments: Segments = 1,
     size: Size = 100,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=1, help="Events to fill a stream of its own with.")
+        int, typer.Option("--count", "-n", min=1, help="Events to write to the temporary stream.")
     ] = 1_000_000,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Read what a stream holds, from its head to its present end; tell rates, and how long the first events took."""
+    """Read a stream from its head to its current end; report rates and the time to the first events."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), termination_interrupts():
@@ -103,7 +104,7 @@ def end_to_end(
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Write events at a rate and read them at the same time; tell latencies from the call to their being read."""
+    """Write events at a rate and read them at the same time; report latencies from write call to read."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), termination_interrupts():
@@ -189,7 +190,7 @@ def _tell(kind: str, stream: str, load: Load | None, run: Run, *, as_json: bool)
     )
     lines = [
         f"{run.events:,} events in {run.elapsed_s:.2f} s: {run.events_per_s:,.0f} events/s, "
-        f"{in_bytes(int(run.bytes_per_s))}/s, {run.cpu_s:.2f} s of CPU here",
+        f"{in_bytes(int(run.bytes_per_s))}/s, {run.cpu_s:.2f} s of client CPU",
         latency,
     ]
     tell("bench", fields, lines, as_json=as_json)

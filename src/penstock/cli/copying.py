@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from penstock.jobs.ledgered_copy import CopyReport, Pace, PortionSource
 
 Name = Annotated[
-    str | None, typer.Option(help="Of the job: the same name goes on, another one begins. [default: of its source]")
+    str | None, typer.Option(help="Name of the job: the same name resumes it, a new name starts a new job. [default: "
+        "from its source]")
 ]
 KeyField = Annotated[
     str | None,
-    typer.Option(metavar="FIELD", help="The routing key is this field of the JSON object that each event is."),
+    typer.Option(metavar="FIELD", help="Use this field of each event, a JSON object, as routing key."),
 ]
 BatchSize = Annotated[
-    str, typer.Option(metavar="SIZE", help="How much goes into one transaction, at most; it is held in memory.")
+    str, typer.Option(metavar="SIZE", help="Maximum size of one transaction; it is held in memory.")
 ]
-Outage = Annotated[str, typer.Option(metavar="TIME", help="How long the server may be away.")]
+Outage = Annotated[str, typer.Option(metavar="TIME", help="How long to retry while the server is unavailable.")]
 
 
 def with_session(uri: str, run: Callable[[Session], None], *, as_json: bool) -> None:
@@ -63,5 +64,5 @@ def _tell_end(report: CopyReport, target: str, *, as_json: bool, is_whole: bool)
         "event_count": report.event_count, "length_bytes": report.length_bytes, "commit_count": report.commit_count,
         "is_whole": is_whole,
     }  # fmt: skip
-    end = "the job is done" if is_whole else "the job is not done: the same command goes on with it"
+    end = "the job is done" if is_whole else "the job is not done: run the same command again to resume it"
     tell("copied", fields, [line, end], as_json=as_json)

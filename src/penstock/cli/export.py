@@ -24,19 +24,20 @@ def export(
     ],
     directory: Annotated[
         Path | None,
-        typer.Option(help="Of the Parquet files. With iceberg: a catalogue in SQLite, and its tables beside it."),
+        typer.Option(help="Directory for the Parquet files. With iceberg: for a SQLite catalogue and its tables."),
     ] = None,
     table: Annotated[str | None, typer.Option(metavar="NAMESPACE.TABLE", help="The Iceberg table.")] = None,
     catalog: Annotated[
-        str, typer.Option(metavar="NAME", help="The Iceberg catalogue, as PyIceberg's configuration knows it.")
+        str, typer.Option(metavar="NAME", help="Name of the Iceberg catalogue in PyIceberg's configuration.")
     ] = "default",
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="KEY=VALUE", help="Of the catalogue; secrets belong in PyIceberg's files."),
+        typer.Option("--property", metavar="KEY=VALUE", help="Property of the catalogue. Keep secrets in PyIceberg's "
+            "files."),
     ] = None,
     value: Annotated[
         Literal["binary", "text", "json"],
-        typer.Option(help="What the column event is; json: the columns of --schema are in its place."),
+        typer.Option(help="Type of the column 'event'. json: the columns of --schema replace it."),
     ] = "binary",
     schema: Annotated[
         str | None,
@@ -46,27 +47,32 @@ def export(
             "string, int, long, double, boolean, date, timestamp, json.",
         ),
     ] = None,
-    start: Annotated[str, typer.Option("--from", help=f"Where a new table begins: {POSITION_HELP}")] = "earliest",
-    until: Annotated[str | None, typer.Option(help="Where to end: likewise. [default: follow the stream]")] = None,
-    once: Annotated[bool, typer.Option("--once", help="End where the stream ends now: --until latest.")] = False,
+    start: Annotated[str, typer.Option("--from", help=f"Start position of a new table: {POSITION_HELP}")] = "earliest",
+    until: Annotated[
+        str | None, typer.Option(help="End position, in the same forms. [default: follow the stream]")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop at the current end of the stream: --until latest.")
+    ] = False,
     batch_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="How much of the stream goes into one commit, at most.")
+        str, typer.Option(metavar="SIZE", help="Maximum size of one commit.")
     ] = "256MiB",
     interval: Annotated[
-        str, typer.Option(metavar="TIME", help="How often to commit while it follows the stream.")
+        str, typer.Option(metavar="TIME", help="Commit interval while following the stream.")
     ] = "1m",
     outage: Annotated[
-        str, typer.Option(metavar="TIME", help="How long the server or the catalogue may be away.")
+        str, typer.Option(metavar="TIME", help="How long to retry while the server or the catalogue is unavailable.")
     ] = "2m",
     spark: Annotated[
-        bool, typer.Option("--spark", help="Let Spark's executors read and write: as spark-submit has it, or here.")
+        bool, typer.Option("--spark", help="Read and write in Spark's executors: with spark-submit's session, or a "
+            "local one.")
     ] = False,
     as_json: AsJson = False,
     uri: Uri = URI,
 ) -> None:
-    """Write the events of a stream into Parquet files or an Iceberg table, each once, and go on as more come.
+    """Write the events of a stream into Parquet files or an Iceberg table, each exactly once, until stopped.
 
-    The table says how far it is: the command may be stopped, killed, started again, or run twice at once.
+    Progress is kept in the table: the command may be stopped, killed, restarted, or run twice at once.
     """
     # Only now: the help of all commands should not load a client.
     from penstock.cli.positions import cut_at
@@ -77,7 +83,7 @@ def export(
 
     with failures_told(as_json=as_json), termination_interrupts():
         if once and until is not None:
-            raise InvalidArgumentError("say --once or --until")
+            raise InvalidArgumentError("give either --once or --until, not both")
         if once:
             until = "latest"
         interval_s, outage_s = milliseconds_of(interval) / 1000, milliseconds_of(outage) / 1000
@@ -112,7 +118,7 @@ def _tell_end(report: ExportReport, *, as_json: bool) -> None:
     }  # fmt: skip
     commits = "1 commit" if report.commit_count == 1 else f"{report.commit_count} commits"
     line = f"events: {report.row_count}, {in_bytes(report.length_bytes)}, exported in {commits}"
-    tell("exported", fields, [line, f"the table is at {cut or 'its beginning: it holds nothing'}"], as_json=as_json)
+    tell("exported", fields, [line, f"the table is at {cut or 'its start: it is empty'}"], as_json=as_json)
 
 
 def _run(exporter: Exporter, first: StreamCut, last: StreamCut | None, interval_s: float, *, is_shown: bool) -> None:
@@ -141,13 +147,13 @@ def _target(
 
     if to == "parquet":
         if directory is None or table is not None or properties:
-            raise InvalidArgumentError("Parquet files go into a --directory, and have neither table nor properties")
+            raise InvalidArgumentError("Parquet files need a --directory, and take neither --table nor --property")
         return ParquetDirectory(directory, stream, shape.schema)
     if table is None:
-        raise InvalidArgumentError("say which --table, as NAMESPACE.TABLE")
+        raise InvalidArgumentError("--table is required, as NAMESPACE.TABLE")
     pairs = [each.partition("=") for each in properties]
     if any(not (key and sign) for key, sign, _ in pairs):
-        raise InvalidArgumentError("a --property is written KEY=VALUE")
+        raise InvalidArgumentError("write a --property as KEY=VALUE")
     opened = open_catalog(catalog, {key: text for key, _, text in pairs}, directory)
     return IcebergTable(opened, table, stream, shape.schema, confirmed=confirmed, outage_s_max=outage_s)
 

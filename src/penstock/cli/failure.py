@@ -46,12 +46,12 @@ EXIT_SIGNAL = 128
 
 #: What to do next, where the error's own message cannot know the commands.
 _HINTS: tuple[tuple[type[PenstockError], str], ...] = (
-    (NoSuchStreamError, "penstock stream list shows what there is, penstock stream create makes one"),
-    (NoSuchScopeError, "penstock scope list shows what there is, penstock scope create makes one"),
-    (NoSuchReaderGroupError, "penstock group list shows what there is"),
-    (NoSuchTableError, "penstock table list shows what there is, penstock table create makes one"),
-    (ScopeNotEmptyError, "penstock scope describe shows what is in it"),
-    (ControllerUnavailableError, "penstock ready tells whether a server serves; --uri or PENSTOCK_URI name another"),
+    (NoSuchStreamError, "list streams with penstock stream list, create one with penstock stream create"),
+    (NoSuchScopeError, "list scopes with penstock scope list, create one with penstock scope create"),
+    (NoSuchReaderGroupError, "list reader groups with penstock group list"),
+    (NoSuchTableError, "list tables with penstock table list, create one with penstock table create"),
+    (ScopeNotEmptyError, "show its contents with penstock scope describe"),
+    (ControllerUnavailableError, "check the server with penstock ready; --uri or PENSTOCK_URI select another"),
 )
 
 

@@ -23,19 +23,19 @@ Streams = Annotated[
     list[str],
     typer.Argument(
         metavar="STREAM",
-        help="What it reads, as SCOPE/STREAM, or patterns: 'SCOPE/orders-*'.",
+        help="Streams to read, as SCOPE/STREAM, or patterns: 'SCOPE/orders-*'.",
         autocompletion=complete_streams,
     ),
 ]
 _RETENTION = (
-    "What its streams keep for it, up to their --keep-max: 'none', 'automatic' (what it has not read), 'manual' (what "
-    "is not acknowledged, see penstock group acknowledge)."
+    "What its streams retain for it, up to their --keep-max: 'none', 'automatic' (unread events), 'manual' (events "
+    "not acknowledged with penstock group acknowledge)."
 )
 
 _HELD = {
     "NONE": (),
-    "MANUAL": ("  its streams keep what it has not acknowledged",),
-    "AUTOMATIC": ("  its streams keep what it has not read",),
+    "MANUAL": ("  its streams keep events that it has not acknowledged",),
+    "AUTOMATIC": ("  its streams keep events that it has not read",),
 }
 
 group: typer.Typer = typer.Typer(name="group")
@@ -47,7 +47,7 @@ def list_groups(
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """List the reader groups, those of other clients, too."""
+    """List the reader groups, including those of other clients."""
     from penstock.cli.session import connected
     from penstock.model.errors import UnsupportedOperationError
 
@@ -109,13 +109,13 @@ def _acknowledged(found: StreamOfGroup) -> str:
 def create(
     group: Group,
     streams: Streams,
-    start: Annotated[str, typer.Option("--from", help=f"Where it begins: {POSITION_HELP}")] = "earliest",
-    until: Annotated[str | None, typer.Option(help="Where it ends: likewise. [default: nowhere]")] = None,
+    start: Annotated[str, typer.Option("--from", help=f"Start position: {POSITION_HELP}")] = "earliest",
+    until: Annotated[str | None, typer.Option(help="End position, in the same forms. [default: none]")] = None,
     retention: Annotated[str, typer.Option(help=_RETENTION)] = "none",
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Create a reader group. Programs that ask for a group create it as well; one that exists is left as it is."""
+    """Create a reader group. An existing group is left unchanged. Programs that open a group create it, too."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
@@ -131,7 +131,7 @@ def create(
 
 @group.command()
 def describe(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Tell who reads what, how far the group is, and how much it has still to read."""
+    """Show a group's readers, their segments and positions, and the group's lag."""
     found = _with_group(group, uri, as_json, lambda joined: joined.describe())
     fields: dict[str, object] = {
         "group": group,
@@ -171,7 +171,7 @@ def _described(group: str, found: GroupDescription) -> list[str]:
 
 @group.command()
 def lag(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Tell how much a group has still to read, as of the positions that its readers stored last."""
+    """Show the lag of a group, from the positions that its readers stored last."""
     found = _with_group(group, uri, as_json, lambda joined: joined.describe())
     unread = dict(sorted(found.unread_bytes.items()))
     rows = [(stream, count, in_bytes(count)) for stream, count in unread.items()]
@@ -189,15 +189,15 @@ def lag(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
 def _noted(found: GroupDescription) -> list[str]:
     """Return what unread bytes do not show: lines on segments that are not read now, and an end."""
     lines = [
-        f"stream {stream} was deleted, and created again: the group reads nothing of the new stream until that is "
-        "removed from the group and added again"
+        f"stream {stream} was deleted and created again: to read the new stream, remove it from the group and add it "
+        "again"
         for stream in found.recreated
     ]
     if found.unassigned:
         why = "" if found.readers else " (the group has no readers)"
-        lines.append(f"segments that no reader holds: {len(found.unassigned)}{why}")
+        lines.append(f"segments without a reader: {len(found.unassigned)}{why}")
     if found.is_finished:
-        lines.append("the group is finished: every stream was read to its end")
+        lines.append("the group is finished: it read every stream to its end")
     return lines
 
 
@@ -208,28 +208,30 @@ def reset(
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on somewhere else; readers that run follow."""
+    """Move a group to another position. Running readers follow."""
     from penstock.cli.positions import position_text
 
     with failures_told(as_json=as_json):
         where = position_text(to)
     _with_group(group, uri, as_json, lambda joined: joined.reset(where))
-    tell("reset", {"group": group, "to": where}, [f"reader group {group} goes on at {where}"], as_json=as_json)
+    tell("reset", {"group": group, "to": where}, [f"reader group {group} resumes at {where}"], as_json=as_json)
 
 
 @group.command()
 def update(
     group: Group,
-    add: Annotated[list[str] | None, typer.Option("--add", help="Read this stream, or pattern, too.")] = None,
-    remove: Annotated[list[str] | None, typer.Option("--remove", help="Read this stream, or pattern, no more.")] = None,
-    start: Annotated[str, typer.Option("--from", help=f"Where to begin in those added: {POSITION_HELP}")] = "earliest",
+    add: Annotated[list[str] | None, typer.Option("--add", help="Add this stream or pattern.")] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", help="Remove this stream or pattern.")] = None,
+    start: Annotated[
+        str, typer.Option("--from", help=f"Start position in added streams: {POSITION_HELP}")
+    ] = "earliest",
     retention: Annotated[str | None, typer.Option(help=_RETENTION)] = None,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group read more streams, or fewer; readers that run follow. What it does not read any more it forgets.
+    """Add streams to a group or remove them. Running readers follow. Positions in removed streams are deleted.
 
-    With --retention, its streams keep more for it, or less.
+    With --retention, change what its streams retain for it.
     """
     from penstock.cli.positions import position_text
     from penstock.model.errors import InvalidArgumentError
@@ -246,7 +248,7 @@ def update(
     with failures_told(as_json=as_json):
         begin = position_text(start)
         if not add and not remove and retention is None:
-            raise InvalidArgumentError("nothing to change was given: see penstock group update --help")
+            raise InvalidArgumentError("no change was given: see penstock group update --help")
     streams = _with_group(group, uri, as_json, change)
     lines = [f"reader group {group} reads {', '.join(streams)}"]
     tell("updated", {"group": group, "streams": streams}, lines, as_json=as_json)
@@ -259,25 +261,25 @@ def acknowledge(
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Say that a group whose retention is 'manual' needs nothing before a cut: its stream may forget that."""
+    """Acknowledge a cut for a group with 'manual' retention: its stream may delete the events before the cut."""
     from penstock.cli.positions import position_text
 
     with failures_told(as_json=as_json):
         where = position_text(cut)
     is_new = _with_group(group, uri, as_json, lambda joined: joined.acknowledge(where))
-    said = f"reader group {group} needs nothing before {where}"
-    line = said if is_new else f"reader group {group} had acknowledged a later cut already, which stays"
+    said = f"reader group {group} acknowledged {where}"
+    line = said if is_new else f"reader group {group} had already acknowledged a later cut; it remains"
     tell("acknowledged", {"group": group, "cut": where, "is_new": is_new}, [line], as_json=as_json)
 
 
 @group.command()
 def delete(group: Group, yes: Yes = False, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Delete a reader group, and with it how far it is. Asks first."""
+    """Delete a reader group and its positions. Asks for confirmation."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
         session.call(_joined(session.client, group))
-        confirm(f"Delete reader group {group}, and how far it is?", is_agreed=yes, as_json=as_json)
+        confirm(f"Delete reader group {group} and its positions?", group, is_agreed=yes, as_json=as_json)
         session.call(session.client.delete_reader_group(group))
     tell("deleted", {"group": group}, [f"reader group {group} is deleted"], as_json=as_json)
 

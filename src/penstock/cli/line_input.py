@@ -42,7 +42,7 @@ def batches_of_lines(source: Input, line_bytes_max: int) -> Iterator[list[bytes]
             rest_bytes += len(last)
         if rest_bytes > line_bytes_max:
             raise InvalidArgumentError(
-                f"a line of the input has more than {line_bytes_max} bytes, which no event may have"
+                f"a line of the input has more than {line_bytes_max} bytes, the maximum size of an event"
             )
     if rest:
         yield [b"".join(rest)]

@@ -27,12 +27,12 @@ DataDir = Annotated[str | None, typer.Option(help="The server's data directory. 
 Config = Annotated[
     Path | None, typer.Option(help="The server's settings file, TOML.", envvar="PENSTOCK_CONFIG")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-Container = Annotated[int, typer.Argument(metavar="CONTAINER", min=0, help="The container whose log it is.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Container = Annotated[int, typer.Argument(metavar="CONTAINER", min=0, help="Number of the log's container.")]
 
 log: typer.Typer = typer.Typer(
     name="log",
-    help="List the containers' logs, disable or enable one, salvage one that is damaged.",
+    help="List, disable, enable or salvage the containers' logs.",
     pretty_exceptions_enable=False,
 )
 
@@ -56,7 +56,8 @@ def _logs(data_dir: str | None, config: Path | None, *, is_locked: bool) -> Iter
                 identity = directory.open_existing()
             except DataDirectoryInUseError as error:
                 raise DataDirectoryInUseError(
-                    f"a server runs on {directory.root}: stop it, repeat this, and start it again; nothing was changed"
+                    f"nothing was changed: a server runs on {directory.root}; stop it, repeat this command, and start "
+                    "it again"
                 ) from error
         else:
             identity = directory.identity()
@@ -77,14 +78,14 @@ def _data_directory(root: str, runtime: object) -> DataDirectory:
 
 @log.command("list")
 def list_logs(data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Tell of each log whether it is enabled, and how long it is. Changes nothing; the server may run."""
+    """Show the state and the size of each log. Changes nothing; the server may run."""
     with failures_told(as_json=as_json), _logs(data_dir, config, is_locked=False) as logs:
         reports = logs.reports()
     if as_json:
         typer.echo(json.dumps({"type": "logs", "logs": [asdict(report) for report in reports]}))
         return
     if not reports:
-        typer.echo("no log was ever opened")
+        typer.echo("there are no logs")
     for report in reports:
         typer.echo(
             f"container {report.container}: {report.state}, epoch {report.epoch}, {report.file_count} files, "
@@ -96,19 +97,19 @@ def list_logs(data_dir: DataDir = None, config: Config = None, as_json: AsJson =
 
 @log.command()
 def enable(container: Container, data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Let a disabled log be opened again. The server must be stopped.
+    """Enable a disabled log. The server must be stopped.
 
-    A log is disabled when it is found damaged, so that nothing is written over the evidence. Its frames are read first:
-    a log that is damaged stays disabled, and `penstock log salvage` is named, which makes a new log of what is intact.
+    The server disables a damaged log, so that nothing overwrites the evidence. This command reads its frames first:
+    a damaged log stays disabled; `penstock log salvage` makes a new log from its intact frames.
     """
     _change(container, data_dir, config, "enabled", lambda logs: logs.enable(container), as_json=as_json)
 
 
 @log.command()
 def disable(container: Container, data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Let a log not be opened any more. The server must be stopped.
+    """Disable a log, so that it is not opened. The server must be stopped.
 
-    Its container stays offline, and with it the segments in it; the others serve. Nothing is lost.
+    Its container and the segments in it stay offline; other containers serve. No data is lost.
     """
     _change(container, data_dir, config, "disabled", lambda logs: logs.disable(container), as_json=as_json)
 
@@ -120,14 +121,14 @@ def salvage(
     tier2: Tier2 = None,
     config: Config = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only report what would be kept and what is lost. Change nothing.")
+        bool, typer.Option("--dry-run", help="Only report what would be kept and what would be lost; change nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy what is intact of a damaged log into a new log, and report what is lost. The server must be stopped.
+    """Copy the intact part of a damaged log into a new log, and report the losses. The server must be stopped.
 
-    The damaged log is kept under another name, which is printed. Where long-term storage has an image of the container,
-    what the log lost before that image is taken from it. Run it again if it was cut off.
+    The damaged log is renamed and kept; the new name is printed. If long-term storage has an image of the container,
+    losses before that image are restored from it. If the command is interrupted, run it again.
     """
     from penstock.log_salvage import LogNotSalvageableError
 

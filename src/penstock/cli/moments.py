@@ -42,7 +42,7 @@ def moment_of(text: str, now: datetime, zone: tzinfo | None = None) -> datetime:
             return datetime.fromtimestamp(float(compact), UTC)
         found = datetime.fromisoformat(compact)
     except (ValueError, OverflowError, OSError):
-        raise InvalidArgumentError(f"{text!r} is no time: write it as {FORMS}") from None
+        raise InvalidArgumentError(f"{text!r} is not a time: write it as {FORMS}") from None
     if found.tzinfo is not None:
         return found
     return found.astimezone() if zone is None else found.replace(tzinfo=zone)

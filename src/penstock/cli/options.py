@@ -11,17 +11,17 @@ from penstock.cli.names import complete_groups, complete_scopes, complete_stream
 from penstock.runtime.settings import DEFAULT_URI, URI_VARIABLE
 
 #: How a time becomes a position, for help texts.
-TIME_ROUNDING = "A time is rounded down, by at most about a MiB of each segment: nothing newer is left out."
+TIME_ROUNDING = "A time is rounded down, by at most about 1 MiB of each segment, so that no newer event is missed."
 #: What the options say that take a position in a stream.
 POSITION_HELP = (
-    f"'earliest', 'latest', a time ({FORMS}), noted:TIME for one that writers noted, a cut as 'stream describe' "
-    f"prints it or Pravega's clients write it, or @FILE with one. {TIME_ROUNDING}"
+    f"'earliest', 'latest', a time ({FORMS}), noted:TIME for a time that writers noted, a stream cut as 'stream "
+    f"describe' or Pravega's clients print it, or @FILE with a cut. {TIME_ROUNDING}"
 )
 #: The default of `Uri`.
 URI = DEFAULT_URI
 
 Uri = Annotated[str, typer.Option("--uri", envvar=URI_VARIABLE, help="The controller.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, errors too.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, including errors.")]
 Tier2 = Annotated[
     str | None,
     typer.Option(
@@ -29,7 +29,7 @@ Tier2 = Annotated[
         "[default: tier2 in --data-dir]"
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Stream = Annotated[
     str,
     typer.Argument(metavar="STREAM", help="As SCOPE/STREAM.", show_default=False, autocompletion=complete_streams),
@@ -43,6 +43,6 @@ Scope = Annotated[
 ScopeToList = Annotated[
     str | None,
     typer.Argument(
-        metavar="SCOPE", help="Only of this scope.", show_default="all scopes", autocompletion=complete_scopes
+        metavar="SCOPE", help="Only in this scope.", show_default="all scopes", autocompletion=complete_scopes
     ),
 ]

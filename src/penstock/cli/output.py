@@ -89,16 +89,17 @@ def in_time(milliseconds: int) -> str:
     return "".join(parts) or "0s"
 
 
-def confirm(question: str, *, is_agreed: bool, as_json: bool) -> None:
-    """Ask before something is deleted, unless `is_agreed` (``--yes``). Raises the exit when it is not to be.
+def confirm(question: str, what: str, *, is_agreed: bool, as_json: bool) -> None:
+    """Ask for confirmation before `what` is deleted, unless `is_agreed` (``--yes``).
 
-    Without a terminal nobody can be asked, and what a script did not say is not done.
+    Raises `typer.Exit` if the answer is no, and, without a prompt, if standard input is not a terminal or `as_json`.
     """
     if is_agreed:
         return
     if as_json or not sys.stdin.isatty():
+        why = "Standard input is not a terminal" if not sys.stdin.isatty() else "--json does not prompt"
         raise fail(
-            f"{question} There is no terminal to ask at; nothing was done: say --yes if it is to be done",
+            f"Not deleted: {what}. {why}; confirm with --yes.",
             kind="ConfirmationNeeded",
             as_json=as_json,
             code=EXIT_USAGE,
@@ -106,5 +107,5 @@ def confirm(question: str, *, is_agreed: bool, as_json: bool) -> None:
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        sys.stderr.write("penstock: nothing was done\n")
+        sys.stderr.write("penstock: nothing was changed\n")
         raise typer.Exit(1)

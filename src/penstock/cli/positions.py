@@ -28,7 +28,7 @@ def position_text(at: str) -> str:
         try:
             text = Path(text[1:]).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidArgumentError(f"the position cannot be read from {text[1:]}: {error}") from error
+            raise InvalidArgumentError(f"cannot read the position from {text[1:]}: {error}") from error
     if text == NOW:
         # The server's clock may be behind this one, and it refuses times to come.
         return "latest"
@@ -51,12 +51,12 @@ async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) 
     if is_moment(text):
         return await client.cut_at_time(scoped, text, is_end=is_end)
     if not is_cut_text(text):
-        raise InvalidArgumentError(f"{at!r} is no position in a stream: write it as {POSITION_HELP}")
+        raise InvalidArgumentError(f"{at!r} is not a position in a stream: write it as {POSITION_HELP}")
     cut = StreamCut.from_text(text)
     if f"{cut.scope}/{cut.stream}" != scoped:
-        raise InvalidArgumentError(f"the cut is one of {cut.scope}/{cut.stream}, not of {scoped}")
+        raise InvalidArgumentError(f"the cut belongs to {cut.scope}/{cut.stream}, not to {scoped}")
     if not cut.positions or not await client._controller_client.is_valid_cut(cut):
-        raise InvalidArgumentError(f"the cut is none of {scoped}: its segments do not cover the keys once")
+        raise InvalidArgumentError(f"not a valid cut of {scoped}: its segments do not cover every key exactly once")
     return cut
 
 
@@ -75,6 +75,6 @@ async def _cut_at_noted(client: Client, stream: str, text: str) -> StreamCut:
     cut = await client.cut_at_noted_time(stream, noted(text))
     if cut is None:
         raise PenstockError(
-            f"no watermark of {stream} has come to {text} yet: penstock stream watermark shows how far its writers are"
+            f"no watermark of {stream} has reached {text} yet: see the writers' times with penstock stream watermark"
         )
     return cut

@@ -28,7 +28,7 @@ def milliseconds_of(text: str) -> int:
     compact = text.strip().lower()
     parts = _PART.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:
-        raise InvalidArgumentError(f"{text!r} is no duration: write it as 30s, 15m, 12h, 7d or 1h30m")
+        raise InvalidArgumentError(f"{text!r} is not a duration: write it as 30s, 15m, 12h, 7d or 1h30m")
     return round(sum(float(number) * _MILLISECONDS[unit] for number, unit in parts))
 
 
@@ -56,5 +56,5 @@ def bytes_of(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None or found[2] not in _BYTES:
-        raise InvalidArgumentError(f"{text!r} is no size: write it as 4096, 10GB or 512MiB")
+        raise InvalidArgumentError(f"{text!r} is not a size: write it as 4096, 10GB or 512MiB")
     return round(float(found[1]) * _BYTES[found[2]])

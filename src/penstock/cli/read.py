@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 Form = Annotated[
     Literal["text", "json", "hex"],
-    typer.Option("--format", help="text: the bytes of the event as they are. json: with segment and offset."),
+    typer.Option("--format", help="text: the bytes of the event, unchanged. json: with segment and offset."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="The same as --format json; errors are JSON, too.")]
-Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many events. [default: all]")]
+Json = Annotated[bool, typer.Option("--json", help="The same as --format json, and errors as JSON.")]
+Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many events. [default: all]")]
 Key = Annotated[
     str | None,
-    typer.Option(help="Only the segments where events of this routing key are, beside those of other keys."),
+    typer.Option(help="Read only the segments that hold this routing key; they hold other keys, too."),
 ]
-Offsets = Annotated[bool, typer.Option("--offsets", help="Begin each line with SEGMENT:OFFSET and a tab.")]
+Offsets = Annotated[bool, typer.Option("--offsets", help="Start each line with SEGMENT:OFFSET and a tab.")]
 
 
 def read(
     stream: Stream,
-    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {POSITION_HELP}")] = "earliest",
-    until: Annotated[str, typer.Option(help="Where to end: likewise.")] = "latest",
+    start: Annotated[str, typer.Option("--from", help=f"Start position: {POSITION_HELP}")] = "earliest",
+    until: Annotated[str, typer.Option(help="End position, in the same forms.")] = "latest",
     count: Count = None,
     key: Key = None,
     form: Form = "text",
@@ -41,16 +41,17 @@ def read(
     as_json: Json = False,
     uri: Uri = URI,
 ) -> None:
-    """Print the events of a stream that are there now, one per line.
+    """Print the events that a stream holds now, one per line.
 
-    Events of one routing key come in the order written. Nothing is left on the server: who else reads is not touched.
+    Events of one routing key are printed in the order written. No state is kept on the server; other readers are
+    unaffected.
     """
     _print(stream, start, until, count, key, "json" if as_json else form, offsets, as_json=as_json, uri=uri)
 
 
 def tail(
     stream: Stream,
-    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {POSITION_HELP}")] = "latest",
+    start: Annotated[str, typer.Option("--from", help=f"Start position: {POSITION_HELP}")] = "latest",
     count: Count = None,
     key: Key = None,
     form: Form = "text",
@@ -60,7 +61,7 @@ def tail(
 ) -> None:
     """Print the events of a stream as they are written, until Ctrl-C.
 
-    It ends by itself when the stream is sealed and read to its end. Nothing is left on the server.
+    Exits when the stream is sealed and read to its end. No state is kept on the server.
     """
     _print(stream, start, None, count, key, "json" if as_json else form, offsets, as_json=as_json, uri=uri)
 
@@ -137,6 +138,6 @@ def _first_of(batch: EventBatch, count: int) -> EventBatch:
 
 def _tell_truncated(segment: str, offset: int, start_offset: int) -> None:
     sys.stderr.write(
-        f"penstock: {start_offset - offset} bytes of {segment} were truncated before they were read; "
-        "going on after them\n"
+        f"penstock: {start_offset - offset} bytes of {segment} were truncated before they were read; reading resumes "
+        "after them\n"
     )

@@ -23,15 +23,15 @@ def ready(
             "--timeout-s",
             parser=seconds_of,
             metavar="DURATION",
-            help="How long to wait until it does, as 5s or 1m; a plain number means seconds.",
+            help="How long to wait for the server, as 5s or 1m; a plain number means seconds.",
         ),
     ] = 5.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Exit with 0 if the server serves clients, with 1 and the reason if not.
+    """Exit with 0 if the server serves clients; otherwise print the reason and exit with 1.
 
-    Queries the controller and every segment store, so that a container that is down, or a full disk that blocks
-    writes, is noticed. Changes nothing. Repeats this until the time is up, so the server can be started just before.
+    Queries the controller and every segment store, to detect a container that is down or a full disk that blocks
+    writes. Changes nothing. Repeats this until the timeout, so the server can be started just before.
     """
     # Only now: the help of all commands should not load a client.
     from penstock.cli.probe import probe

@@ -25,11 +25,13 @@ def replay(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="To write.", show_default=False, autocompletion=complete_streams)
     ],
-    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {POSITION_HELP}")] = "earliest",
-    until: Annotated[str, typer.Option(help="Where to end: likewise, as of when it first began.")] = "latest",
-    rate: Annotated[float, typer.Option(min=0, help="At most so many events per second. [default: no limit]")] = 0.0,
+    start: Annotated[str, typer.Option("--from", help=f"Start position: {POSITION_HELP}")] = "earliest",
+    until: Annotated[
+        str, typer.Option(help="End position, in the same forms; fixed when the job first starts.")
+    ] = "latest",
+    rate: Annotated[float, typer.Option(min=0, help="Maximum events per second. [default: no limit]")] = 0.0,
     byte_rate: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="At most so many bytes per second. [default: no limit]")
+        str | None, typer.Option(metavar="SIZE", help="Maximum bytes per second. [default: no limit]")
     ] = None,
     key_field: KeyField = None,
     name: Name = None,
@@ -38,9 +40,9 @@ def replay(
     as_json: AsJson = False,
     uri: Uri = URI,
 ) -> None:
-    """Write a range of a stream into another one, each event once, at a given speed.
+    """Write a range of a stream into another stream, each event exactly once, at a given rate.
 
-    A replay that was stopped or killed goes on where it was, if the same command is run again; one that is done does
+    To resume a replay that was stopped or killed, run the same command again. Running a finished replay again does
     nothing.
     """
     # Only now: the help of all commands should not load a client.
@@ -86,5 +88,5 @@ def _plan(
         return ReplayPlan(wanted, first, last, key_field, identity)
     plan = ReplayPlan.from_text(on_record)
     if (plan.wanted, plan.key_field) != (wanted, key_field):
-        raise InvalidArgumentError(f"job {job!r} into {target} replays {plan.wanted}: give this one another --name")
+        raise InvalidArgumentError(f"job {job!r} into {target} replays {plan.wanted}: give this job another --name")
     return plan

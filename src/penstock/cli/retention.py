@@ -27,12 +27,12 @@ def explain(
     stream: Stream,
     svg: Annotated[
         Path | None,
-        typer.Option(help="Draw head, cuts, subscribers and tail into this file.", dir_okay=False),
+        typer.Option(help="Draw head, cuts, subscribers and tail to this SVG file.", dir_okay=False),
     ] = None,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what would be cut from a stream now and why, who holds its head, and where its cuts and subscribers are."""
+    """Show what retention would delete from a stream now and why, which subscriber holds its head, and its cuts."""
     from penstock.cli.retention_map import explanation_lines, explanation_svg
     from penstock.cli.session import connected
     from penstock.model.errors import InvalidArgumentError
@@ -44,7 +44,7 @@ def explain(
             try:
                 svg.write_text(explanation_svg(found), encoding="utf-8")
             except OSError as error:
-                raise InvalidArgumentError(f"cannot draw into {svg}: {error.strerror or error}") from error
+                raise InvalidArgumentError(f"cannot write {svg}: {error.strerror or error}") from error
             fields["svg"] = str(svg)
             lines += ["", f"drawn in {svg}"]
     tell("retention", fields, lines, as_json=as_json)

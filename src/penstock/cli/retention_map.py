@@ -16,28 +16,28 @@ from penstock.model.policies import RetentionKind
 if TYPE_CHECKING:
     from penstock.client.retention import RecordedCut, RetentionExplanation, RetentionSubscriber
 
-#: Why a look does what it does, by the row of the tables in docs/retention.md.
+#: The reasons for the outcome of a scan, by the row of the tables in docs/retention.md.
 REASONS = {
-    "NO_CUTS": "no cut is recorded yet, and nothing was written that one could be recorded of",
-    "SIZE_NO_SUBSCRIBERS": "no group subscribes, so all before the newest cut that keeps the minimum may go",
+    "NO_CUTS": "no cut is recorded yet, and there are no events to record a cut of",
+    "SIZE_NO_SUBSCRIBERS": "no group subscribes, so everything before the newest cut that keeps the minimum is deleted",
     "SIZE_BELOW_MIN_WITHOUT_CUT": "the stream holds less than the minimum",
     "SIZE_BELOW_MIN": "the subscribers have read all but less than the minimum, so the minimum decides",
     "SIZE_BELOW_MIN_OVERLAPPING": "the subscribers are past the minimum's cut on some keys only, so the newest cut "
-    "decides that none of them has yet to come to",
-    "SIZE_BETWEEN": "what the subscribers have yet to read is more than the minimum and below the maximum, so they "
-    "decide",
-    "SIZE_PAST_MAX": "the subscribers have more to read than the maximum, so the maximum decides: what is unread goes",
-    "SIZE_PAST_MAX_WITHOUT_GAIN": "the subscribers have as much to read as the maximum, and its cut would free no more",
-    "TIME_NO_SUBSCRIBERS": "no group subscribes, so all before the newest cut of the minimum's age may go",
+    "that all of them have reached decides",
+    "SIZE_BETWEEN": "the subscribers' unread data is between the minimum and the maximum, so their positions decide",
+    "SIZE_PAST_MAX": "the subscribers' unread data exceeds the maximum, so the maximum decides: unread events are "
+        "deleted",
+    "SIZE_PAST_MAX_WITHOUT_GAIN": "the subscribers' unread data equals the maximum, and the maximum's cut would free "
+        "nothing more",
+    "TIME_NO_SUBSCRIBERS": "no group subscribes, so everything before the newest cut of the minimum's age is deleted",
     "TIME_WITHOUT_CUT": "no recorded cut is as old as the minimum",
-    "TIME_ABOVE_MIN": "the subscribers have read all that is older than the minimum, so the minimum decides",
-    "TIME_MIN_OVERLAPPING": "the subscribers are past the minimum's cut on some keys only, so the newest cut decides "
-    "that none of them has yet to come to",
-    "TIME_BETWEEN": "what the subscribers have yet to read is older than the minimum and not than the maximum, so they "
-    "decide",
-    "TIME_PAST_MAX": "the subscribers have yet to read what is older than the maximum: it goes unread",
-    "TIME_MAX_OVERLAPPING": "on some keys the subscribers have yet to read what is older than the maximum: it goes "
-    "unread",
+    "TIME_ABOVE_MIN": "the subscribers have read all events older than the minimum, so the minimum decides",
+    "TIME_MIN_OVERLAPPING": "the subscribers are past the minimum's cut on some keys only, so the newest cut that all "
+    "of them have reached decides",
+    "TIME_BETWEEN": "the age of the subscribers' unread data is between the minimum and the maximum, so their "
+        "positions decide",
+    "TIME_PAST_MAX": "the subscribers have unread events older than the maximum: these are deleted",
+    "TIME_MAX_OVERLAPPING": "on some keys the subscribers have unread events older than the maximum: these are deleted",
 }
 
 #: Columns from head to tail, and the longest name that is shown whole beside them.
@@ -75,7 +75,7 @@ def explanation_lines(found: RetentionExplanation) -> list[str]:
         lines.append(f"  held by    {_holders(found)}")
     lines += [
         f"  cuts       {_cuts(found)}",
-        f"  next look  {_next_look(found)}",
+        f"  next scan  {_next_look(found)}",
         "",
         *(f"  {line}" for line in _picture(found)),
     ]
@@ -93,10 +93,10 @@ def _policy(found: RetentionExplanation) -> str:
 
 def _outcome(found: RetentionExplanation) -> str:
     if found.policy is None:
-        return "nothing is cut: it has no retention policy"
+        return "nothing is deleted: the stream has no retention policy"
     if found.is_sealed:
-        return "nothing is cut: it is sealed"
-    what = f"{in_bytes(found.cut_bytes)} would be cut" if found.chosen is not None else "nothing would be cut"
+        return "nothing is deleted: the stream is sealed"
+    what = f"{in_bytes(found.cut_bytes)} would be deleted" if found.chosen is not None else "nothing would be deleted"
     return what if found.is_enabled else f"{what}, but retention is switched off (controller.retention.is_enabled)"
 
 
@@ -105,16 +105,16 @@ def _reason(found: RetentionExplanation) -> str:
     if found.chosen is not None or found.is_sealed:
         return reason
     is_silent = found.row in ("NO_CUTS", "SIZE_BELOW_MIN_WITHOUT_CUT", "TIME_WITHOUT_CUT")
-    return reason if is_silent else f"{reason}; that is not behind the stream's head, or there is no such cut"
+    return reason if is_silent else f"{reason}; but that cut does not exist, or is not after the stream's head"
 
 
 def _holders(found: RetentionExplanation) -> str:
-    """Say who holds the head: those that have come least far, where subscribers decide; else nobody does."""
+    """Return the subscribers that hold the head: the last ones, if subscribers decide; else none."""
     last = [one for one in found.subscribers if one.is_last]
     names = ", ".join(one.name for one in last[:3]) + (f" and {len(last) - 3} more" if len(last) > 3 else "")
     unread = max((found.tail.size_bytes - one.place.size_bytes for one in last), default=0)
     if not is_held(found):
-        return f"nobody; {names} has come least far, with {in_bytes(unread)} unread"
+        return f"none; {names} is furthest from the tail, with {in_bytes(unread)} unread"
     return f"{names}, with {in_bytes(unread)} unread"
 
 
@@ -128,11 +128,11 @@ def is_held(found: RetentionExplanation) -> bool:
 
 def _cuts(found: RetentionExplanation) -> str:
     if not found.cut_count:
-        return "none is recorded" + (", the next look records one" if found.is_cut_due else "")
+        return "none is recorded" + (", the next scan records one" if found.is_cut_due else "")
     oldest, newest = found.cuts[0], found.cuts[-1]
     ages = f"{_age(newest)} to {_age(oldest)} old" if len(found.cuts) > 1 else f"{_age(newest)} old"
     shown = "" if len(found.cuts) == found.cut_count else f"; the newest {len(found.cuts)}:"
-    due = "; the next look records another" if found.is_cut_due else ""
+    due = "; the next scan records another" if found.is_cut_due else ""
     return f"{found.cut_count} recorded{shown}, {ages}{due}"
 
 
@@ -152,7 +152,7 @@ def _limits(found: RetentionExplanation) -> Iterator[_Mark]:
     for name, cut in (("maximum", found.max_cut), ("minimum", found.min_cut)):
         if cut is not None:
             kept = in_bytes(found.tail.size_bytes - cut.size_bytes)
-            yield _Mark(name, cut.size_bytes, f"a cut {_age(cut)} old, {kept} behind it")
+            yield _Mark(name, cut.size_bytes, f"a cut {_age(cut)} old, {kept} after it")
 
 
 def _subscriber(found: RetentionExplanation, one: RetentionSubscriber) -> _Mark:
@@ -191,7 +191,7 @@ def _picture(found: RetentionExplanation) -> list[str]:
 
     going = column(found.chosen.size_bytes) if found.chosen is not None else 0
     stream = "[" + ("x" * going + "=" * (_COLUMNS + 1 - going))[1:-1] + "]"
-    remark = f"x {in_bytes(found.cut_bytes)} to go, = {in_bytes(found.kept_bytes - found.cut_bytes)} to stay"
+    remark = f"x {in_bytes(found.cut_bytes)} to delete, = {in_bytes(found.kept_bytes - found.cut_bytes)} to keep"
     lines = [
         line("", f"head{'tail':>{_COLUMNS - 3}}"),
         line("stream", stream, remark),
@@ -249,13 +249,13 @@ def _band(found: RetentionExplanation) -> Iterator[str]:
     yield f'<text x="{_LEFT - 12}" y="{_TOP + 15}" text-anchor="end">stream</text>'
     yield (
         f'<rect x="{_LEFT}" y="{_TOP}" width="{_WIDTH}" height="{_BAND_HEIGHT}" fill="#8ecae6" stroke="#444">'
-        f"<title>{in_bytes(found.kept_bytes - found.cut_bytes)} to stay</title></rect>"
+        f"<title>{in_bytes(found.kept_bytes - found.cut_bytes)} to keep</title></rect>"
     )
     if found.chosen is not None:
         wide = _x(found, found.chosen.size_bytes) - _LEFT
         yield (
             f'<rect x="{_LEFT}" y="{_TOP}" width="{wide:.1f}" height="{_BAND_HEIGHT}" fill="#f4a3b4" stroke="#444">'
-            f"<title>{in_bytes(found.cut_bytes)} to go</title></rect>"
+            f"<title>{in_bytes(found.cut_bytes)} to delete</title></rect>"
         )
     for cut in found.cuts:
         x = _x(found, cut.size_bytes)
@@ -303,7 +303,8 @@ def _row(found: RetentionExplanation, mark: _Mark, index: int) -> Iterator[str]:
 
 
 def _foot(found: RetentionExplanation, height: int) -> Iterator[str]:
-    remark = f"blue: {in_bytes(found.kept_bytes - found.cut_bytes)} to stay; red: {in_bytes(found.cut_bytes)} to go; "
+    remark = f"blue: {in_bytes(found.kept_bytes - found.cut_bytes)} to keep; "
+    remark += f"red: {in_bytes(found.cut_bytes)} to delete; "
     remark += "a line on the band: a recorded cut"
     if left_out := _left_out(found):
         remark += f"; {left_out} more subscribers are not shown"

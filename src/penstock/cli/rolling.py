@@ -40,10 +40,10 @@ def survey(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the segments that an older Pravega left in long-term storage (RollingStorage), headers against chunks.
+    """List the segments that an older Pravega left in long-term storage (RollingStorage); compare headers with chunks.
 
-    Nothing is changed, and no chunk is read. It ends with 0 if all can be read, with 3 if something is damaged or
-    missing, with 1 if that could not be found out.
+    Nothing is changed, and no chunk is read. Exits with 0 if all can be read, with 3 if something is damaged or
+    missing, with 1 if the check could not be completed.
     """
     from penstock.rolling_storage import check_rolling
 
@@ -59,7 +59,7 @@ def import_segments(
     stream: Annotated[
         str | None,
         typer.Option(
-            "--as", help="SCOPE/STREAM: its segments, of one epoch, become those that are imported, of whatever epochs."
+            "--as", help="SCOPE/STREAM: its segments, of one epoch, receive the imported segments of any epochs."
         ),
     ] = None,
     tier2: Tier2 = None,
@@ -67,10 +67,10 @@ def import_segments(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take over, for good, segments that an older Pravega left in long-term storage. Chunks stay where they are.
+    """Import segments that an older Pravega left in long-term storage, permanently. Chunks stay where they are.
 
-    Both servers must be stopped. All bytes are read once, for checksums. It may be interrupted and repeated. It ends
-    with 0 if all was taken over, with 3 if some could not be, with 1 if nothing more can be said.
+    Both servers must be stopped. All bytes are read once, for checksums. It may be interrupted and repeated. Exits
+    with 0 if all were imported, with 3 if some could not be imported, with 1 on any other failure.
     """
     from penstock.rolling_storage import import_rolling
 
@@ -91,15 +91,15 @@ def export(
     tier2: Tier2 = None,
     data_dir: DataDir = None,
     container: Annotated[
-        int | None, typer.Option(min=0, help="The container whose segments are meant. [default: all]")
+        int | None, typer.Option(min=0, help="Only segments of this container. [default: all]")
     ] = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write headers into long-term storage by which an older Pravega reads the segments (RollingStorage).
+    """Write headers into long-term storage so that an older Pravega can read the segments (RollingStorage).
 
-    The server must be stopped; its segments are flushed first. Chunks stay as they are. It may be repeated. It ends
-    with 0 if all were exported, with 3 if some could not be, with 1 if nothing more can be said.
+    The server must be stopped; its segments are flushed first. Chunks are not changed. It may be repeated. Exits
+    with 0 if all were exported, with 3 if some could not be exported, with 1 on any other failure.
     """
     from penstock.rolling_export import export_rolling
 
@@ -163,7 +163,7 @@ def _survey_lines(report: RollingReport) -> Iterator[str]:
     byte_count = sum(segment.length - segment.start_offset for segment in report.segments)
     yield f"{len(report.segments)} segments, {in_bytes(byte_count)} in {report.place}"
     if report.left_over_count:
-        yield f"{report.left_over_count} headers of segments that are not there any more"
+        yield f"{report.left_over_count} headers of segments that no longer exist"
 
 
 def _import_lines(report: ImportReport) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _import_lines(report: ImportReport) -> Iterator[str]:
         if segment.start_offset:
             yield "  its first byte need not be the first of an event: truncate it to where one begins"
     if report.present:
-        yield f"{len(report.present)} were there before"
+        yield f"{len(report.present)} were present before"
     if report.deleted_count:
         yield f"{report.deleted_count} were imported before, and deleted since, or by another name"
     if report.skipped:

@@ -24,7 +24,7 @@ def salvage_lines(container: int, salvaged: Salvaged, *, is_dry_run: bool) -> It
         yield "nothing was changed (--dry-run)"
         return
     if salvaged.report is None:
-        yield "an earlier run had written the new log and was cut off; it is in its place now"
+        yield "an earlier run wrote the new log and was interrupted; the new log is in place now"
     yield f"the new log of container {container} is in {salvaged.path}; start the server"
     if salvaged.damaged_path:
         yield f"the damaged log is kept in {salvaged.damaged_path}"
@@ -39,7 +39,7 @@ def report_lines(report: SalvageReport) -> Iterator[str]:
     if report.lost_count > _SHOWN_MAX:
         yield f"damaged: {report.lost_count - _SHOWN_MAX} more ranges, see --json"
     if not report.base:
-        yield "lost: everything, because no whole checkpoint is intact"
+        yield "lost: everything, because no complete checkpoint is intact"
         return
     begin = "its own first intact checkpoint" if report.base == "log" else report.base
     yield f"the new log begins with {begin} and holds {report.kept_operation_count} operations"
@@ -48,9 +48,9 @@ def report_lines(report: SalvageReport) -> Iterator[str]:
         return
     for number, loss in enumerate(report.segments.values()):
         if number == _SHOWN_MAX:
-            yield f"lost: of {len(report.segments) - number} more segments, see --json"
+            yield f"lost: parts of {len(report.segments) - number} more segments, see --json"
             break
-        what = "the whole segment" if loss.is_whole else f"the segment ends at byte {loss.start} now"
+        what = "the whole segment" if loss.is_whole else f"the segment now ends at byte {loss.start}"
         events = f"{loss.event_count} events" if loss.is_exact else f"at least {loss.event_count} events"
         yield f"lost: {loss.name} (id {loss.id}): bytes {loss.start} to {loss.end}, {events}; {what}"
     lost_count = report.lost_operation_count
@@ -59,7 +59,7 @@ def report_lines(report: SalvageReport) -> Iterator[str]:
         yield f"lost: {dropped_count} intact operations of kind {kind}, which depend on lost ones"
     if not report.is_truth_known:
         yield (
-            "the log has no whole checkpoint after the last damage: segments of which it shows nothing later may have "
+            "the log has no complete checkpoint after the last damage: segments without later operations may have "
             "lost bytes at their ends, too"
         )
 

@@ -18,7 +18,7 @@ scope: typer.Typer = typer.Typer(name="scope")
 
 @scope.command("list")
 def list_scopes(
-    everything: Annotated[bool, typer.Option("--all", help="Those too that the server keeps for itself.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include the server's own scopes.")] = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
@@ -33,7 +33,7 @@ def list_scopes(
 
 @scope.command()
 def create(scope: Scope, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Create a scope. Creating a stream makes its scope, too."""
+    """Create a scope. Creating a stream creates its scope, too."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
@@ -43,7 +43,7 @@ def create(scope: Scope, uri: Uri = URI, as_json: AsJson = False) -> None:
 
 @scope.command()
 def describe(scope: Scope, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Tell what a scope holds."""
+    """Show the contents of a scope."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
@@ -56,12 +56,12 @@ def describe(scope: Scope, uri: Uri = URI, as_json: AsJson = False) -> None:
 @scope.command()
 def delete(
     scope: Scope,
-    recursive: Annotated[bool, typer.Option("--recursive", help="With the streams, groups and tables in it.")] = False,
+    recursive: Annotated[bool, typer.Option("--recursive", help="Include its streams, groups and tables.")] = False,
     yes: Yes = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a scope, an empty one unless --recursive. Asks first."""
+    """Delete a scope; it must be empty unless --recursive is given. Asks for confirmation."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
@@ -70,8 +70,8 @@ def delete(
             for kind, names in _held(session, scope).items()
             if names
         ]
-        what = f" with {', '.join(held)}" if recursive and held else ""
-        confirm(f"Delete scope {scope}{what}?", is_agreed=yes, as_json=as_json)
+        what = f"{scope} ({', '.join(held)})" if recursive and held else scope
+        confirm(f"Delete scope {what}?", what, is_agreed=yes, as_json=as_json)
         session.call(session.client.delete_scope(scope, recursive=recursive))
     tell("deleted", {"scope": scope}, [f"scope {scope} is deleted"], as_json=as_json)
 

@@ -15,13 +15,13 @@ from penstock.cli.failure import EXIT_FAILED, fail
 
 def segment_store(
     number: Annotated[
-        int, typer.Argument(metavar="NUMBER", help="Which one it is, to be found in a list of processes.")
+        int, typer.Argument(metavar="NUMBER", help="Number of the store, shown in process lists.")
     ] = 0,
 ) -> None:
     """Run one segment store for `penstock standalone --segment-stores N`, which starts it.
 
-    Its settings and containers come on standard input, its answers go to standard output, its log to standard error.
-    It ends when its parent ends, and in order on SIGTERM.
+    Settings and containers are read from standard input; answers go to standard output, the log to standard error.
+    Exits when its parent exits, and shuts down cleanly on SIGTERM.
     """
     # Only now: the help of all commands should not load a server.
     from penstock.cli.serve import new_loop
@@ -46,7 +46,7 @@ def segment_store(
     try:
         order = decode_order(source.readline(LINE_BYTES_MAX))
         if order.store != number:
-            raise ProtocolError(f"this is segment store {number}, but the order is for {order.store}")
+            raise ProtocolError(f"this is segment store {number}, but the start order is for store {order.store}")
         end_with_parent(order.parent_pid)
     except PenstockError as error:
         output.write(encode_message(Refusal(type(error).__name__, str(error))))
@@ -55,7 +55,7 @@ def segment_store(
     level = str(order.settings.get("log_level", "warning"))
     log_to_standard_error(level, process=f"store {order.store}")
     logger = logging.getLogger(__name__)
-    logger.info("segment store %d of penstock %s starts, pid %d", order.store, penstock_version(), os.getpid())
+    logger.info("starting segment store %d of penstock %s, pid %d", order.store, penstock_version(), os.getpid())
     bound_heaps()
     keep_heap_small()
     raise_descriptor_limit()

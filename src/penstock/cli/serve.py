@@ -39,7 +39,7 @@ def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float,
     settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags=flags).checked()
     log_to_standard_error(settings.log_level)
     where = "memory" if settings.is_memory else os.path.abspath(settings.data_dir)
-    logger.info("penstock %s starts, pid %d, data in %s", penstock_version(), os.getpid(), where)
+    logger.info("starting penstock %s, pid %d, data in %s", penstock_version(), os.getpid(), where)
     bound_heaps()
     keep_heap_small()
     raise_descriptor_limit()
@@ -85,15 +85,15 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         logger.info("ready after %.2f s: controller %s, data in %s", took_s, server.controller_uri, where)
         if settings.is_open_to_other_machines:
             logger.warning(
-                "listening on all addresses of this machine: every program that reaches them may read and change all "
-                "streams. Clients are given the address %s (--advertise sets it)",
+                "listening on all addresses of this machine: every program that can connect may read and change all "
+                "streams. The address given to clients is %s (set it with --advertise)",
                 settings.advertised_host,
             )
         if not await can_resolve(settings.advertised_host, _RESOLVE_TIMEOUT_S):
             logger.warning(
-                "this machine cannot resolve %s, the address that clients are given: clients that cannot resolve it "
-                "either reach the controller and no segment store. Start the server with --advertise and a host name "
-                "or address that clients can reach",
+                "this machine cannot resolve %s, the address given to clients: a client that cannot resolve it "
+                "reaches the controller but no segment store. Start the server with --advertise and a host name or "
+                "address that clients can reach",
                 settings.advertised_host,
             )
         _tell_ready(server, took_s, as_json)
@@ -104,8 +104,9 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         async with asyncio.timeout(settings.stop_timeout_s):
             await server.stop()
     except (TimeoutError, PenstockError) as error:
-        why = f"not done after {settings.stop_timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
-        sys.stderr.write(f"penstock: the stop was not in order ({why}); acknowledged data are safe\n")
+        is_late = isinstance(error, TimeoutError)
+        what = f"Shutdown timed out after {settings.stop_timeout_s:g} s" if is_late else f"Shutdown failed: {error}"
+        sys.stderr.write(f"penstock: {what}; acknowledged data is safe.\n")
         return False
     logger.info("stopped")
     if as_json:
@@ -114,7 +115,7 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
 
 
 def _end_without_directory(loss: DataDirectoryLostError, as_json: bool) -> None:
-    """Say why, and end this process at once: a stop in order would write by paths that can be another server's.
+    """Say why, and end this process at once: an orderly stop would write to paths that may belong to another server.
 
     Segment stores in child processes are killed with it. What is acknowledged is synced.
     """

@@ -17,30 +17,31 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 def standalone(
     data_dir: Annotated[
-        str | None, typer.Option(help="Where everything is kept; made if absent. [default: penstock-data]")
+        str | None, typer.Option(help="Data directory; created if missing. [default: penstock-data]")
     ] = None,
     tier2: Annotated[
         str | None,
         typer.Option(
-            help="Long-term storage elsewhere: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a "
+            help="Long-term storage: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a "
             "directory. "
             "[default: tier2 in --data-dir]"
         ),
     ] = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Keep everything in memory, for tests: lost at exit.")
+        bool, typer.Option("--memory", help="Keep all data in memory, for tests; lost at exit.")
     ] = False,
     host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
     controller_port: Annotated[
-        int | None, typer.Option(help="gRPC port of the controller; 0: any free one. [default: 9090]")
+        int | None, typer.Option(help="gRPC port of the controller; 0: any free port. [default: 9090]")
     ] = None,
     segment_store_port: Annotated[
         int | None,
-        typer.Option(help="Port of the segment store, the first of several in a row; 0: any free one. [default: 6000]"),
+        typer.Option(help="Port of the first segment store; further stores use the next ports. 0: any free port. "
+            "[default: 6000]"),
     ] = None,
     segment_stores: Annotated[
         int | None,
-        typer.Option(help="Processes that share the containers and the cache, best one for each core. [default: 1]"),
+        typer.Option(help="Number of segment store processes; best one for each core. [default: 1]"),
     ] = None,
     metrics_port: Annotated[
         int | None,
@@ -50,27 +51,27 @@ def standalone(
         ),
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option(help="Host under which clients reach this machine. [default: the --host]")
+        str | None, typer.Option(help="Host name or address given to clients. [default: the --host]")
     ] = None,
     containers: Annotated[
-        int | None, typer.Option(help="Segment containers; fixed once there are data. [default: 4]")
+        int | None, typer.Option(help="Number of segment containers; fixed once the store holds data. [default: 4]")
     ] = None,
-    cache_mb: Annotated[int | None, typer.Option(help="Memory for segment data, MiB. [default: 512]")] = None,
+    cache_mb: Annotated[int | None, typer.Option(help="Cache for segment data, in MiB. [default: 512]")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file, TOML.", envvar="PENSTOCK_CONFIG")] = None,
     log_level: Annotated[
-        LogLevel | None, typer.Option(help="How much to say on standard error. [default: warning]")
+        LogLevel | None, typer.Option(help="Log level on standard error. [default: warning]")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print events (ready, error, stopped) as JSON lines.")
     ] = False,
 ) -> None:
-    """Run a whole Penstock in one process, or in a few that belong together, until SIGTERM or Ctrl-C.
+    """Run a complete Penstock server in one or several processes until SIGTERM or Ctrl-C.
 
-    Settings come from the file, then PENSTOCK_* variables, then these options; each overrides the one before.
-    A second SIGTERM or Ctrl-C ends it at once; acknowledged data are safe either way.
+    Settings come from the file, then PENSTOCK_* variables, then these options; each source overrides the previous one.
+    A second SIGTERM or Ctrl-C ends the process immediately; acknowledged data is safe in both cases.
 
-    With --segment-stores N this process runs the controller and N child processes run the segment stores. One that
-    ends is started again; while one cannot be, the others take its containers. All end with this process.
+    With --segment-stores N this process runs the controller, and N child processes run the segment stores. A store that
+    ends is restarted; if that fails, the other stores take its containers. All child processes end with this process.
     """
     started_s = time.perf_counter()
     # Only now: the help of all commands should not load a server.

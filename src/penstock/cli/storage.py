@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 storage: typer.Typer = typer.Typer(
     name="storage",
-    help="Check the long-term storage of a stopped server, back it up, recover from it, take an older Pravega's over.",
+    help="Check, back up, recover or import the long-term storage of a stopped server.",
     pretty_exceptions_enable=False,
 )
 
@@ -38,14 +38,16 @@ def check(
     tier2: Tier2 = None,
     config: Config = None,
     lengths_only: Annotated[
-        bool, typer.Option("--lengths-only", help="Do not read the chunks, only look whether they are long enough.")
+        bool, typer.Option("--lengths-only", help="Check only the lengths of the chunks; do not read them.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare metadata with chunks: are all there, as long as they should be, and with the bytes that were written.
+    """Compare the metadata with the chunks: existence, lengths and checksums.
 
-    The server must be stopped; nothing is changed. It ends with 0 if all is well, with 3 if something is damaged or
-    missing, with 1 if that could not be found out. Chunks without a record are no damage, the server deletes them.
+    The server must be stopped; nothing is changed. Exits with 0 if no problem is found, with 3 if something is damaged
+    or
+    missing, with 1 if the check could not be completed. Chunks without a record are not damage; the server deletes
+    them.
     """
     with failures_told(as_json=as_json):
         report = _check(data_dir, tier2, config, is_read=not lengths_only, as_json=as_json)
@@ -88,27 +90,29 @@ def recover(
     tier2: Annotated[
         str | None,
         typer.Option(
-            help="Where the long-term storage is: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a "
+            help="Long-term storage: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a "
             "directory."
         ),
     ] = None,
     directory: Annotated[
-        str | None, typer.Option("--directory", "--data-dir", help="The data directory to be made, new or empty.")
+        str | None, typer.Option("--directory", "--data-dir", help="Data directory to create: new or empty.")
     ] = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build the data directory of a store whose machine is gone, from its long-term storage alone.
+    """Rebuild the data directory of a lost machine from its long-term storage alone.
 
-    The store must have written images: so it does in a bucket and in HDFS, and in a directory if it is asked for
-    (segment_store.container.images.interval_s). It is as it was at the newest ones; what a flush has acknowledged is in
-    there. Long-term storage is only read; the lost machine must not come back.
-    It ends with 0 if all is there, with 3 if the directory was made and chunks are missing, with 1 if it was not.
+    The store must have written images. It does so in a bucket and in HDFS, and in a directory if configured
+    (segment_store.container.images.interval_s). The result has the state of the newest images, including all that a
+    flush
+    acknowledged. Long-term storage is only read; the lost machine must not return to service.
+    Exits with 0 if everything was recovered, with 3 if the directory was created but chunks are missing, otherwise
+    with 1.
     """
     with failures_told(as_json=as_json):
         if directory is None:
             raise fail(
-                "say with --directory where the data directory is to be made",
+                "--directory is required: the data directory to create",
                 kind="InvalidArgumentError",
                 as_json=as_json,
                 code=EXIT_USAGE,
@@ -151,13 +155,13 @@ def probe(
     data_dir: DataDir = None,
     config: Config = None,
     chunk_bytes: Annotated[
-        int, typer.Option("--bytes", min=1, max=64 << 20, help="How much is written at a time.")
+        int, typer.Option("--bytes", min=1, max=64 << 20, help="Size of one write.")
     ] = 1 << 20,
     as_json: AsJson = False,
 ) -> None:
-    """Try whether long-term storage does what a server needs: create, read, append, join, list and delete.
+    """Test the operations that a server needs of long-term storage: create, read, append, join, list and delete.
 
-    With chunks of its own, which are deleted; a server may run there, or never have. It ends with 0 if all works.
+    Uses temporary chunks and deletes them; safe beside a running server. Exits with 0 if every operation works.
     """
     with failures_told(as_json=as_json):
         report = _probe(tier2, data_dir, config, chunk_bytes)
@@ -189,12 +193,12 @@ def _probe(tier2: str | None, data_dir: str | None, config: Path | None, chunk_b
 
 
 def _probe_lines(report: ProbeReport) -> Iterator[str]:
-    yield report.place + ("" if report.has_identity else ", where no server has kept anything yet")
+    yield report.place + ("" if report.has_identity else ", which holds no server's data yet")
     for step in report.steps:
         yield f"  {step.name}: {step.duration_s * 1000:.1f} ms"
-    grows = "chunks grow" if report.supports_append else "each write makes a chunk"
-    joins = "chunks are joined there" if report.supports_concat else "chunks are joined by reading them"
-    yield f"all of it works with {in_bytes(report.chunk_bytes)} at a time; {grows}, {joins}"
+    grows = "chunks grow" if report.supports_append else "each write creates a chunk"
+    joins = "chunks are joined by the storage" if report.supports_concat else "chunks are joined by copying them"
+    yield f"every operation works with {in_bytes(report.chunk_bytes)} at a time; {grows}, {joins}"
 
 
 def _recovery_lines(report: RecoveryReport) -> Iterator[str]:
@@ -202,7 +206,7 @@ def _recovery_lines(report: RecoveryReport) -> Iterator[str]:
         created = datetime.fromtimestamp(container.created_ms / 1000, UTC).isoformat(timespec="seconds")
         yield f"container {container.id}: as of {created}, epoch {container.epoch}, {in_bytes(container.length_bytes)}"
         for name in container.passed_over:
-            yield f"  {name} is not whole and was passed over"
+            yield f"  {name} is incomplete and was skipped"
     yield from report_lines(report.check)
     yield f"recovered: start a server with --data-dir {report.data_dir} and the same --tier2"
 
@@ -219,19 +223,19 @@ def report_lines(report: StorageReport) -> Iterator[str]:
         f"{in_bytes(report.checked_bytes)} were read and compared"
     )
     if report.surplus_bytes:
-        yield f"{in_bytes(report.surplus_bytes)} behind the ends of chunks, left by writes that failed; never read"
+        yield f"{in_bytes(report.surplus_bytes)} after the ends of chunks, left by failed writes; never read"
     if report.unused_record_count:
-        yield f"{report.unused_record_count} records of chunks that no segment leads to"
+        yield f"{report.unused_record_count} records of chunks that no segment refers to"
     for name in report.orphans:
-        yield f"no record leads to {name}"
+        yield f"no record refers to {name}"
     if report.orphan_count:
-        yield f"{report.orphan_count} chunks without a record, which the server will delete"
+        yield f"{report.orphan_count} chunks without a record; the server will delete them"
     if report.stranger_count:
-        yield f"{report.stranger_count} chunks of other make, which are left alone"
+        yield f"{report.stranger_count} files that are not Penstock's; they are left alone"
     if report.problem_count:
         yield f"{report.problem_count} problem{'s' * (report.problem_count > 1)}"
     else:
-        yield "all is as it should be"
+        yield "no problems found"
 
 
 storage.command()(survey)

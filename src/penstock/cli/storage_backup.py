@@ -33,22 +33,23 @@ T = TypeVar("T")
 @storage.command()
 def backup(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help="The backup to be made: a new directory, or an empty one.")
+        Path, typer.Argument(metavar="DIRECTORY", help="Backup to create: a new or empty directory.")
     ],
     admin: Annotated[
         list[str] | None,
-        typer.Option(help="HOST:PORT of a running segment store's administrator's port; once for each. [default: none, "
-                          "the server is stopped]"),
+        typer.Option(help="HOST:PORT of a running segment store's administration port; once for each store. [default: "
+            "none, the server is stopped]"),
     ] = None,
     data_dir: DataDir = None,
     tier2: Tier2 = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Back up what a store knows of its streams: all but what long-term storage has of them.
+    """Back up the state of a store that is not in long-term storage.
 
-    Of a stopped server, or with --admin of one that runs; that flushes its containers. The backup is whole when this
-    ends with 0, and good for `penstock storage restore` for as long as long-term storage keeps what it leads to.
+    The server is stopped, or runs and is named with --admin; then its containers are flushed. The backup is complete
+    if this exits with 0. `penstock storage restore` can use it as long as long-term storage keeps the chunks it refers
+    to.
     """
     with failures_told(as_json=as_json):
         made = _back_up(str(directory), admin or [], data_dir, tier2, config, as_json=as_json)
@@ -85,32 +86,33 @@ def _back_up(
 
 @storage.command()
 def restore(
-    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="The directory that `backup` has made.")],
+    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="The directory that `backup` created.")],
     directory: Annotated[
-        str | None, typer.Option("--directory", "--data-dir", help="The data directory to be made, new or empty.")
+        str | None, typer.Option("--directory", "--data-dir", help="Data directory to create: new or empty.")
     ] = None,
     tier2: Annotated[
         str | None,
-        typer.Option(help="Where the long-term storage is. [default: where it was when the backup was made]"),
+        typer.Option(help="Long-term storage. [default: its place when the backup was made]"),
     ] = None,
     config: Config = None,
     accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="Make the directory although chunks are gone.")
+        bool, typer.Option("--accept-missing", help="Create the directory even if chunks are missing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build a data directory from a backup and the long-term storage that it fits.
+    """Rebuild a data directory from a backup and its long-term storage.
 
-    What was written since the backup is not in there, and its chunks are deleted by the server that is started then.
-    Long-term storage is only read here; the server that was backed up must not come back. It ends with 0 if all is
-    there, with 3 if chunks are gone, which are listed, and then makes nothing unless --accept-missing says so.
+    Data written after the backup is not restored; the server that is started next deletes its chunks.
+    This command only reads long-term storage. The server that was backed up must not return to service. Exits with 0
+    if all
+    chunks exist, with 3 if chunks are missing. It lists those, and creates nothing unless --accept-missing is given.
     """
     from penstock.storage_restoration import BackupUnfitError
 
     with failures_told(as_json=as_json):
         if directory is None:
             raise fail(
-                "say with --directory where the data directory is to be made",
+                "--directory is required: the data directory to create",
                 kind="InvalidArgumentError",
                 as_json=as_json,
                 code=EXIT_USAGE,
@@ -190,7 +192,7 @@ def _restoration_lines(report: RestorationReport) -> Iterator[str]:
     for container in report.backup.containers:
         yield f"container {container.id}: as of {_time(container.created_ms)}"
     for name in report.later_images:
-        yield f"{name} may be later: penstock storage recover would lose less"
+        yield f"{name} may be newer: penstock storage recover would lose less"
     yield from report_lines(report.check)
     yield f"restored: start a server with --data-dir {report.data_dir} and the same --tier2"
 

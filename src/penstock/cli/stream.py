@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from penstock.model.policies import Retention, Scaling, StreamConfig
 
 Segments = Annotated[
-    int | None, typer.Option(min=1, help="Segments it has, or begins with if it scales. [default: 1]")
+    int | None, typer.Option(min=1, help="Number of segments; with scaling, the initial number. [default: 1]")
 ]
 SegmentsToUpdate = Annotated[
-    int | None, typer.Option(min=1, help="Segments it has, or never goes below if it scales. [default: as it is]")
+    int | None, typer.Option(min=1, help="Number of segments; with scaling, the minimum. [default: unchanged]")
 ]
-EventRate = Annotated[int | None, typer.Option(min=1, help="Scale by events/s: what one segment should carry.")]
-DataRate = Annotated[int | None, typer.Option(min=1, help="Scale by kB/s: what one segment should carry.")]
-Factor = Annotated[int, typer.Option(min=2, help="Into how many segments a busy one is split.")]
-KeepTime = Annotated[str | None, typer.Option(help="Keep the events of the last so long, as 7d or 12h.")]
-KeepBytes = Annotated[str | None, typer.Option(help="Keep the newest so many bytes, as 10GB.")]
+EventRate = Annotated[int | None, typer.Option(min=1, help="Scale by events/s: target rate of one segment.")]
+DataRate = Annotated[int | None, typer.Option(min=1, help="Scale by kB/s: target rate of one segment.")]
+Factor = Annotated[int, typer.Option(min=2, help="Number of segments that a busy segment is split into.")]
+KeepTime = Annotated[str | None, typer.Option(help="Keep the events of this last period, as 7d or 12h.")]
+KeepBytes = Annotated[str | None, typer.Option(help="Keep the newest bytes, as 10GB.")]
 KeepMax = Annotated[
     str | None,
-    typer.Option(help="Never keep more than this, of the same kind, for groups that lag. [default: no limit]"),
+    typer.Option(help="Upper limit, of the same kind, for groups that lag. [default: no limit]"),
 ]
-Tag = Annotated[list[str] | None, typer.Option("--tag", help="A word to find it by. May be given several times.")]
+Tag = Annotated[list[str] | None, typer.Option("--tag", help="A tag to find the stream by. Repeatable.")]
 
 stream: typer.Typer = typer.Typer(name="stream")
 
@@ -56,22 +56,23 @@ def _retention(keep_time: str | None, keep_bytes: str | None, keep_max: str | No
     from penstock.model.policies import Retention
 
     if keep_time is not None and keep_bytes is not None:
-        raise InvalidArgumentError("a stream keeps by --keep-time or by --keep-bytes, not by both")
+        raise InvalidArgumentError("a stream keeps events by --keep-time or by --keep-bytes, not by both")
     if keep_time is not None:
         most_ms = 0 if keep_max is None else milliseconds_of(keep_max)
         return Retention.by_time(seconds=milliseconds_of(keep_time) / 1000, max_seconds=most_ms / 1000)
     if keep_bytes is not None:
         return Retention.by_size(bytes_of(keep_bytes), 0 if keep_max is None else bytes_of(keep_max))
     if keep_max is not None:
-        raise InvalidArgumentError("--keep-max belongs to --keep-time or --keep-bytes")
+        raise InvalidArgumentError("--keep-max needs --keep-time or --keep-bytes")
     return None
 
 
 @stream.command("list")
 def list_streams(
     scope: ScopeToList = None,
-    tag: Annotated[str | None, typer.Option(help="Only those that have this tag.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also the system's own: watermarks, group state.")] = False,
+    tag: Annotated[str | None, typer.Option(help="Only streams with this tag.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Include the system's streams: watermarks, group "
+        "state.")] = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
@@ -101,12 +102,12 @@ def create(
     keep_bytes: KeepBytes = None,
     keep_max: KeepMax = None,
     tag: Tag = None,
-    rollover: Annotated[str | None, typer.Option(help="Largest file of it in long-term storage, as 64MiB.")] = None,
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Let it be if it exists.")] = False,
+    rollover: Annotated[str | None, typer.Option(help="Maximum size of a file in long-term storage, as 64MiB.")] = None,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave it unchanged if it exists.")] = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Create a stream, and its scope if that is missing: by default one segment, which keeps everything."""
+    """Create a stream, and its scope if missing. The default is one segment and no retention."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
@@ -138,11 +139,11 @@ def update(
     keep_bytes: KeepBytes = None,
     keep_max: KeepMax = None,
     tag: Tag = None,
-    no_tags: Annotated[bool, typer.Option("--no-tags", help="Take its tags away.")] = False,
+    no_tags: Annotated[bool, typer.Option("--no-tags", help="Remove its tags.")] = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Change how a stream scales, what it keeps, or its tags; what is not given stays."""
+    """Change a stream's scaling, retention or tags. Values not given are unchanged."""
     from penstock.cli.session import connected
     from penstock.model.errors import InvalidArgumentError
 
@@ -153,7 +154,7 @@ def update(
         if tag and no_tags:
             raise InvalidArgumentError("--tag and --no-tags exclude each other")
         if scaling is None and retention is None and tags is None:
-            raise InvalidArgumentError("nothing to change was given: see penstock stream update --help")
+            raise InvalidArgumentError("no change was given: see penstock stream update --help")
         with connected(uri) as session:
             session.call(session.client.update_stream(stream, scaling=scaling, retention=retention, tags=tags))
     tell("updated", {"stream": stream}, [f"stream {stream} is updated"], as_json=as_json)
@@ -168,15 +169,15 @@ stream.command()(cut)
 def describe(
     stream: Stream,
     epochs: Annotated[
-        int, typer.Option(min=1, help="How many changes of its segments to show, counted from the latest.")
+        int, typer.Option(min=1, help="Number of epochs to show, from the latest.")
     ] = 20,
     svg: Annotated[
-        Path | None, typer.Option(help="Draw its segments over time into this file.", dir_okay=False)
+        Path | None, typer.Option(help="Draw its segments over time to this SVG file.", dir_okay=False)
     ] = None,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Tell a stream's policies, how much it holds, its segments now and over time, and the cuts at head and tail."""
+    """Show a stream's policies, size, segments now and over time, and the cuts at head and tail."""
     from penstock.cli.session import connected
     from penstock.cli.stream_map import map_fields, map_lines, map_svg
     from penstock.model.errors import InvalidArgumentError
@@ -191,9 +192,9 @@ def describe(
             try:
                 svg.write_text(map_svg(history), encoding="utf-8")
             except OSError as error:
-                raise InvalidArgumentError(f"cannot draw into {svg}: {error.strerror or error}") from error
+                raise InvalidArgumentError(f"cannot write {svg}: {error.strerror or error}") from error
             fields["svg"] = str(svg)
-            lines += ["", f"the segments over time are drawn in {svg}"]
+            lines += ["", f"the segments over time are drawn to {svg}"]
     tell("stream", fields, lines, as_json=as_json)
 
 
@@ -303,7 +304,7 @@ def _keys(segment: dict[str, object]) -> str:
 
 @stream.command()
 def seal(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Let a stream take no more events, for good; what it holds can be read."""
+    """Seal a stream permanently: it takes no more events; its events stay readable."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
@@ -325,27 +326,29 @@ def truncate(
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the events of a stream before a cut. Asks first."""
+    """Delete the events of a stream before a cut. Asks for confirmation."""
     from penstock.cli.positions import cut_at
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
         cut = session.call(cut_at(session.client, stream, at))
-        confirm(f"Delete all events of {stream} before {cut.to_text()}?", is_agreed=yes, as_json=as_json)
+        question = f"Delete all events of {stream} before {cut.to_text()}?"
+        confirm(question, f"events of {stream}", is_agreed=yes, as_json=as_json)
         session.call(session.client.truncate_stream(cut))
     tell("truncated", {"stream": stream, "head": cut.to_text()}, [f"stream {stream} is truncated"], as_json=as_json)
 
 
 @stream.command()
 def delete(stream: Stream, yes: Yes = False, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Delete a stream and all its events; seals it first if it is not sealed. Asks first."""
+    """Delete a stream and all its events; an open stream is sealed first. Asks for confirmation."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
         found = session.call(_described(session, stream))[0]
         held = found["bytes"]
         assert isinstance(held, int)
-        confirm(f"Delete stream {stream} with {in_bytes(held)} of events?", is_agreed=yes, as_json=as_json)
+        question = f"Delete stream {stream} with {in_bytes(held)} of events?"
+        confirm(question, f"{stream} ({in_bytes(held)})", is_agreed=yes, as_json=as_json)
         session.call(session.client.seal_stream(stream))
         session.call(session.client.delete_stream(stream))
     tell("deleted", {"stream": stream, "bytes": held}, [f"stream {stream} is deleted"], as_json=as_json)

@@ -119,11 +119,11 @@ class StreamEvents:
         for segment in reached & set(starts):
             if self._end.positions[segment] < self._start.positions[segment]:
                 raise InvalidArgumentError(
-                    f"the end lies before the start: segment {segment} would be read from "
+                    f"the end is before the start: segment {segment} would be read from "
                     f"{self._start.positions[segment]} to {self._end.positions[segment]}"
                 )
         if segment_epoch(min(starts, default=0)) > segment_epoch(max(self._end.positions, default=0)):
-            raise InvalidArgumentError("the end lies before the start: all of its segments are older")
+            raise InvalidArgumentError("the end is before the start: all of its segments are older")
         between = set(await self._client._controller_client.segments_between(self._start, self._end))
         self._add(await self._of_key(sorted(between - unreached)))
 
@@ -238,7 +238,7 @@ class _OpenSegment:
             if events:
                 return EventBatch(self._stream, self.segment_id, events, offsets_of(events, start))
         if not self._is_gone and self._reader._is_at_end and self._assembler.pending_bytes:
-            what = "the segment is sealed" if self._end_offset is None else "this is where to stop"
+            what = "the segment is sealed" if self._end_offset is None else "the end position is reached"
             raise CorruptionError(
                 self._name, self._assembler.offset, f"{what}, but {self._assembler.pending_bytes} bytes into an event"
             )

@@ -39,7 +39,7 @@ def map_lines(history: StreamHistory) -> list[str]:
     first, last = history.epochs[0].number, history.epochs[-1].number
     if len(history.epochs) < history.epoch_count:
         lines.append(f"epochs {first} to {last} of {history.epoch_count}: --epochs shows more")
-    lines.append("= new in that epoch, with its number: the id is the number + 2^32 times the epoch")
+    lines.append("= new in that epoch, with its number; the id is the number + 2^32 times the epoch")
     return lines
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from penstock.client.client import Client
     from penstock.client.stream_segments import SegmentRange
 
-Split = Annotated[int | None, typer.Option("--split", help="A segment, by its id, to be replaced by several.")]
-Into = Annotated[int, typer.Option("--into", min=2, help="How many come of a split.")]
+Split = Annotated[int | None, typer.Option("--split", help="Id of a segment to split.")]
+Into = Annotated[int, typer.Option("--into", min=2, help="Number of segments that a split creates.")]
 Merge = Annotated[
-    list[int] | None, typer.Option("--merge", help="A segment to be put together with others. Given several times.")
+    list[int] | None, typer.Option("--merge", help="Id of a segment to merge; give two or more.")
 ]
 
 
@@ -40,7 +40,7 @@ def scale(
 
     with failures_told(as_json=as_json):
         if (split is None) == (not merge):
-            raise InvalidArgumentError("say what to do: --split SEGMENT, or --merge SEGMENT twice or more often")
+            raise InvalidArgumentError("give --split SEGMENT, or --merge SEGMENT at least twice")
         with connected(uri) as session:
             new = session.call(_scaled(session.client, stream, [split] if split is not None else merge or [], into))
     tell(
@@ -67,7 +67,8 @@ async def _scaled(client: Client, stream: str, segments: Sequence[int], into: in
     missing = [segment for segment in segments if segment not in current]
     if missing:
         known = ", ".join(map(str, current))
-        raise InvalidArgumentError(f"{missing[0]} is no current segment of {stream}; these are: {known or 'none'}")
+        raise InvalidArgumentError(f"{missing[0]} is not a current segment of {stream}; current segments: "
+            f"{known or 'none'}")
     chosen = sorted((current[segment] for segment in set(segments)), key=lambda each: each.key_low)
     low, high = chosen[0].key_low, chosen[-1].key_high
     if len(chosen) == 1:

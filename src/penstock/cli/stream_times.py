@@ -26,12 +26,12 @@ def watermark(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
             if found is None:
                 session.call(session.client.stream_config(stream))  # Is there such a stream at all?
     fields: dict[str, object] = {"stream": stream, "watermark": None}
-    lines = [f"stream {stream} has no watermark: no writer has noted a time, or the first one is still to be made"]
+    lines = [f"stream {stream} has no watermark: no writer has noted a time, or the first watermark is not written yet"]
     if found is not None:
         text = StreamCut(*split_scoped_name(stream), found.positions).to_text()
         fields["watermark"] = {"lower_bound": found.lower_bound, "upper_bound": found.upper_bound, "cut": text}
         lines = [
-            f"stream {stream}: what was noted as of {found.lower_bound} or before lies before the cut",
+            f"stream {stream}: events noted at {found.lower_bound} or before are before the cut",
             f"  lower bound  {found.lower_bound}",
             f"  upper bound  {found.upper_bound}",
             f"  cut          {text}",
@@ -45,15 +45,15 @@ def cut(
         str,
         typer.Option(
             "--at",
-            help=f"'earliest', 'latest', a time at which events were stored ({FORMS}), or noted:TIME for one that "
-            f"their writers noted. {TIME_ROUNDING}",
+            help=f"'earliest', 'latest', a time at which events were stored ({FORMS}), or noted:TIME for a time that "
+                f"their writers noted. {TIME_ROUNDING}",
         ),
     ],
     is_end: Annotated[
-        bool, typer.Option("--end", help="Of a time: a cut with nothing behind it from before, instead of the reverse.")
+        bool, typer.Option("--end", help="For a time: round up, so that no event after the cut is older.")
     ] = False,
     is_pravegas: Annotated[
-        bool, typer.Option("--pravega", help="Print it as Pravega's clients exchange it.")
+        bool, typer.Option("--pravega", help="Print the cut in the form that Pravega's clients exchange.")
     ] = False,
     uri: Uri = URI,
     as_json: AsJson = False,

@@ -33,7 +33,7 @@ TableName = Annotated[
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key, or its first part.", show_default=False)]
 Second = Annotated[str, typer.Option(help="The second part of the key, in tables whose keys have two. [default: none]")]
 Version = Annotated[
-    int | None, typer.Option(min=-1, help="Only if this is the key's version now; -1: if it has no value.")
+    int | None, typer.Option(min=-1, help="Only if the key has this version; -1: only if it has no value.")
 ]
 
 table: typer.Typer = typer.Typer(name="table")
@@ -58,15 +58,17 @@ def list_tables(
 @table.command()
 def create(
     table: TableName,
-    key_length: Annotated[int, typer.Option(min=1, help="Bytes of a key, or of its first part, at most.")] = 32,
-    second_length: Annotated[int, typer.Option(min=0, help="Bytes of a key's second part, at most.")] = 0,
-    partitions: Annotated[int, typer.Option(min=1, help="Segments that share the keys, by their first part.")] = 1,
-    rollover: Annotated[str | None, typer.Option(help="Largest file of it in long-term storage, as 64MiB.")] = None,
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Let it be if it exists, with this shape.")] = False,
+    key_length: Annotated[int, typer.Option(min=1, help="Maximum bytes of a key, or of its first part.")] = 32,
+    second_length: Annotated[int, typer.Option(min=0, help="Maximum bytes of a key's second part.")] = 0,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of segments that share the keys, by their first "
+        "part.")] = 1,
+    rollover: Annotated[str | None, typer.Option(help="Maximum size of a file in long-term storage, as 64MiB.")] = None,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave it unchanged if it exists with the same key "
+        "sizes and partitions.")] = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Create a table, and its scope if that is missing. Its shape is for good."""
+    """Create a table, and its scope if missing. Key sizes and partitions cannot be changed later."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
@@ -87,7 +89,7 @@ def create(
 
 @table.command()
 def describe(table: TableName, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Tell a table's shape, and how many keys it has."""
+    """Show a table's key sizes, partitions and number of keys."""
 
     async def look(opened: TextTable) -> tuple[dict[str, object], str]:
         config, count = opened.config, await opened.count()
@@ -110,7 +112,7 @@ def describe(table: TableName, uri: Uri = URI, as_json: AsJson = False) -> None:
 
 @table.command()
 def delete(table: TableName, yes: Yes = False, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Delete a table and what it holds. Asks first."""
+    """Delete a table and its contents. Asks for confirmation."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
@@ -120,7 +122,7 @@ def delete(table: TableName, yes: Yes = False, uri: Uri = URI, as_json: AsJson =
                 return await opened.count()
 
         held = session.call(count())
-        confirm(f"Delete table {table} with {held} keys?", is_agreed=yes, as_json=as_json)
+        confirm(f"Delete table {table} with {held} keys?", f"{table} ({held} keys)", is_agreed=yes, as_json=as_json)
         session.call(session.client.delete_table(table))
     tell("deleted", {"table": table, "keys": held}, [f"table {table} is deleted"], as_json=as_json)
 
@@ -177,7 +179,7 @@ def remove(
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a key and its value; one that is not there is no error, unless a version is asked for."""
+    """Remove a key and its value. A missing key is an error only if a version is given."""
 
     async def change(opened: TextTable) -> None:
         with _conditions_told(table, (key, second), version):
@@ -191,13 +193,15 @@ def remove(
 @table.command()
 def scan(
     table: TableName,
-    prefix: Annotated[str | None, typer.Option(help="Only keys that begin so.")] = None,
-    first: Annotated[str | None, typer.Option("--key", help="Only keys with this first part, of two.")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many. [default: all]")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only keys with this prefix.")] = None,
+    first: Annotated[str | None, typer.Option("--key", help="Only keys with this first part.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many. [default: all]")
+    ] = None,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Print keys and values in the order of the keys, a tab in between; with --json one document for each."""
+    """Print keys and values, sorted by key, separated by a tab; with --json one document for each key."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
@@ -242,8 +246,8 @@ def _conditions_told(table: str, key: tuple[str, str], version: int | None) -> I
     except TableConditionError as error:
         wanted = "no value" if version == -1 else f"version {version}"
         error.args = (
-            f"{_shown_key(key)} in {table} should have {wanted}, and has not; nothing was done: "
-            "penstock table get --json tells its version",
+            f"{_shown_key(key)} in {table} does not have {wanted}; nothing was changed: "
+            "see its version with penstock table get --json",
         )
         raise
 

@@ -24,18 +24,20 @@ _Show = Callable[[list[str]], None]
 
 
 def top(
-    interval_s: Annotated[float, typer.Option("--interval-s", min=0.1, help="Seconds between two looks.")] = 1.0,
+    interval_s: Annotated[float, typer.Option("--interval-s", min=0.1, help="Seconds between two refreshes.")] = 1.0,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=1, help="End after so many looks. [default: none; 1 without a terminal]"),
+        typer.Option("--count", "-n", min=1, help="Stop after this many refreshes. [default: none; 1 without a "
+            "terminal]"),
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Streams and groups to show: the busiest.")] = 15,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of streams and groups to show, the busiest "
+        "first.")] = 15,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Show rates, lag, segments, memory, logs and what long-term storage lacks, live in the terminal, until Ctrl-C.
+    """Show rates, lag, segments, memory, logs and unflushed bytes, live, until Ctrl-C.
 
-    Rates are those since the look before, at first those of the last second. With --json each look is a line.
+    Rates are measured since the previous refresh, at first over the last second. With --json each refresh is a line.
     """
     # Only now: the help of all commands should not load a client.
     from penstock.cli.session import connected
@@ -132,21 +134,21 @@ def _problems(found: ClusterStatistics) -> Iterator[str]:
         for failed_id, why in sorted(store.failures.items()):
             yield f"! store {address}, container {failed_id} does not run: {why}"
     if found.missing_containers:
-        yield f"! nothing is known of containers {', '.join(map(str, found.missing_containers))}"
+        yield f"! no report of containers {', '.join(map(str, found.missing_containers))}"
     for container_id, container in sorted(found.containers.items()):
         if container.is_log_long:
-            yield f"! container {container_id}: something keeps its log long, {in_bytes(container.log_bytes)}"
+            yield f"! container {container_id}: its log cannot be truncated, {in_bytes(container.log_bytes)}"
         if container.held_append_count:
             yield f"! container {container_id}: {container.held_append_count} appends wait for long-term storage"
     for name, lag in sorted(found.groups.items()):
         if lag.problem is not None:
             yield f"! group {name}: {lag.problem}"
         for stream in lag.recreated:
-            yield f"! group {name}: stream {stream} was deleted, and created again; the group reads nothing of it"
+            yield f"! group {name}: stream {stream} was deleted and created again; it does not read the new stream"
         if lag.reader_count and lag.unassigned_segment_count:
-            yield f"! group {name}: segments that no reader holds: {lag.unassigned_segment_count}"
+            yield f"! group {name}: segments without a reader: {lag.unassigned_segment_count}"
         if lag.is_finished:
-            yield f"  group {name} is finished: every stream was read to its end"
+            yield f"  group {name} is finished: it read every stream to its end"
 
 
 def _more(count: int, what: str) -> Iterator[str]:

@@ -16,7 +16,9 @@ from penstock.cli.quantities import seconds_of
 if TYPE_CHECKING:
     from penstock.client.transaction_endings import TransactionInfo
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Of the transaction, 32 hexadecimal digits.", show_default=False)]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of the transaction, 32 hexadecimal digits.", show_default=False)
+]
 Lease = Annotated[
     float,
     typer.Option(
@@ -28,7 +30,7 @@ Limit = Annotated[
     float,
     typer.Option(
         "--limit", "--limit-s", parser=seconds_of, metavar="DURATION",
-        help="How long it waits for its decision, as 10m or 1h; then it is aborted. A plain number means seconds.",
+        help="How long it waits for commit or abort, as 10m or 1h; then it is aborted. A plain number means seconds.",
     ),
 ]
 Time = Annotated[
@@ -36,14 +38,14 @@ Time = Annotated[
     typer.Option(
         "--time",
         metavar="TIME",
-        help=f"Note this time where the transaction ends: 0 or more in the writers' own unit, or a time ({FORMS}). "
-        "See 'penstock stream watermark'.",
+        help=f"Note this time at the end of the transaction: 0 or more in the writers' own unit, or a time ({FORMS}). "
+            "See 'penstock stream watermark'.",
     ),
 ]
 
 _REASONS = {
-    "REQUESTED": "somebody asked for it",
-    "LEASE_ENDED": "its lease had run out",
+    "REQUESTED": "on request",
+    "LEASE_ENDED": "its lease ran out",
     "STREAM_SEALED": "the stream was sealed",
 }
 
@@ -53,12 +55,14 @@ transaction: typer.Typer = typer.Typer(name="transaction")
 @transaction.command("list")
 def list_transactions(
     stream: Stream,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Show at most so many open ones.")] = 1000,
-    is_open_only: Annotated[bool, typer.Option("--open", help="Only those that have not ended.")] = False,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="Maximum number of open transactions to show.")
+    ] = 1000,
+    is_open_only: Annotated[bool, typer.Option("--open", help="Only open transactions.")] = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """List the transactions of a stream: open ones with age, lease and size, then those that ended lately, and how."""
+    """List the transactions of a stream: open ones with age, lease and size, then recently ended ones."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
@@ -81,7 +85,7 @@ def list_transactions(
     rows += [(each["transaction"], each["state"], "", "", "", "") for each in over]
     lines = [*table(headers, rows)]
     if has_more:
-        lines.append(f"more are open than these {count}: --count shows more")
+        lines.append(f"more than these {count} are open: raise --count to see them")
     fields: dict[str, object] = {
         "stream": stream, "transactions": [*open_ones, *over], "is_every_open_one_shown": not has_more,
     }  # fmt: skip
@@ -116,7 +120,7 @@ def create(
 ) -> None:
     """Begin a transaction and print its id, for penstock write --transaction-id, commit and abort.
 
-    It is aborted when its lease ends before anybody has gone on with it.
+    It is aborted when its lease ends; every request renews the lease.
     """
     from penstock.cli.session import connected
 
@@ -152,7 +156,7 @@ def update(
 
 @transaction.command()
 def describe(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Tell all about a transaction: its state, age, lease and size, and why it was aborted if it was."""
+    """Show the state, age, lease and size of a transaction, and why it was aborted."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
@@ -172,11 +176,11 @@ def _lines(stream: str, found: TransactionInfo) -> list[str]:
         since = "ended" if found.lease_s is None else "began"
         lines.append(f"  {since}    {_time(found.age_s)} ago")
     if found.lease_left_s is not None:
-        left = f"{_time(found.lease_left_s)} left" if found.lease_left_s > 0 else "over: it is about to be aborted"
+        left = f"{_time(found.lease_left_s)} left" if found.lease_left_s > 0 else "expired: it will be aborted"
         if found.lifetime_left_s is None:
             lines.append(f"  limit    {left} to commit or abort it")
         else:
-            at_most = f"renewed, it may be open for {_time(found.lifetime_left_s)} more"
+            at_most = f"with renewals it may stay open for {_time(found.lifetime_left_s)} more"
             lines.append(f"  lease    {found.lease_s:g} s, {left}; {at_most}")
     if found.lease_s is not None:
         lines.append(f"  holds    {'?' if found.length_bytes is None else in_bytes(found.length_bytes)}")
@@ -199,9 +203,9 @@ def prepare(
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Let nothing more be written into a transaction, and have it wait for commit or abort: no lease ends it.
+    """Prepare a transaction: it takes no more events, and waits for commit or abort without a lease.
 
-    What its writer has not flushed is not in it. Prepared again it may wait for longer, never for less.
+    Events that its writer has not flushed are not included. Preparing it again can extend the wait, never shorten it.
     """
     from penstock.cli.session import connected
 
@@ -224,7 +228,7 @@ def commit(
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Commit a transaction that another program has begun, with what that program has flushed."""
+    """Commit a transaction that another program has begun, with the events that the program has flushed."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):

@@ -28,19 +28,20 @@ def verify(
     ] = None,
     tier2: Annotated[
         str | None,
-        typer.Option(help="Where long-term storage is seen by who reads it. [default: where the server says]"),
+        typer.Option(help="Long-term storage, as seen from the machine that reads it. [default: the server's]"),
     ] = None,
     outage: Outage = "2m",
     spark: Annotated[
-        bool, typer.Option("--spark", help="Let Spark's executors read: as spark-submit has it, or here.")
+        bool, typer.Option("--spark", help="Read in Spark's executors: with spark-submit's session, or a local one.")
     ] = False,
     as_json: AsJson = False,
     uri: Uri = URI,
 ) -> None:
-    """Read the chunks of streams in long-term storage, and compare them with the checksums that the server has.
+    """Compare the chunks of streams in long-term storage with the server's checksums.
 
-    The server runs, and is asked for no data; nothing is changed. It ends with 0 if all is well, with 3 if something
-    is damaged or missing, with 1 if that could not be found out.
+    The server must run; no data is read from it, and nothing is changed. Exits with 0 if no problem is found, with 3
+    if data
+    is damaged or missing, with 1 if the check could not be completed.
     """
     # Only now: the help of all commands should not load a client.
     from penstock.cli.quantities import milliseconds_of
@@ -123,8 +124,8 @@ def _lines(report: VerifyReport, *, is_whole: bool) -> Iterator[str]:
     if report.problem_count:
         yield f"{report.problem_count} problem{'s' * (report.problem_count > 1)}"
     elif not is_whole:
-        yield "not all was looked at"
+        yield "the check was stopped before its end"
     elif report.unknown_count:
-        yield "not all could be found out"
+        yield "some checks could not be completed"
     else:
-        yield "all is as it should be"
+        yield "no problems found"

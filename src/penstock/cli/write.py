@@ -41,22 +41,23 @@ def write(
     stream: Stream,
     key: Annotated[str | None, typer.Option(help="The routing key of all lines. [default: none]")] = None,
     key_field: Annotated[
-        str | None, typer.Option(help="Each line is a JSON object; its routing key is this field of it.")
+        str | None, typer.Option(help="Each line is a JSON object; this field is its routing key.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="Lines per second at most. [default: no limit]")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Maximum lines per second. [default: no limit]")] = None,
     transaction: Annotated[
-        bool, typer.Option("--transaction", help="All lines become readable together at the end, or none.")
+        bool, typer.Option("--transaction", help="Write all lines in one transaction: all become readable at the end, "
+            "or none.")
     ] = False,
     transaction_id: Annotated[
         str | None,
-        typer.Option(help="Write into this transaction, of penstock transaction create, and leave it open."),
+        typer.Option(help="Write into this transaction, begun with penstock transaction create, and leave it open."),
     ] = None,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
     """Write the lines of standard input to a stream, one event each.
 
-    Returns when all lines are on the server's disk. When it cannot go on, or is interrupted, it says how many are.
+    Returns when all lines are on the server's disk. On failure or interruption, reports how many lines are stored.
     """
     # Only now: the help of all commands should not load a client.
     from penstock.cli.line_input import KeyField
@@ -110,7 +111,7 @@ def _write(session: Session, lines: _Lines, *, as_json: bool) -> None:
     if stored and lines.is_in_order:
         how_far = f"the first {how_far}"
     if unsure:
-        how_far += f", {unsure} more may be stored or not"
+        how_far += f", {unsure} more may or may not be stored"
     raise _cut_off(stopped_by, how_far, {"lines_stored": stored, "lines_unsure": unsure}, as_json=as_json)
 
 
@@ -128,9 +129,9 @@ def _write_as_one(session: Session, lines: _Lines, *, as_json: bool) -> None:
         session.call(transaction.commit())
     except (PenstockError, OSError, KeyboardInterrupt, Interrupted) as error:
         if is_committing and not _is_refused(error):
-            what = f"whether transaction {transaction.id} commits is not known: penstock transaction describe tells"
+            what = f"whether transaction {transaction.id} commits is not known: see penstock transaction describe"
         else:
-            what = f"transaction {transaction.id} is aborted, none of its lines will be read"
+            what = f"transaction {transaction.id} is aborted; none of its lines will be readable"
             try:
                 session.call(transaction.abort())
             except (PenstockError, KeyboardInterrupt, Interrupted) as other:

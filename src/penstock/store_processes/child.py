@@ -256,7 +256,7 @@ async def run_child(order: Order, source: BinaryIO, output: BinaryIO) -> bool:
         async with asyncio.timeout(child.settings.stop_timeout_s):
             await child.stop()
     except (TimeoutError, PenstockError) as error:
-        logger.warning("the stop was not in order: %r", error)
+        logger.warning("shutdown failed: %r", error)
         return False
     return True
 
