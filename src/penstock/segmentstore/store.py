@@ -99,6 +99,7 @@ class SegmentStore:
         if settings.disk_cache.bytes_max and cache_directory:
             self.disk_cache = DiskCache(cache_directory, settings.disk_cache, runtime)
         self._logs = logs
+        self._has_closed_logs = False
         self._chunks = GuardedChunkStorage(
             chunks,
             cluster_id=cluster_id,
@@ -123,8 +124,16 @@ class SegmentStore:
         A container whose log is corrupt or disabled stays offline and the others serve; any other error stops the start
         and is raised. Raises `StorageIdentityError` if long-term storage belongs to another cluster.
         """
+        try:
+            await self._start()
+        except BaseException:
+            await self._close_logs()
+            raise
+
+    async def _start(self) -> None:
         if self.disk_cache is not None:
             await self.disk_cache.open()
+        await self._logs.start()
         await self._chunks.claim_when_there(self._logs.has_logs)
         self._chunks.start()
         if self._assignment is None:
@@ -171,9 +180,18 @@ class SegmentStore:
         try:
             await self._monitor.stop()
         finally:
-            if self.disk_cache is not None:
-                await self.disk_cache.close()
-            await self._chunks.close()
+            try:
+                await self._close_logs()
+            finally:
+                if self.disk_cache is not None:
+                    await self.disk_cache.close()
+                await self._chunks.close()
+
+    async def _close_logs(self) -> None:
+        """Close what the logs share, once: after a failed start, or when all containers have stopped."""
+        if not self._has_closed_logs:
+            self._has_closed_logs = True
+            await self._logs.close()
 
     @property
     def storage_problem(self) -> str | None:

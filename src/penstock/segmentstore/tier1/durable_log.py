@@ -132,7 +132,23 @@ class DurableLog(Protocol):
 
 
 class DurableLogFactory(Protocol):
-    """Creates the logs of a segment store."""
+    """Creates the logs of a segment store, and holds what they share: connections, or a journal of all of them.
+
+    The store owns it: it calls `start` once, before the first log is created, and `close` once, after all logs are
+    closed, also when its own start fails. `has_logs` and `enable` may be used without `start`, as administration does.
+    """
+
+    async def start(self) -> None:
+        """Open what the logs share. Writes nothing that `has_logs` counts: storage is not claimed yet.
+
+        Raises `LogRefusedError` and `StorageError`, with nothing left to close except by `close`.
+        """
+
+    async def close(self) -> None:
+        """Release what the logs share. No log may be used afterwards. Also called after a failed or cancelled `start`.
+
+        Waits for requests in progress only as long as they can still be acknowledged. Idempotent.
+        """
 
     def create(self, container_id: int) -> DurableLog:
         """Return the log of a container, not yet opened."""

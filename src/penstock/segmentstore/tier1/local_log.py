@@ -573,6 +573,12 @@ class LocalLogFactory:
         self._cluster_id = cluster_id
         self._made_logs = MadeLogs(runtime.disk, made_logs_directory, cluster_id) if made_logs_directory else None
 
+    async def start(self) -> None:
+        """See `DurableLogFactory.start`. Logs share nothing: each has files of its own."""
+
+    async def close(self) -> None:
+        """See `DurableLogFactory.close`. Does nothing."""
+
     def create(self, container_id: int) -> LocalLog:
         """See `DurableLogFactory.create`."""
         directory = LogDirectory(

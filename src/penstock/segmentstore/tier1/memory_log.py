@@ -283,6 +283,12 @@ class MemoryLogFactory:
         self._frame_length_max = frame_length_max_bytes
         self._stored: dict[int, _StoredLog] = {}
 
+    async def start(self) -> None:
+        """See `DurableLogFactory.start`. Logs share nothing but memory."""
+
+    async def close(self) -> None:
+        """See `DurableLogFactory.close`. Does nothing."""
+
     def create(self, container_id: int) -> MemoryLog:
         """See `DurableLogFactory.create`."""
         return MemoryLog(container_id, self._get(container_id), self._frame_length_max, self._runtime.monotonic_s)
