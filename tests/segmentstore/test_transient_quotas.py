@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from penstock.wire.commands import (
     DataAppended,
     DeleteSegment,
     ErrorMessage,
+    Hello,
     MergeSegments,
     MergeSegmentsBatch,
     SegmentAlreadyExists,
@@ -60,6 +62,15 @@ async def is_busy(wire: RawWire) -> WrongHost:
     return reply
 
 
+async def connect_from(service: WireService, host: str) -> RawWire:
+    """Connect from another address of this machine, as from another host."""
+    service.wires.append(
+        RawWire(*await asyncio.open_connection("127.0.0.1", service.server.port, local_addr=(host, 0)))
+    )
+    await service.wires[-1].ask(Hello(16, 5), Hello)
+    return service.wires[-1]
+
+
 async def test_transients_without_end_are_refused_and_the_connection_goes_on(service: WireService) -> None:
     wire, other = await service.connect(), await service.connect()
     wire.send(*(CreateTransientSegment(number, W, A, "") for number in range(100)))
@@ -74,11 +85,12 @@ async def test_transients_without_end_are_refused_and_the_connection_goes_on(ser
 
 
 async def test_many_connections_together_leave_the_slots_of_other_segments(service: WireService) -> None:
-    """Five connections want all slots. What they may not take, creations and finds of others have."""
-    wires = [await service.connect() for _ in range(5)]
+    """Five hosts want all slots. What they may not take, creations and finds of others have."""
+    wires = [await connect_from(service, f"127.0.0.{number}") for number in range(1, 6)]
+    replies = []
     for wire in wires:
         wire.send(*(CreateTransientSegment(number, W, A, "") for number in range(30)))
-    replies = [await wire.receive() for wire in wires for _ in range(30)]
+        replies += [await wire.receive() for _ in range(30)]
     assert sum(isinstance(reply, SegmentCreated) for reply in replies) == 10
     assert sum(isinstance(reply, WrongHost) for reply in replies) == 140
     other = await service.connect()
@@ -191,3 +203,36 @@ async def test_a_full_container_answers_busy_and_keeps_the_connection(service: W
         segment.use_count -= 1
     await wire.ask(CreateSegment(1, names[26], 0, 0, ""), SegmentCreated)
     await wire.ask(SetupAppend(1, W, away, ""), AppendSetup)
+
+
+async def test_a_host_with_many_connections_leaves_a_share_to_other_hosts(service: WireService) -> None:
+    """Of the ten of the container: half for the first host, however many connections it has, a part for each other."""
+    wires = [await service.connect() for _ in range(5)]
+    for wire in wires:
+        wire.send(*(CreateTransientSegment(number, W, A, "") for number in range(30)))
+    replies = [await wire.receive() for wire in wires for _ in range(30)]
+    assert sum(isinstance(reply, SegmentCreated) for reply in replies) == 5
+    assert "client host 127.0.0.1 has 5" in (await is_busy(wires[-1])).stack
+    second, third = await connect_from(service, "127.0.0.2"), await connect_from(service, "127.0.0.3")
+    for count, wire in ((3, second), (1, third)):
+        for _ in range(count):
+            await make(wire)
+        await is_busy(wire)
+    # What the first host gives back is free for all.
+    for wire in wires:
+        await wire.close()
+    await until(lambda: service.store.container(A).state.metadata.transient_count == 4)
+    await make(third)
+    for wire in (second, third):
+        await wire.close()
+    hosts = service.server.transients
+    await until(lambda: not hosts._counts and not hosts._reviews)
+
+
+async def test_what_is_merged_over_another_connection_frees_the_share_of_its_host(service: WireService) -> None:
+    wires = [await service.connect() for _ in range(2)]
+    names = [await make(wires[0]) for _ in range(3)] + [await make(wires[1]) for _ in range(2)]
+    await is_busy(wires[1])
+    other = await connect_from(service, "127.0.0.2")
+    await other.ask(DeleteSegment(1, names[0], ""), SegmentDeleted)
+    await make(wires[1])

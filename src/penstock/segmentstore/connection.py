@@ -21,6 +21,7 @@ from penstock.model.errors import PenstockError, ProtocolError
 from penstock.model.segments import Buffer
 from penstock.runtime.failure_levels import level_of
 from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.host_transients import HostTransients
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import IngestWindow
 from penstock.segmentstore.long_replies import LONG_REPLY_REQUESTS, LongReplies
@@ -66,6 +67,7 @@ class ConnectionHost(Protocol):
     budget: IngestBudget
     writers: WriterBudget
     mark_guard: MarkGuard
+    transients: HostTransients
     #: Checks the tokens of requests; None: every client may do everything.
     access: TokenAccess | None
     #: Bytes of replies that wait for slow readers, over all connections.
@@ -115,7 +117,10 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(buffer_length=server.receive_length)
         self._appends = AppendProcessor(server.store, self, WriterSlots(server.writers))
         self._requests = RequestProcessor(
-            server.store, transient_segments_max=server.settings.transient_segments_max
+            server.store,
+            transient_segments_max=server.settings.transient_segments_max,
+            hosts=server.transients,
+            host=lambda: self._peer_host,
         )
         self._reads = ReadProcessor(server.store, self, server.loop, server.settings.reads_max)
         self._long_replies = LongReplies(
@@ -597,6 +602,12 @@ class Connection(asyncio.BufferedProtocol):
         task.add_done_callback(self._request_done)
         if len(self._tasks) >= self._settings.requests_max:
             self._update_reading()
+
+    @property
+    def _peer_host(self) -> str:
+        """The address of the client's host."""
+        address = self._transport.get_extra_info("peername")
+        return str(address[0]) if isinstance(address, tuple) else str(address)
 
     @property
     def _peer(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock.model.errors import (
@@ -17,7 +17,9 @@ from penstock.model.errors import (
     StorageFullError,
     TooManyTransientSegmentsError,
 )
+from penstock.model.routing import container_of
 from penstock.runtime.bulk import for_each
+from penstock.segmentstore.host_transients import HostTransients
 from penstock.segmentstore.store import SegmentStore
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -29,11 +31,18 @@ _REVIEW_INTERVAL_S = 1.0
 
 
 class OwnTransients:
-    """At most `count_max` of one connection. They are deleted when it ends."""
+    """At most `count_max` of one connection. They are deleted when it ends.
 
-    def __init__(self, store: SegmentStore, count_max: int) -> None:
+    `hosts`: the shares of client hosts; `host`: returns the connection's.
+    """
+
+    def __init__(self, store: SegmentStore, count_max: int, hosts: HostTransients, host: Callable[[], str]) -> None:
         self._store = store
         self._count_max = count_max
+        self._hosts = hosts
+        self._host_of_peer = host
+        #: Kept, since a connection that is lost may have no address.
+        self._host = ""
         #: By name: whether it was created. Names are added before that, since the connection may be lost meanwhile.
         self._made: dict[str, bool] = {}
         self._reviewed_s = float("-inf")
@@ -48,21 +57,27 @@ class OwnTransients:
         """Count `name` while the block creates it, and afterwards if it did. Raises when there are too many."""
         is_new = name not in self._made
         if is_new:
+            self._host = self._host or self._host_of_peer()
             self._check(name)
             self._made[name] = False
+            self._hosts.add(self._host, self._container_id(name), self._review)
         try:
             yield
         except _NOT_MADE:
             if is_new:
-                self._made.pop(name, None)
+                self.forget(name)
             raise
         self._made[name] = True
 
+    def _container_id(self, name: str) -> int:
+        return container_of(name, self._store.settings.container_count)
+
     def _check(self, name: str) -> None:
-        if len(self._made) < self._count_max:
-            return
-        self._review()
         if len(self._made) >= self._count_max:
+            self._review()
+        if len(self._made) < self._count_max:
+            self._hosts.check(self._host, name)
+        else:
             raise TooManyTransientSegmentsError(
                 name,
                 whose="this connection",
@@ -77,7 +92,7 @@ class OwnTransients:
             return
         self._reviewed_s = now_s
         for name in [name for name, is_made in self._made.items() if is_made and not self._exists(name)]:
-            del self._made[name]
+            self.forget(name)
 
     def _exists(self, name: str) -> bool:
         try:
@@ -88,11 +103,16 @@ class OwnTransients:
 
     def forget(self, name: str) -> None:
         """Note that a segment was merged or deleted."""
-        self._made.pop(name, None)
+        if self._made.pop(name, None) is not None:
+            self._hosts.remove(self._host, self._container_id(name))
+            if not self._made:
+                self._hosts.end(self._host, self._review)
 
     async def delete_all(self) -> None:
         """Delete the remaining ones: the connection is lost."""
-        names, self._made = list(self._made), {}
+        names = list(self._made)
+        for name in names:
+            self.forget(name)
         results = await for_each(names, self._store.delete_segment, self._store.settings.bulk_requests_max)
         for name, result in zip(names, results, strict=True):
             if isinstance(

@@ -38,6 +38,7 @@ from penstock.model.names import is_transient_segment, transient_segment_name
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.chunk_layouts import ChunkLayouts
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, UpdateKind
+from penstock.segmentstore.host_transients import HostTransients
 from penstock.segmentstore.own_transients import OwnTransients
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.statistics_report import store_report, with_advice, with_tables
@@ -62,11 +63,16 @@ _READ_TABLE_BYTES_MAX = FRAME_LENGTH_MAX - 128 * 1024
 
 
 class RequestProcessor:
-    """Answers requests of one connection. Transient segments created here are deleted when it is closed."""
+    """Answers requests of one connection. Transient segments created here are deleted when it is closed.
 
-    def __init__(self, store: SegmentStore, *, transient_segments_max: int) -> None:
+    `hosts`, `host`: see `OwnTransients`.
+    """
+
+    def __init__(
+        self, store: SegmentStore, *, transient_segments_max: int, hosts: HostTransients, host: Callable[[], str]
+    ) -> None:
         self._store = store
-        self._transients = OwnTransients(store, transient_segments_max)
+        self._transients = OwnTransients(store, transient_segments_max, hosts, host)
         self._advisor = StoreScaleAdvisor(store)
         self._layouts = ChunkLayouts(store)
         self._handlers: dict[type[WireCommand], _Handler] = {}

@@ -16,6 +16,7 @@ from collections.abc import Coroutine
 
 from penstock.runtime.sockets import bound_receive_buffers, detect_dead_peers, dual_stack_socket
 from penstock.segmentstore.connection import Connection
+from penstock.segmentstore.host_transients import HostTransients
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
 from penstock.segmentstore.mark_guard import MarkGuard
@@ -78,6 +79,8 @@ class SegmentStoreServer:
         self.budget: IngestBudget = IngestBudget(self.settings.ingest_bytes_max, self.settings.unacknowledged_bytes_max)
         #: Memory of the writers of all connections.
         self.writers: WriterBudget = WriterBudget(self.settings.writers_bytes_max, self.settings.writer_bytes_max)
+        #: Transient segments of each client host.
+        self.transients: HostTransients = HostTransients(store)
         #: Bytes of replies that wait for slow readers, over all connections.
         self.slow_reply_bytes = 0
 

@@ -62,6 +62,11 @@ class TransientSegments:
         #: Number of segments deleted because they were idle.
         self.expired_count: int = 0
 
+    @property
+    def free_count(self) -> int:
+        """Number of further transient segments that the container may have."""
+        return max(0, self._count_max - self._metadata.transient_count)
+
     def check(self, name: str) -> None:
         """Raise `TooManyTransientSegmentsError` if a transient segment `name` would exceed a limit."""
         parent = parent_segment_name(name)
