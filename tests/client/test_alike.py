@@ -211,7 +211,7 @@ async def test_who_waits_for_bytes_is_told_when_it_is_closed(uri, name, closer):
         reader = await open_it
         waiting = asyncio.create_task(reader.read())
         await asyncio.sleep(0.05)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await (reader if closer == "itself" else client).close()
             with pytest.raises(penstock.ClosedError):
                 await waiting

@@ -197,7 +197,7 @@ def test_a_dropped_client_ends_its_thread_and_stores_what_it_took(uri, stream):
         for _ in range(5):
             use()
             gc.collect()
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while threading.active_count() > threads and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert threading.active_count() <= threads
@@ -214,7 +214,7 @@ def test_a_dropped_writer_stores_what_it_took_and_is_closed(uri, stream):
         with pytest.warns(ResourceWarning, match=r"unclosed <EventWriter: writer of programs/stream-\d+, open"):
             writers.clear()
         ack.wait(10)
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while not inner.is_closed and time.monotonic() < deadline_s:
             time.sleep(0.01)
         assert inner.is_closed

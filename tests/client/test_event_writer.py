@@ -231,7 +231,7 @@ async def test_writes_wait_when_too_much_is_unacknowledged(cluster):
             assert 10_000 <= writer.unacknowledged_bytes <= 11_000
             assert not task.done()
             cluster.store.gate.set()
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, 60)
             await writer.flush()
             assert writer.unacknowledged_bytes == 0
 

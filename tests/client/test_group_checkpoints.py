@@ -161,7 +161,7 @@ async def write(client, stream):
 
 
 async def until(group, condition):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition(found := await group.describe()):  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
     return found

@@ -23,7 +23,7 @@ FAST = {"position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_tim
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # what the condition reads gives no notice
             await asyncio.sleep(0.01)
 
@@ -230,7 +230,7 @@ async def test_a_record_of_the_earlier_format_is_read_and_renewed(cluster, stack
         found = {int((await reader.read(5)).data)}
         assert msgspec.json.decode(entries_of(cluster, group)[b"state"].value)["version"] == FORMAT_VERSION == 4
         # The old one shows no life any more, and its share comes here.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(found) < 10:
                 if (event := await reader.read(0.1)) is not None:
                     found.add(int(event.data))

@@ -65,7 +65,7 @@ async def write(client, stream, count=5):
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 

@@ -43,7 +43,7 @@ async def read_until_idle(reader):
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # what the condition reads gives no notice
             await asyncio.sleep(0.01)
 
@@ -124,7 +124,7 @@ async def test_segments_that_no_reader_can_hold_are_reported(cluster, caplog):
             lag = (await client.statistics(groups=["retail/audit"])).groups["retail/audit"]
             assert (lag.reader_count, lag.unassigned_segment_count) == (1, 2)
             async with await group.reader("r2") as second:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while len(second.segments) < 3:
                         await second.read(0.05)
                 assert (await group.describe()).unassigned == []

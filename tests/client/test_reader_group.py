@@ -71,7 +71,7 @@ async def test_reader_waits_for_new_events(cluster):
             task = asyncio.create_task(reader.read())
             await asyncio.sleep(0.01)
             await fill(client, 1)
-            assert (await asyncio.wait_for(task, 20)).data == b"k0 0"
+            assert (await asyncio.wait_for(task, 60)).data == b"k0 0"
 
 
 async def test_clean_close_goes_on_exactly_after_the_last_event(cluster):
@@ -132,7 +132,7 @@ async def test_second_reader_takes_its_share(cluster):
                 await asyncio.sleep(0.3)
                 assert [len(first.segments), len(second.segments)] == [2, 2]
                 await fill(client, 200, start=50)
-                await asyncio.wait_for(asyncio.gather(*tasks), 20)
+                await asyncio.wait_for(asyncio.gather(*tasks), 60)
     assert numbers(events) == list(range(250))
 
 

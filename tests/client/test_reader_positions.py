@@ -99,7 +99,7 @@ async def test_manual_reader_must_commit_before_it_reads_past_a_segment(cluster)
             with pytest.raises(CommitNeededError):
                 await reader.read()
             await reader.commit()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     try:
                         event = await reader.read()
@@ -233,7 +233,7 @@ async def test_application_that_does_not_come_back_loses_its_segments(cluster):
             (in_hand,) = await take(slow, 1)
             async with await group.reader("quick") as quick:
                 events = []
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while len(events) < 20:
                         events += await drain(quick, 0.05)
                 assert sorted(numbers(events)) == list(range(20))

@@ -188,7 +188,7 @@ async def test_read_cancelled_at_the_end_of_a_segment_still_finishes(cluster, st
                 except asyncio.CancelledError:
                     continue
                 events += [] if event is None else [event]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 events += [event async for event in reader]
             assert sorted(numbers(events)) == list(range(10))
             assert reader.is_finished
@@ -225,7 +225,7 @@ async def test_cancelled_join_leaves_no_member_behind(cluster):
             await asyncio.gather(joining, return_exceptions=True)
             if not joining.cancelled():
                 await joining.result().close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await group._state()).readers:  # noqa: ASYNC110  # no event to await
                 await asyncio.sleep(0.02)
         assert len((await group._state()).unassigned) == 2
@@ -276,7 +276,7 @@ async def test_reader_reads_on_after_an_outage_longer_than_its_patience(cluster)
             client._segment_client.read = original
             await fill(client, 5, start=5)
             events = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(events) < 5:
                     try:
                         event = await reader.read(0.5)
@@ -310,7 +310,7 @@ async def test_segments_that_one_reader_cannot_read_go_to_another(cluster):
         insisting = asyncio.create_task(insist())
         async with await (await client.reader_group("audit", [STREAM])).reader("sound") as second:
             events = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(events) < 20:
                     event = await second.read(0.1)
                     events += [] if event is None else [event]
@@ -333,7 +333,7 @@ async def test_read_returns_in_its_time_while_the_record_is_away(cluster):
 
             client._segment_client.table_get = client._segment_client.table_put = hang
             first._needs_attention = True
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while await first.read(0.1) is not None:
                     first._needs_attention = True
             client._segment_client.table_get, client._segment_client.table_put = original
@@ -353,7 +353,7 @@ async def test_storing_positions_ends_in_its_time_while_another_look_is_under_wa
 
             client._segment_client.table_get = hang
             await asked.wait()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 with pytest.raises(OutcomeUnknownError, match="retry_time_max_s"):
                     await reader.store_positions()
             client._segment_client.table_get = original
@@ -369,7 +369,7 @@ async def test_close_ends_in_its_time_while_the_store_is_away(cluster):
         await reader.read(1)
         cluster.store.refuses = True
         cluster.store.drop_all()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with pytest.raises(PenstockError):
                 await reader.close()
         cluster.store.refuses = False

@@ -50,7 +50,7 @@ async def recreate(client, stream, *, with_scope=False):
 
 async def read(reader, count):
     found = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(found) < count:
             event = await reader.read(5)
             assert event is not None
@@ -59,7 +59,7 @@ async def read(reader, count):
 
 
 async def read_on(reader):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             await reader.read(1)
             assert not reader.is_finished
@@ -107,7 +107,7 @@ async def test_a_reader_still_gets_the_events_of_other_streams():
             await expect_report(reader)
             async with client.event_writer(B) as writer:
                 await writer.write(b"more", routing_key="k")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     try:
                         event = await reader.read(1)
@@ -120,7 +120,7 @@ async def test_a_reader_still_gets_the_events_of_other_streams():
             await group.remove_streams([A])
             await group.add_streams([A])
             again = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(again) < 4:
                     try:
                         event = await reader.read(1)
@@ -140,7 +140,7 @@ async def test_opening_a_group_reports_a_recreated_stream(is_finished):
             await read(reader, 4)
             if is_finished:
                 await client.seal_stream(A)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while not reader.is_finished:
                         assert await reader.read(1) is None
         await recreate(client, A) if not is_finished else await recreate_sealed(client, A)
@@ -200,7 +200,7 @@ async def test_lag_and_statistics_show_a_recreated_stream(is_finished):
             if is_finished:
                 await client.seal_stream(A)
                 await client.seal_stream(B)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while not reader.is_finished:
                         assert await reader.read(1) is None
         async with client.reader_group("retail/audit") as group:
@@ -212,7 +212,7 @@ async def test_lag_and_statistics_show_a_recreated_stream(is_finished):
             assert (await group.describe()).recreated == [A]
             with pytest.raises(NoSuchStreamError, match=f"{A} was deleted, and created again"):
                 await group.unread_bytes()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 lag = (await client.statistics(groups=["retail/audit"])).groups["retail/audit"]
                 if lag.recreated:

@@ -47,7 +47,7 @@ async def test_a_read_beyond_the_end_is_refused_at_once(cluster):
         await asyncio.sleep(0.01)
         assert not at_end.done()
         await write(client, 5)
-        assert len((await asyncio.wait_for(at_end, 20)).joined()) == EVENT_LENGTH
+        assert len((await asyncio.wait_for(at_end, 60)).joined()) == EVENT_LENGTH
         await segments.seal_segment(SEGMENT)
         with pytest.raises(PositionBeyondEndError):
             await segments.read(SEGMENT, 7 * EVENT_LENGTH, 100, wait=True)
@@ -93,7 +93,7 @@ async def test_a_reader_that_waits_at_the_end_is_told_of_the_restore(cluster):
             restore(cluster, 4 * EVENT_LENGTH)
             for _ in range(2):
                 with pytest.raises(PositionBeyondEndError) as caught:
-                    await asyncio.wait_for(reader.read(), 20)
+                    await asyncio.wait_for(reader.read(), 60)
                 assert is_of(caught.value, 10 * EVENT_LENGTH, 4 * EVENT_LENGTH)
                 await write(client, *range(20, 40))
 

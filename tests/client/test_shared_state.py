@@ -251,7 +251,7 @@ async def test_a_fetch_ends_in_its_time_though_a_read_is_not_answered(cluster, m
         await theirs.update(lambda _: [["a", 1]])
         with monkeypatch.context() as patch:
             patch.setattr(cluster.store.segments, "read", hang)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 with pytest.raises(OutcomeUnknownError, match="that fetch of shared state retail/state may take"):
                     await state.fetch()
         assert await state.fetch() == {"a": 1}
@@ -265,7 +265,7 @@ async def test_a_call_waits_for_its_turn_in_its_time(cluster):
             (state._turn, (state.fetch(), state.update(lambda _: [["a", 1]]), state.replace(lambda _: {"b": 1}))),
             (stream._appender._turn, (state.post(["a", 1]), stream.write(StateEntry(b"{}")))),
         ):
-            async with turn, asyncio.timeout(20):
+            async with turn, asyncio.timeout(60):
                 for call in calls:
                     with pytest.raises(StreamError, match="not begun"):
                         await call
@@ -424,7 +424,7 @@ async def test_a_watch_that_is_behind_is_not_held_by_one_that_is_ahead(cluster):
         await ahead
         ahead = asyncio.create_task(anext(first))
         await asyncio.sleep(0.05)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await anext(second)).value == {"a": 1}
         assert not ahead.done()
         await theirs.post(["a", 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import threading
 import time
 
@@ -324,13 +325,16 @@ def test_call_from_the_clients_own_loop_is_refused(client):
 
 
 def test_lone_write_is_quick(client, stream):
-    # No timer holds a lone event back: 50 round trips take far less than 50 timers of 20 ms would.
+    # No timer holds a lone event back: then no round trip at all would take less than the timer's 20 ms.
     client.create_stream(stream)
     with client.event_writer(stream) as writer:
-        started = time.perf_counter()
-        for _ in range(50):
-            writer.write(b"x").wait(5)
-        assert time.perf_counter() - started < 0.9
+        end_s = time.monotonic() + 60
+        shortest_s = math.inf
+        while shortest_s > 0.018 and time.monotonic() < end_s:
+            started_s = time.perf_counter()
+            writer.write(b"x").wait(60)
+            shortest_s = min(shortest_s, time.perf_counter() - started_s)
+        assert shortest_s <= 0.018
 
 
 def test_a_blocking_table_is_used_as_a_dict(client):

@@ -20,7 +20,7 @@ async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
         await client.create_stream("retail/orders")
         async with await client.begin_transaction("retail/orders", lease_s=0.03) as transaction:
             await transaction.write(b"x")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 for _ in range(3):
                     cluster.controller.pinged.clear()
                     await cluster.controller.pinged.wait()
@@ -129,7 +129,7 @@ async def test_byte_reader_reads_across_blocks_and_waits_at_the_end(cluster):
             await asyncio.sleep(0.01)
             await writer.write(b"more")
             await writer.flush()
-            assert await asyncio.wait_for(waiting, 20) == b"more"
+            assert await asyncio.wait_for(waiting, 60) == b"more"
             assert await reader.seek(28) == 28
             buffer = bytearray(10)
             assert await reader.readinto(buffer) == 6 or reader.tell() < 34

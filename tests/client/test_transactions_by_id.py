@@ -50,7 +50,7 @@ async def contents(client, stream):
 
 
 async def settled(client, stream, transaction_id, state):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 

@@ -72,11 +72,11 @@ async def test_waiting_read_gets_what_comes_and_the_end(segments):
     read = asyncio.create_task(segments.read(NAME, 0, 100, wait=True))
     await asyncio.sleep(0.01)
     await segments.append(NAME, b"new")
-    assert (await asyncio.wait_for(read, 20)).joined() == b"new"
+    assert (await asyncio.wait_for(read, 60)).joined() == b"new"
     read = asyncio.create_task(segments.read(NAME, 3, 100, wait=True))
     await asyncio.sleep(0.01)
     await segments.seal_segment(NAME)
-    assert (await asyncio.wait_for(read, 20)).is_end_of_segment
+    assert (await asyncio.wait_for(read, 60)).is_end_of_segment
 
 
 async def test_merge_and_attributes(segments):
@@ -126,7 +126,7 @@ async def test_reads_are_repeated_when_the_connection_is_lost(cluster, segments)
         cluster.store.drop_all()
     await asyncio.sleep(0.02)
     await segments.append(NAME, b"x")
-    assert (await asyncio.wait_for(read, 20)).joined() == b"x"
+    assert (await asyncio.wait_for(read, 60)).joined() == b"x"
 
 
 async def test_lost_reply_of_a_change_is_an_unknown_outcome(cluster, segments):

@@ -54,7 +54,7 @@ async def test_nothing_is_lost_that_a_writer_accepts_while_it_closes(cluster):
         await asyncio.sleep(0.02)
         cluster.store.gate.set()
         await closing
-        await asyncio.wait_for(writing, 20)
+        await asyncio.wait_for(writing, 60)
         assert acks
         assert all(ack.is_done and ack.error is None for ack in acks)
         assert await stored_count(cluster) == len(acks)
@@ -102,7 +102,7 @@ async def test_cancelling_close_at_any_moment_loses_nothing(cluster, steps):
         await asyncio.wait([closing])
         await writer.close()
         assert steps == 0 or not writer.is_open
-        await asyncio.wait_for(asyncio.gather(*acks), 20)
+        await asyncio.wait_for(asyncio.gather(*acks), 60)
         assert await stored_count(cluster) == 300
 
 
@@ -131,7 +131,7 @@ async def test_a_writer_that_waits_for_room_is_told_when_the_writer_is_abandoned
         await asyncio.sleep(0.01)
         assert not writing.done()
         await writer.abandon()
-        await asyncio.wait_for(writing, 20)
+        await asyncio.wait_for(writing, 60)
         assert all(ack.is_done for ack in acks)
 
 

@@ -112,7 +112,7 @@ async def test_what_is_written_meanwhile_is_stored_behind_what_moves(cluster, mo
             waiting = asyncio.create_task(writer.write(b"k 1050", "k"))
             await asyncio.sleep(0)
             assert not waiting.done()
-            await asyncio.wait_for(await waiting, 20)
+            await asyncio.wait_for(await waiting, 60)
             assert not writer._is_full
     assert (await all_stored(cluster))["k"] == list(range(1051))
 
@@ -231,7 +231,7 @@ async def test_reading_what_is_there_lets_others_have_their_turn_between_chunks(
             await writer.write_many([b"x" * 92] * 20_000)
         async with client.reader_group("audit", [STREAM]) as group, group.reader() as reader:
             await reader.read(20)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while reader.read_ahead_bytes < 1_500_000:  # noqa: ASYNC110  # no event to await
                     await asyncio.sleep(0.01)
             turns = Turns()

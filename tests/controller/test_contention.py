@@ -148,7 +148,7 @@ async def test_requests_to_one_container_do_not_use_up_those_to_others():
         if container_of(name, 4) == 1
     )
     await store.create_segment(other)
-    await asyncio.wait_for(requests.seal(other), 20)
+    await asyncio.wait_for(requests.seal(other), 60)
     assert store.segments[other].is_sealed
     for task in silent:
         task.cancel()
@@ -169,6 +169,6 @@ async def test_a_request_that_waits_for_its_next_attempt_holds_no_place():
     first = asyncio.create_task(requests.seal("s/offline/0.#epoch.0"))
     await asyncio.sleep(0)
     await store.create_segment("s/online/0.#epoch.0")
-    await asyncio.wait_for(requests.seal("s/online/0.#epoch.0"), 20)
+    await asyncio.wait_for(requests.seal("s/online/0.#epoch.0"), 60)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)

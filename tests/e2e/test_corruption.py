@@ -227,7 +227,7 @@ def replayed_bytes(server: StandaloneProcess, container_id: int) -> int:
 
 def wait_for_flush(server: StandaloneProcess, chunks: Path, length: int) -> None:
     """Wait until the marked bytes are in long-term storage."""
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while not any(MARK in path.read_bytes() for path in chunks.rglob("*") if path.is_file()):
         assert time.monotonic() < deadline_s, f"{length} bytes were not flushed\n{server.log}"
         time.sleep(0.05)

@@ -129,7 +129,7 @@ async def until_refused(client: Client, ballast: Path) -> None:
 
     Meanwhile `ballast` takes all the room that the server still makes.
     """
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60):
         while True:
             take_all_room(ballast)
             if await is_refused(client):
@@ -284,7 +284,7 @@ def start_command(uri: str, *arguments: str, tmp_path: Path) -> tuple[subprocess
 
 
 def wait_for_text(path: Path, text: str) -> None:
-    deadline_s = time.monotonic() + 40.0
+    deadline_s = time.monotonic() + 60
     while text not in path.read_text():
         assert time.monotonic() < deadline_s, path.read_text()
         time.sleep(0.1)
@@ -303,7 +303,7 @@ def test_clients_and_commands_report_a_full_disk_and_resume(small_file_system: P
             free = os.statvfs(small_file_system)
             with ballast.open("wb") as file:
                 file.write(bytes(free.f_bavail * free.f_frsize - 8 * MIB))
-            deadline_s = time.monotonic() + 30.0
+            deadline_s = time.monotonic() + 60
             while (probe := run_penstock("ready", "--uri", server.uri, "--timeout-s", "2", "--json")).returncode == 0:
                 assert time.monotonic() < deadline_s
             assert probe.returncode == 1
@@ -313,7 +313,7 @@ def test_clients_and_commands_report_a_full_disk_and_resume(small_file_system: P
                 writer.write(b"held").wait(30)
             with pytest.raises(penstock.StorageFullError, match="disk full on the server"):
                 client.create_stream("shop/more")
-            assert time.monotonic() - began_s < 20.0
+            assert time.monotonic() - began_s < 60.0
             writer.abandon()
         writing, write_errors = start_command(server.uri, "write", "shop/orders", tmp_path=tmp_path)
         creating, create_errors = start_command(server.uri, "stream", "create", "shop/later", tmp_path=tmp_path)

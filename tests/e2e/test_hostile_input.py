@@ -162,7 +162,7 @@ def test_broken_off_connections_leave_nothing(server: StandaloneProcess) -> None
         with WireClient(server.segment_store_port, greet=False) as client:
             client.socket.sendall((HELLO + frame(4, b"w" * 400))[: 1 + length])
     assert_alive(server)
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while len(list(descriptors.iterdir())) > before + 4:
         assert time.monotonic() < deadline_s, "descriptors are leaking"
         time.sleep(0.05)
@@ -251,7 +251,7 @@ def test_a_segment_whose_files_could_not_be_named_is_refused_at_its_creation(
         client.ask(CreateSegment(client.next_id(), longest, 0, 0, "", 0), SegmentCreated)
         client.ask(SetupAppend(client.next_id(), b"w" * 16, longest, ""), AppendSetup)
         client.ask(AppendBlockEnd(b"w" * 16, 5, b"bytes", 1, 1, client.next_id()), DataAppended)
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while not list((server.data_dir / "tier2").rglob("x" * 145 + ".E-*")):
         assert time.monotonic() < deadline_s, server.log
         time.sleep(0.02)

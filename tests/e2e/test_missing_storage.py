@@ -134,9 +134,9 @@ def check_all(server: StandaloneProcess, count: int) -> None:
 
 
 def wait_until(condition: Callable[[], bool], server: StandaloneProcess, what: str) -> None:
-    deadline_s = time.monotonic() + 40
+    deadline_s = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline_s, f"{what}: not after 40 s\n{server.log}"
+        assert time.monotonic() < deadline_s, f"{what}: not after 60 s\n{server.log}"
         time.sleep(0.02)
 
 

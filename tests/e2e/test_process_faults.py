@@ -235,7 +235,7 @@ async def test_a_disk_that_forgets_is_found_out(tmp_path: Path) -> None:
     faults = ProcessFaultSettings(interval_s_min=1.0, interval_s_max=1.5, weights=((ProcessFault.KILL, 1),))
     load = LoadSettings(settle_timeout_s=5.0)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             report = await run_processes(
                 tmp_path, seed=1, seconds=5.0, load=load, faults=faults, server_type=ForgetfulServer
             )

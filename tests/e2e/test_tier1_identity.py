@@ -138,11 +138,11 @@ def files(tier2: Path) -> dict[str, int]:
 def await_flushed(tier2: Path) -> None:
     """Wait until long-term storage is at rest, its own tables included."""
     before: dict[str, int] = {}
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         time.sleep(1.0)
         found = files(tier2)
         if found == before and any(name.startswith("shop/") for name in found):
             return
         before = found
-    raise AssertionError("long-term storage did not come to rest within 30 s")
+    raise AssertionError("long-term storage did not come to rest within 60 s")

@@ -98,7 +98,7 @@ def test_each_client_sees_the_times_of_the_other_ones_writers(java: JavaProcess,
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Wait for something that comes by itself."""
-    deadline_s = time.monotonic() + 40
+    deadline_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)

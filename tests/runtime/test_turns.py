@@ -23,7 +23,7 @@ async def test_each_step_has_a_turn_of_its_own_in_the_order_in_which_they_came()
             steps.append((turn[0], name))
 
     counting = asyncio.ensure_future(_count_turns(turn))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(work(name) for name in "abcd"))
     counting.cancel()
     taken = [at for at, _ in steps]
@@ -38,7 +38,7 @@ async def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
     await asyncio.sleep(0)
     for one in gave_up:
         one.cancel()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await last
         await turns.mine()
     assert all(one.cancelled() for one in gave_up)
@@ -57,4 +57,4 @@ def test_a_loop_that_ended_in_the_middle_holds_up_no_other() -> None:
 
     for _ in range(3):
         asyncio.run(ends_at_once())
-    asyncio.run(asyncio.wait_for(waits(), 20))
+    asyncio.run(asyncio.wait_for(waits(), 60))

@@ -41,7 +41,7 @@ def hanging() -> Hanging:
 
 
 async def until_begun(hanging: Hanging, count: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while hanging.begun_count < count:  # noqa: ASYNC110  # the threads know no events of the loop
             await asyncio.sleep(0.001)
 
@@ -168,10 +168,10 @@ async def test_work_that_no_thread_can_be_started_for_is_refused_and_costs_no_sl
         patch.setattr(threading.Thread, "start", refuse)
         for _ in range(3):
             with pytest.raises(StorageNotRespondingError, match=r"can't start new thread\); nothing was done"):
-                await asyncio.wait_for(pool.run(int, "7", on_end=lambda: ends.append("end")), 20)
+                await asyncio.wait_for(pool.run(int, "7", on_end=lambda: ends.append("end")), 60)
     assert ends == ["end"] * 3
-    assert await asyncio.wait_for(pool.run(int, "7"), 20) == 7
-    await asyncio.wait_for(pool.drained(with_abandoned=True), 20)
+    assert await asyncio.wait_for(pool.run(int, "7"), 60) == 7
+    await asyncio.wait_for(pool.drained(with_abandoned=True), 60)
 
 
 async def test_more_than_may_wait_is_refused(work: ThreadedWork, hanging: Hanging) -> None:

@@ -175,7 +175,7 @@ async def test_container_is_stopped_and_restarted_while_reads_of_long_term_stora
     place.disk.hung = {"read"}
     reads = [asyncio.ensure_future(store.read(name, 0, 100)) for name in names]
     await until(lambda: place.disk.stuck_count == 8)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await store.stop()
         await asyncio.gather(*reads, return_exceptions=True)
         hung = set(place.disk.open_files)
@@ -196,7 +196,7 @@ async def test_container_is_stopped_and_restarted_while_flushes_hang(place: Plac
     place.disk.hung = {"write"}
     await store.append(SEGMENT, b"a" * 1000)
     await until(lambda: place.disk.stuck_count > 0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await store.stop()
         successor = await place.start()
         await successor.append(SEGMENT, b"b" * 1000)
@@ -218,7 +218,7 @@ async def test_a_store_starts_over_long_term_storage_that_hangs(place: Place) ->
     place.disk.hung = {"open"}
     guard = replace(SETTINGS.storage_guard, check_timeout_s=0.1)
     container = replace(SETTINGS.container, flush_age_s=1e9, recovery_lookup_s=0.1)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         successor = await place.start(replace(SETTINGS, storage_guard=guard, container=container))
         assert successor.is_ready
         assert successor.storage_problem is not None

@@ -316,7 +316,7 @@ def test_events_become_durable_while_their_transaction_is_announced_and_it_is_pr
         monkeypatch.setattr(Ledger, "announce", announce_late)
         writing = asyncio.create_task(prepared(driver, 0, [b"one"]))
         found: list[TransactionInfo] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (found and found[0].length_bytes):
                 await asyncio.sleep(0.01)
                 found = [each async for each in driver.client.open_transactions(driver.stream)]
@@ -352,7 +352,7 @@ def test_what_is_left_goes_while_a_batch_goes_on_record_as_done_and_not_before_i
         monkeypatch.setattr(Ledger, "replace", replace_late)
         committing = asyncio.create_task(SinkBatch(driver.client, driver.identity(0), own, LIMITS).commit())
         ledger = await Ledger.open(driver.client, driver.identity(0).sink)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await ledger.look())[0].state is not BatchState.INTENT:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert len(await ledger.announced(0)) == 2

@@ -38,7 +38,7 @@ def test_borders_between_appends_save_the_driver_a_walk_over_a_batch(
         return StoredStream.read(stream, segment, start, end)
 
     monkeypatch.setattr(stream, "read", read)
-    target, until_s = (23 << 20) + 5, time.monotonic() + 30
+    target, until_s = (23 << 20) + 5, time.monotonic() + 60
     while True:
         read_bytes.clear()
         assert list(stream.boundaries(0, 0, [target])) == [23 << 20]

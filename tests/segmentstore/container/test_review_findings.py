@@ -325,7 +325,7 @@ async def test_a_call_that_needs_room_ends_in_time_when_storage_is_stuck(lives: 
     inactive = next(name for name in names if name not in container.state.metadata.by_name)
     lives.chunks.hold("write")
     calls = [container.create(B), container.create(A), container.find(inactive), container.find(inactive)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         assert isinstance(result, TooManyActiveSegmentsError)
@@ -345,7 +345,7 @@ async def test_a_read_of_an_index_that_storage_does_not_answer_ends_in_time(live
     missing = next(ident(number) for number in range(40) if ident(number) not in segment.attributes)
     evict_all(container)
     lives.chunks.hold("read")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(StorageError, match=r"0\.05"):
             await container.get_attribute(A, missing)
     lives.chunks.release("read")
@@ -370,7 +370,7 @@ async def test_an_index_that_storage_does_not_open_ends_in_time(
 
     with monkeypatch.context() as stuck:
         stuck.setattr(container.storage._user, "open", hang)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with pytest.raises(StorageError, match=r"did not open it within 0\.05"):
                 await container.get_attribute(A, missing)
     assert await container.get_attribute(A, missing) == int.from_bytes(missing[6:], "big")

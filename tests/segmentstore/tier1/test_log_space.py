@@ -46,7 +46,7 @@ async def opened(disk: SimulatedDisk, settings: LocalLogSettings = SETTINGS, con
 
 async def opened_with_reserve(disk: SimulatedDisk, container_id: int = 0) -> LocalLog:
     log = await opened(disk, container_id=container_id)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while reserve_of(disk, container_id) != (2, 4):  # noqa: ASYNC110  # there is no notification
             await asyncio.sleep(0.001)
     return log
@@ -157,7 +157,7 @@ async def test_files_kept_for_re_use_are_given_back_when_room_becomes_short() ->
     await write_and_truncate()
     assert len(spares()) == 1
     free_bytes = SETTINGS.free_bytes_min + SETTINGS.file_length_bytes - 1
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while spares():  # noqa: ASYNC110  # there is no notification
             await asyncio.sleep(0.001)
     await write_and_truncate()

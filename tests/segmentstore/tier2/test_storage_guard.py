@@ -283,7 +283,7 @@ async def test_a_cluster_with_logs_does_not_wait_for_storage_that_does_not_answe
     inner.identity = found
     inner.answers.clear()
     storage = guard(inner)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await storage.claim_when_there(logs)
         storage.start()
         await storage.check_place()

@@ -443,7 +443,7 @@ async def test_a_merge_that_storage_had_done_before_the_crash_is_read_at_once(li
     await lives.crash(container)
     container = await lives.start()
     await pause_writer(container)
-    assert await asyncio.wait_for(read_all(container, A), 20) == b"aaaabb"
+    assert await asyncio.wait_for(read_all(container, A), 60) == b"aaaabb"
     await container.flush()
     assert await read_all(container, A) == b"aaaabb"
 
@@ -550,7 +550,7 @@ async def test_stopping_ends_every_wait(lives: Incarnations) -> None:
     assert all(future.done() for future in futures)
     assert lives.cache.used_bytes == 0
     with pytest.raises(ContainerOfflineError):
-        await asyncio.wait_for(container.reader.wait(segment, 1 << 40), 20)
+        await asyncio.wait_for(container.reader.wait(segment, 1 << 40), 60)
     lives.chunks.release("read")
     acked = sum(future.exception() is None for future in futures)
     container = await lives.start()
@@ -565,7 +565,7 @@ async def test_a_log_that_answers_nothing_does_not_hold_up_a_stop(lives: Incarna
     appending = asyncio.ensure_future(append(container, A, b"held"))
     creating = asyncio.ensure_future(container.create(B))
     await turns(3)
-    await asyncio.wait_for(asyncio.gather(container.stop(), container.stop()), 20)
+    await asyncio.wait_for(asyncio.gather(container.stop(), container.stop()), 60)
     for error in await asyncio.gather(appending, creating, return_exceptions=True):
         assert isinstance(error, OutcomeUnknownError)
     assert lives.cache.used_bytes == 0
@@ -580,7 +580,7 @@ async def test_a_pipeline_that_uses_up_its_time_leaves_the_log_time_to_close(
     """Else its files and threads would stay for as long as the process lives."""
     container = await lives.start(stop_timeout_s=0.05)
     monkeypatch.setattr(container.pipeline, "close", asyncio.Event().wait)
-    await asyncio.wait_for(container.stop(), 20)
+    await asyncio.wait_for(container.stop(), 60)
     with pytest.raises(LogClosedError):
         container._log.append([b"x"], 1)
     lives.live.clear()
@@ -717,7 +717,7 @@ async def test_a_storage_reply_that_is_lost_does_not_end_the_storage_writer(live
         container = await lives.start(flush_bytes=1, writer_interval_s=0.01, writer_retry_s=0.01)
         segment = await container.create(A)
         await append(container, A, b"abc")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while segment.storage_length < 3:  # noqa: ASYNC110  # There is no event for it.
                 await asyncio.sleep(0.01)
     finally:

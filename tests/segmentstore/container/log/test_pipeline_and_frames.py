@@ -144,7 +144,7 @@ async def test_frames_acknowledged_out_of_order_commit_in_order() -> None:
     assert len(bench.heard) == 2
     assert bench.pipeline.durable_sequence_number == 2
     bench.log.futures[2].set_result(LogAddress(3))
-    await asyncio.wait_for(bench.pipeline.close(), 20)
+    await asyncio.wait_for(bench.pipeline.close(), 60)
     assert bench.heard == [(1, None), (2, None), (3, None)]
 
 
@@ -315,5 +315,5 @@ async def test_closing_twice_at_once_waits_for_the_same_frames() -> None:
     closing = [asyncio.ensure_future(bench.pipeline.close()) for _ in range(2)]
     await turns(8)
     bench.log.futures[0].set_result(LogAddress(1))
-    await asyncio.wait_for(asyncio.gather(*closing), 20)
+    await asyncio.wait_for(asyncio.gather(*closing), 60)
     assert bench.heard == [(1, None)]

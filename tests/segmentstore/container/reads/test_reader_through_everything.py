@@ -70,7 +70,7 @@ class Play:
                 data = self.rng.randbytes(self.rng.choice([1, 10, 50, 300]))
                 self.text += data
                 try:
-                    end = await asyncio.wait_for(append(container, A, data), 20)
+                    end = await asyncio.wait_for(append(container, A, data), 60)
                 except (ContainerOfflineError, OutcomeUnknownError):
                     pass  # `start` finds out.
                 else:

@@ -503,7 +503,7 @@ async def test_a_crash_in_the_midst_of_a_merge_leaves_one_copy(lives: Incarnatio
         case _:
             flusher._forget = die  # type: ignore[method-assign, assignment]  # The crash.
     flushing = asyncio.ensure_future(container.flush())
-    await asyncio.wait_for(reached.wait(), 20)
+    await asyncio.wait_for(reached.wait(), 60)
     container = await lives.restart(container)
     flushing.cancel()
     await asyncio.gather(flushing, return_exceptions=True)
