@@ -13,6 +13,7 @@ import pytest
 from penstock.client.life_cycle import LifeCycle
 from penstock.model.errors import ClosedError, ForkedError, OutcomeUnknownError, StreamError
 from penstock.runtime.program import watch_program
+from support.containers import until
 
 
 class Part(LifeCycle):
@@ -228,8 +229,7 @@ async def test_an_error_that_nobody_waited_for_is_logged(caplog):
     closing.cancel()
     await asyncio.wait([closing])
     part.gate.set()
-    await asyncio.sleep(0.01)
-    assert part.is_closed
+    await until(lambda: part.is_closed)
     assert "the writer was closed with an error that nobody waited for: cannot flush" in caplog.text
 
 

@@ -26,7 +26,7 @@ async def expel(group, name):
     await group._record.update(lambda state: reader_group_state.leave(state, name, handed_out={}))
 
 
-async def until(check, timeout_s=20.0):
+async def until(check, timeout_s=60.0):
     async with asyncio.timeout(timeout_s):
         while not check():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -46,7 +46,7 @@ async def drain(reader, idle_s=1.0):
     return events
 
 
-async def until(condition, timeout_s=20.0):
+async def until(condition, timeout_s=60.0):
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.01)

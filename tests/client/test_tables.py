@@ -25,6 +25,7 @@ from penstock.model.errors import (
 from penstock.model.segments import VERSION_ANY, TableUpdate
 from penstock.model.tables import TableConfig
 from penstock.serializers import JsonSerializer
+from support.containers import until
 
 TABLE = "retail/prices"
 
@@ -401,8 +402,10 @@ async def test_a_watch_tells_what_is_there_and_then_what_changes(cluster):
         change = await anext(changes)
         assert (change.key, change.entry) == ("apple", None)
         later = table.watch(prefix="p", from_now=True)
+        cluster.store.received.clear()
         coming = asyncio.create_task(anext(later))
-        await asyncio.sleep(0.05)
+        # It has recorded what is there, and polls: several rounds of requests for the lengths of all segments.
+        await until(lambda: cluster.store.received.count("GetTableSegmentInfo") > 30)
         await table.put("apple", b"4")
         await table.put("plum", b"5")
         assert (await coming).key == "plum"

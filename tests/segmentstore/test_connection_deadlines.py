@@ -146,6 +146,22 @@ def test_time_for_which_we_do_not_read_is_not_taken_from_a_frame() -> None:
     in_virtual_time(scenario)
 
 
+def test_an_idle_connection_and_slow_but_moving_frames_stay() -> None:
+    """The bound is for one frame: a connection each of whose reads ends inside another frame is healthy."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.feed(FRAME[:4])
+        for _ in range(8):
+            await asyncio.sleep(2)
+            bench.feed(FRAME[4:] + FRAME[:4])
+        bench.feed(FRAME[4:])
+        await asyncio.sleep(60)
+        assert not bench.socket.is_closed
+
+    in_virtual_time(scenario)
+
+
 def test_an_append_block_whose_end_never_comes_is_bounded() -> None:
     """Whatever else comes meanwhile: the block keeps its part of the budget."""
 

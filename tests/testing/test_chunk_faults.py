@@ -18,6 +18,7 @@ from penstock_simulation.chunk_faults import (
     ChunkThrottledError,
     FaultyChunkStorage,
 )
+from penstock_simulation.simulated.simulation import Simulation
 
 
 def storage(faults: ChunkFaults | None = None, seed: int = 1) -> FaultyChunkStorage:
@@ -91,34 +92,39 @@ async def test_partial_write_leaves_a_true_prefix() -> None:
     assert b"0123456789".startswith(await chunks.inner.read("c", 0, 99))
 
 
-async def test_stale_list_is_as_of_an_earlier_time() -> None:
+def test_stale_list_is_as_of_an_earlier_time() -> None:
     """Chunks made since are not there, deleted ones still are, grown ones are short; other calls see the present."""
-    chunks = await filled()
-    chunks.faults = ChunkFaults(staleness_s_max=0.0)
-    await asyncio.sleep(0.02)
-    await chunks.create_with_content("c", [b"new"])
-    await chunks.delete("b")
-    await chunks.write("a", 3, [b"def"])
-    current = [ChunkInfo("a", 6), ChunkInfo("c", 3)]
-    assert await chunks.list() == current
-    chunks.inject("list", ChunkFault.STALE_LIST)
-    assert await chunks.list() == current  # Stale by nothing.
 
-    class Longest(random.Random):
-        def uniform(self, a: float, b: float) -> float:
-            return b
+    async def scenario() -> None:
+        chunks = await filled()
+        chunks.faults = ChunkFaults(staleness_s_max=0.0)
+        await asyncio.sleep(0.02)
+        await chunks.create_with_content("c", [b"new"])
+        await chunks.delete("b")
+        await chunks.write("a", 3, [b"def"])
+        current = [ChunkInfo("a", 6), ChunkInfo("c", 3)]
+        assert await chunks.list() == current
+        chunks.inject("list", ChunkFault.STALE_LIST)
+        assert await chunks.list() == current  # Stale by nothing.
 
-    stale = FaultyChunkStorage(chunks.inner, Longest(), ChunkFaults(stale_list_rate=1, staleness_s_max=0.01))
-    stale._history = chunks._history
-    assert await stale.list() == [ChunkInfo("a", 3), ChunkInfo("b", 1)]
-    assert await stale.list("c") == []
-    assert await stale.exists("c")
-    with pytest.raises(NoSuchChunkError):
-        await stale.info("b")
-    await stale.concat("a", 6, [("c", 3)])
-    assert [info.name for info in await stale.list()] == ["a", "b"]
-    await asyncio.sleep(0.02)
-    assert await stale.list() == [ChunkInfo("a", 9)]
+        class Longest(random.Random):
+            def uniform(self, a: float, b: float) -> float:
+                return b
+
+        stale = FaultyChunkStorage(chunks.inner, Longest(), ChunkFaults(stale_list_rate=1, staleness_s_max=0.01))
+        stale._history = chunks._history
+        assert await stale.list() == [ChunkInfo("a", 3), ChunkInfo("b", 1)]
+        assert await stale.list("c") == []
+        assert await stale.exists("c")
+        with pytest.raises(NoSuchChunkError):
+            await stale.info("b")
+        await stale.concat("a", 6, [("c", 3)])
+        assert [info.name for info in await stale.list()] == ["a", "b"]
+        await asyncio.sleep(0.02)
+        assert await stale.list() == [ChunkInfo("a", 9)]
+
+    with Simulation(1) as simulation:
+        simulation.run(scenario)
 
 
 async def test_latency_and_bandwidth_take_loop_time() -> None:
