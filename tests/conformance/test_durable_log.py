@@ -6,7 +6,7 @@ import asyncio
 import errno
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,10 @@ from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.durable_log import DurableLog, DurableLogFactory, LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
+from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock_simulation.simulated.disk import SimulatedDisk
+from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
 from support.inline_work import InlineWork
 
 FRAME_LENGTH_MAX = 10_000
@@ -48,7 +51,40 @@ SETTINGS = LocalLogSettings(
     # An owner of these tests that only waits writes nothing by itself, however slow the machine is.
     trailer_delay_s=3600.0,
 )
-KINDS = ["memory", "local", "simulated disk"]
+BUCKET_SETTINGS = ObjectLogSettings(
+    frame_length_max_bytes=FRAME_LENGTH_MAX,
+    batch_interval_s=0.0,
+    gather_s=0.0,
+    batch_bytes_max=30_000,
+    hedge_s=0.01,
+    hedge_percent_max=50,
+    retry_delay_s_first=0.001,
+    retry_delay_s_max=0.01,
+    kept_bytes_max=20_000,
+    read_bytes_max=40_000,
+    truncate_interval_s=0.0,
+)
+QUICK_BUCKET = ObjectFaults(latency_s_min=0.0, latency_s_max=0.0005)
+#: Each of them leaves the outcome unknown, or is an answer that says nothing.
+FAULTY_BUCKET = ObjectFaults(
+    latency_s_min=0.0,
+    latency_s_max=0.0005,
+    slow_s=0.02,
+    late_s_max=0.05,
+    rates=tuple(
+        (fault, 0.05)
+        for fault in (
+            ObjectFault.SLOW,
+            ObjectFault.THROTTLE,
+            ObjectFault.LOST_REQUEST,
+            ObjectFault.LOST_REPLY,
+            ObjectFault.SENT_TWICE,
+            ObjectFault.LATE,
+            ObjectFault.CONFLICT,
+        )
+    ),
+)
+KINDS = ["memory", "local", "simulated disk", "bucket", "bucket, a process each", "bucket with faults"]
 
 
 class FillableFile:
@@ -155,15 +191,86 @@ def simulated_backend() -> Backend:
     )
 
 
+class LogProcesses:
+    """The logs in a bucket, of one process, or each of a process of its own (`is_each`)."""
+
+    def __init__(self, bucket: SimulatedBucket, faults: ObjectFaults, runtime: Runtime, *, is_each: bool) -> None:
+        self.faults = faults
+        self.clients: list[SimulatedObjects] = []
+        self._bucket = bucket
+        self._runtime = runtime
+        self._is_each = is_each
+        self._factories = [self.begin()]
+
+    def begin(self) -> ObjectLogFactory:
+        """Begin a process."""
+        self.clients.append(SimulatedObjects(self._bucket, random.Random(len(self.clients)), self.faults))
+        return ObjectLogFactory(
+            self.clients[-1], self._runtime, BUCKET_SETTINGS, prefix="log", cluster_id="cluster-a", container_count=4
+        )
+
+    def next(self) -> ObjectLogFactory:
+        """Begin a process, which makes the next logs."""
+        self._factories.append(self.begin())
+        return self._factories[-1]
+
+    async def start(self) -> None:
+        """See `DurableLogFactory.start`."""
+
+    async def close(self) -> None:
+        """See `DurableLogFactory.close`."""
+        for factory in self._factories:
+            await factory.close()
+
+    def create(self, container_id: int) -> DurableLog:
+        """See `DurableLogFactory.create`."""
+        return (self.next() if self._is_each else self._factories[-1]).create(container_id)
+
+    async def has_logs(self) -> bool:
+        """See `DurableLogFactory.has_logs`."""
+        return await self._factories[-1].has_logs()
+
+    async def enable(self, container_id: int) -> None:
+        """See `DurableLogFactory.enable`."""
+        await self._factories[-1].enable(container_id)
+
+
+def bucket_backend(*, is_each: bool, faults: ObjectFaults) -> Backend:
+    bucket = SimulatedBucket()
+    runtime = Runtime(disk=LocalDisk(), work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
+    processes = LogProcesses(bucket, faults, runtime, is_each=is_each)
+
+    def tear(data: bytes) -> None:
+        """An object is created whole or not at all: this one was not. The process that sent it has ended."""
+        if faults.rates:
+            pytest.skip("a late copy of the creation may store the object again")
+        for key, (content, _) in list(bucket.contents.items()):
+            if data in content:
+                del bucket.contents[key]
+        processes.next()
+
+    def set_full(is_full: bool) -> None:
+        for client in processes.clients:
+            client.faults = replace(faults, is_full=is_full)
+        processes.faults = replace(faults, is_full=is_full)
+
+    return Backend(processes, runtime, lambda: set_full(True), lambda: set_full(False), tear)
+
+
 @pytest.fixture(params=KINDS)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     if request.param == "memory":
         made = memory_backend()
     elif request.param == "local":
         made = local_backend(tmp_path)
+    elif request.param == "bucket with faults":
+        made = bucket_backend(is_each=True, faults=FAULTY_BUCKET)
+    elif request.param.startswith("bucket"):
+        made = bucket_backend(is_each=request.param != "bucket", faults=QUICK_BUCKET)
     else:
         made = simulated_backend()
     yield made
+    await made.factory.close()
     await made.runtime.work.close()
 
 

@@ -1,0 +1,85 @@
+"""`ObjectLogFactory`: `DurableLogFactory` of the logs in a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.model.errors import InvalidArgumentError, LogFencedError, ObjectChangedError
+from penstock.runtime.objects import ObjectStore
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier1.log_owner import LogOwner
+from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
+from penstock.segmentstore.tier1.object_log.log_process import LogProcess
+from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
+from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
+
+
+class ObjectLogFactory:
+    """See the module. One for each process: all of its logs share one journal."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        runtime: Runtime,
+        settings: ObjectLogSettings | None = None,
+        *,
+        prefix: str = "",
+        cluster_id: str = "",
+        container_count: int,
+        owner: LogOwner | None = None,
+    ) -> None:
+        """`objects`: the bucket; `close` closes it. `prefix`: of all keys. `cluster_id`: see `LogBucket`.
+
+        `owner`: the identity under which logs are opened; by default a new one that takes every other process as
+        alive, because nothing shows that it is not.
+        """
+        settings = settings or ObjectLogSettings()
+        bucket = LogBucket(objects, settings, prefix=prefix, cluster_id=cluster_id)
+        owner = owner or LogOwner(runtime.random_id(), lambda token: True)
+        self.process: LogProcess = LogProcess(bucket, runtime, settings, owner, container_count)
+        self._container_count = container_count
+
+    @property
+    def on_fenced(self) -> Callable[[int], None]:
+        """Called with the id of a container whose log another process has opened or disabled."""
+        return self.process.on_fenced
+
+    @on_fenced.setter
+    def on_fenced(self, on_fenced: Callable[[int], None]) -> None:
+        self.process.on_fenced = on_fenced
+
+    async def start(self) -> None:
+        """See `DurableLogFactory.start`."""
+
+    async def close(self) -> None:
+        """See `DurableLogFactory.close`."""
+        await self.process.close()
+        await self.process.bucket.objects.close()
+
+    def create(self, container_id: int) -> ObjectLog:
+        """See `DurableLogFactory.create`."""
+        if not 0 <= container_id < self._container_count:
+            raise InvalidArgumentError(f"there are {self._container_count} containers, and none {container_id}")
+        return ObjectLog(container_id, self.process)
+
+    async def has_logs(self) -> bool:
+        """See `DurableLogFactory.has_logs`."""
+        for container_id in range(self._container_count):
+            if await self.process.bucket.read_record(container_id, gives_up_refused=True) is not None:
+                return True
+        return False
+
+    async def enable(self, container_id: int) -> None:
+        """See `DurableLogFactory.enable`. Raises `InvalidArgumentError` when the log is not disabled."""
+        bucket = self.process.bucket
+        stored = await bucket.read_record(container_id, gives_up_refused=True)
+        if stored is None or stored.record.is_enabled:
+            raise InvalidArgumentError(f"the log of container {container_id} in {bucket.place} is not disabled")
+        nonce = self.process.runtime.random_id()
+        try:
+            await bucket.change_record(stored, replace(stored.record, nonce=nonce, is_enabled=True, reason=""))
+        except ObjectChangedError as error:
+            raise LogFencedError(
+                f"the log of container {container_id} in {bucket.place} was changed meanwhile: list the logs again"
+            ) from error

@@ -1,0 +1,169 @@
+"""`LogProcess`: what the logs of one process share: the bucket, the writer, and the deletion of what is not needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection
+
+from penstock.model.errors import LogClosedError, LogFencedError, StorageError
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier1.log_owner import LogOwner
+from penstock.segmentstore.tier1.object_log.container_record import ContainerRecord
+from penstock.segmentstore.tier1.object_log.journal_writer import JournalWriter
+from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
+from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
+
+_log = logging.getLogger(__name__)
+
+
+class JournalTrim:
+    """Decides which slots of the process's own journals are needed, and deletes the others.
+
+    A slot is needed while a container's piece includes it. That is known of the containers of this process. Records of
+    containers that were given up are read again.
+    """
+
+    def __init__(self, bucket: LogBucket, writer: JournalWriter, container_count: int) -> None:
+        self._bucket = bucket
+        self._writer = writer
+        self._container_count = container_count
+        #: By container: the record that was known last; it names the live journal, or did.
+        self._records: dict[int, ContainerRecord] = {}
+        #: By container: journal and first slot of a piece that may be recorded at any moment.
+        self._holds: dict[int, tuple[bytes, int]] = {}
+        #: Journals that a record has ceased to name.
+        self._dropped: set[bytes] = set()
+
+    def hold(self, container_id: int, journal: bytes, first: int) -> None:
+        """Keep slots from `first` on: a change of the record that names them is about to be sent."""
+        self._holds[container_id] = journal, first
+
+    def release(self, container_id: int) -> None:
+        """Keep them no more: the change was not made."""
+        self._holds.pop(container_id, None)
+
+    def note(self, record: ContainerRecord) -> None:
+        """Note a record that is in the bucket."""
+        self._records[record.container_id] = record
+        self._holds.pop(record.container_id, None)
+
+    def dropped(self, journals: Collection[bytes]) -> None:
+        """Note journals that a container's log does not include any more."""
+        self._dropped.update(journals)
+
+    async def run_once(self) -> None:
+        """Delete what is not needed. Raises `StorageError` if a request fails; the next pass repeats it."""
+        await self._read_departed()
+        await self._trim_live()
+        await self._delete_dropped()
+
+    async def _read_departed(self) -> None:
+        """Read the records of containers that other processes may have taken over."""
+        for container_id in [one for one in self._records if self._writer.member(one) is None]:
+            stored = await self._bucket.read_record(container_id)
+            if self._writer.member(container_id) is not None:
+                continue
+            if stored is None or all(piece.journal != self._writer.journal for piece in stored.record.pieces):
+                del self._records[container_id]
+            else:
+                self._records[container_id] = stored.record
+
+    async def _trim_live(self) -> None:
+        writer = self._writer
+        journal, lengths = writer.journal, writer.use.lengths
+        ranges: list[tuple[int, int]] = [(first, 1 << 62) for own, first in self._holds.values() if own == journal]
+        for record in self._records.values():
+            ranges += [
+                (record.first_slot(piece), 1 << 62 if piece.end is None else piece.end)
+                for piece in record.pieces
+                if piece.journal == journal
+            ]
+        unneeded = [slot for slot in lengths if not any(first <= slot < end for first, end in ranges)]
+        if unneeded:
+            await self._bucket.delete_slots(journal, unneeded)
+            if writer.journal == journal:
+                for slot in unneeded:
+                    lengths.pop(slot, None)
+
+    async def _delete_dropped(self) -> None:
+        for journal in sorted(self._dropped - {self._writer.journal}):
+            slots, is_sealed = await self._bucket.list_slots(journal)
+            if not is_sealed:
+                self._dropped.discard(journal)  # Its process may still write; that one, or a sweep, deletes it.
+                continue
+            # After the seal: a sealed journal gets no new references with data.
+            if not await is_named(self._bucket, journal, self._container_count):
+                await self._bucket.delete_slots(journal, slots)
+            self._dropped.discard(journal)
+
+
+async def is_named(bucket: LogBucket, journal: bytes, container_count: int) -> bool:
+    """Return whether any container's record names a journal."""
+    for container_id in range(container_count):
+        stored = await bucket.read_record(container_id)
+        if stored is not None and any(piece.journal == journal for piece in stored.record.pieces):
+            return True
+    return False
+
+
+class LogProcess:
+    """See the module.
+
+    Attributes:
+        on_fenced: called with the id of a container whose log another process has opened or disabled.
+    """
+
+    def __init__(
+        self, bucket: LogBucket, runtime: Runtime, settings: ObjectLogSettings, owner: LogOwner, container_count: int
+    ) -> None:
+        self.bucket: LogBucket = bucket
+        self.runtime: Runtime = runtime
+        self.settings: ObjectLogSettings = settings
+        self.owner: LogOwner = owner
+        self.writer: JournalWriter = JournalWriter(bucket, runtime, settings)
+        self.trim: JournalTrim = JournalTrim(bucket, self.writer, container_count)
+        self.on_fenced: Callable[[int], None] = lambda container_id: None
+        self._opening: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._trimming: asyncio.Task[None] | None = None
+
+    def opening(self, container_id: int) -> asyncio.Lock:
+        """Return the lock under which this process opens a container's log."""
+        if self._trimming is None:
+            self._trimming = asyncio.get_running_loop().create_task(self._keep_trimming())
+        return self._opening[container_id]
+
+    async def check_may_open(self) -> None:
+        """Raise `LogFencedError` if this process may not open logs any more."""
+
+    async def trim_once(self) -> None:
+        """Free what idle containers keep, and delete what is not needed any more. Raises `StorageError`."""
+        lengths = self.writer.use.lengths
+
+        def bytes_after(slot: int) -> int:
+            return sum(length for number, length in lengths.items() if number > slot)
+
+        for member in self.writer.members:
+            try:
+                await member.record_truncation()
+                await member.hop(bytes_after)
+            except (LogFencedError, LogClosedError) as error:
+                _log.info("nothing is freed for container %d: %s", member.container_id, error)
+        await self.trim.run_once()
+
+    async def _keep_trimming(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.trim_interval_s)
+            try:
+                await self.trim_once()
+            except StorageError as error:
+                _log.warning("the log in %s could not delete what it does not need: %s", self.bucket.place, error)
+
+    async def close(self) -> None:
+        """Stop the writer. All logs are closed."""
+        if self._trimming is not None:
+            self._trimming.cancel()
+            await asyncio.gather(self._trimming, return_exceptions=True)
+        await self.writer.close()
+

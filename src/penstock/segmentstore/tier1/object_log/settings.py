@@ -1,0 +1,81 @@
+"""`ObjectLogSettings`: sizes, times and bounds of the log in a bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.segmentstore.tier1.object_log.journal_format import SLOTS_MAX
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLogSettings:
+    """Settings of the log in a bucket, per process.
+
+    Attributes:
+        batch_interval_s: shortest time between the creations of two objects. It bounds their number, and so the cost.
+        gather_s: an append that comes alone waits this long for others.
+        batch_bytes_max: an object of this many bytes of frames is created at once.
+        in_flight_max: objects being created at a time; more wait.
+        in_flight_bytes_max: the same in bytes; one object is always allowed.
+        frame_length_max_bytes: the longest frame that `append` takes.
+        hedge_s: a creation without an answer is sent a second time after this long; 0: never.
+        hedge_percent_max: share of creations that are sent a second time, at most.
+        retry_delay_s_first: pause before a request that failed is sent again; it doubles.
+        retry_delay_s_max: the longest such pause. There is no last attempt.
+        open_attempts_max: how often an open begins again because another process changed the record.
+        read_slots_max: slots read at a time by an open and by a recovery.
+        read_head_bytes: bytes of a slot that are read first, header and table among them.
+        read_bytes_max: bytes of frames read ahead by a recovery; one object is always allowed.
+        kept_bytes_max: bytes of frames that an open reads and keeps for the recovery after it.
+        truncate_interval_s: a truncation is recorded at most this often for each container ...
+        truncate_bytes: ... unless the container has appended this many bytes since. An idle container frees the journal
+            after as many bytes of other containers.
+        trim_interval_s: how often the process deletes what is not needed any more.
+        close_wait_s: how long a close waits for the record that says so. Without it the next owner waits for the lease.
+        slots_max: slots of one journal; another journal follows.
+    """
+
+    batch_interval_s: float = 0.25
+    gather_s: float = 0.01
+    batch_bytes_max: int = 8 * _MIB
+    in_flight_max: int = 4
+    in_flight_bytes_max: int = 32 * _MIB
+    frame_length_max_bytes: int = _MIB
+    hedge_s: float = 0.4
+    hedge_percent_max: int = 5
+    retry_delay_s_first: float = 0.05
+    retry_delay_s_max: float = 2.0
+    open_attempts_max: int = 16
+    read_slots_max: int = 16
+    read_head_bytes: int = 64 * 1024
+    read_bytes_max: int = 32 * _MIB
+    kept_bytes_max: int = 16 * _MIB
+    truncate_interval_s: float = 60.0
+    truncate_bytes: int = 64 * _MIB
+    trim_interval_s: float = 60.0
+    close_wait_s: float = 5.0
+    slots_max: int = SLOTS_MAX
+
+    def __post_init__(self) -> None:
+        """Check the bounds. Raises `InvalidArgumentError`."""
+        for name in (
+            "batch_bytes_max", "in_flight_max", "in_flight_bytes_max", "frame_length_max_bytes", "open_attempts_max",
+            "read_slots_max", "read_bytes_max", "truncate_bytes",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("batch_interval_s", "gather_s", "hedge_s", "truncate_interval_s", "kept_bytes_max"):
+            if getattr(self, name) < 0:
+                raise InvalidArgumentError(f"{name} must not be negative, and is {getattr(self, name)}")
+        for name in ("retry_delay_s_first", "retry_delay_s_max", "trim_interval_s", "close_wait_s"):
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError(f"{name} must be above 0, and is {getattr(self, name)}")
+        if not 1 <= self.slots_max <= SLOTS_MAX:
+            raise InvalidArgumentError(f"slots_max is from 1 to {SLOTS_MAX}, not {self.slots_max}")
+        if not 0 <= self.hedge_percent_max <= 100:
+            raise InvalidArgumentError(f"hedge_percent_max is from 0 to 100, not {self.hedge_percent_max}")
+        if self.read_head_bytes < 4 * 1024:
+            raise InvalidArgumentError(f"read_head_bytes must be at least 4096, not {self.read_head_bytes}")
