@@ -12,8 +12,9 @@ import json
 import os
 import signal
 
-from penstock import cli, standalone
+from penstock import cli
 from penstock.cli import serve
+from penstock.server import standalone
 
 _COUNTS = os.environ.pop("BENCH_COUNTS", "")
 _PROFILE = os.environ.pop("BENCH_PROFILE", "")

@@ -39,7 +39,6 @@ from pathlib import Path
 from _common import parser, percentiles_ms, raw_disk, report, work_directory
 from _s3 import BUCKET, S3Server, S3UnavailableError, raw_store, read_ranges, s3_bucket
 from _wire import run, say
-from penstock.long_term_storage import segment_store_settings
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import LocalFile
 from penstock.runtime.runtime import Runtime, real_runtime
@@ -54,7 +53,8 @@ from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
-from penstock.settings import StandaloneSettings
+from penstock.server.long_term_storage import segment_store_settings
+from penstock.server.settings import StandaloneSettings
 
 Measure = Callable[[], Awaitable[None]]
 

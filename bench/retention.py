@@ -25,7 +25,6 @@ from pathlib import Path
 
 from _common import TurnWatch, parser, percentiles_ms, raw_disk, report, work_directory
 from _wire import run, say
-from penstock import standalone
 from penstock.controller.errors import WorkflowTimeoutError
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
@@ -39,7 +38,8 @@ from penstock.model.policies import Retention, RetentionKind, Scaling, StreamCon
 from penstock.runtime.collector import settle_collector
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
-from penstock.settings import StandaloneSettings
+from penstock.server import standalone
+from penstock.server.settings import StandaloneSettings
 from penstock_simulation.memory_segments import MemorySegments
 
 _SCOPE = "bench"

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from penstock import directory_watch
-from penstock.data_directory import DataDirectory
-from penstock.directory_watch import DirectoryWatch
 from penstock.model.errors import DataDirectoryInUseError
 from penstock.runtime.runtime import Runtime
+from penstock.server import directory_watch
+from penstock.server.data_directory import DataDirectory
+from penstock.server.directory_watch import DirectoryWatch
 from penstock_simulation.simulated.disk import SimulatedDisk
 from penstock_simulation.simulated.disk_faults import DiskCall
 from support.inline_work import InlineWork

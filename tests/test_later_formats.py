@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
+from penstock.administration.storage_backup import Backup
 from penstock.client.group_packing import pack_record, part_count, unpack_record
 from penstock.client.group_state import FORMAT_VERSION as GROUP_VERSION
 from penstock.client.group_state import GroupState
@@ -21,7 +22,6 @@ from penstock.controller.metadata.codec import decode as decode_controller_recor
 from penstock.controller.metadata.codec import encode as encode_controller_record
 from penstock.controller.metadata.history_records import SealedSizes
 from penstock.controller.metadata.records import StateRecord, StreamState
-from penstock.data_directory import Identity
 from penstock.jobs.parquet_directory import Manifest
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, InvalidArgumentError, LaterVersionError, StorageError
@@ -45,9 +45,9 @@ from penstock.segmentstore.tier2.garbage_records import (
 )
 from penstock.segmentstore.tier2.records import decode_record, empty_segment, encode_record
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
+from penstock.server.data_directory import Identity
 from penstock.spark.ledger import BatchState, LedgerRow, SinkIdentity
 from penstock.spark.offsets import from_offset
-from penstock.storage_backup import Backup
 
 SEGMENT = empty_segment("s/t/0.#epoch.0", 0, epoch=1, chunk_length_max=1000, now_ms=0)
 TASK = GarbageTask(Place(1, 2), 3, 0, ("chunk",))

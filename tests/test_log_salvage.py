@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log_salvage import LogNotSalvageableError, Salvaged, salvage_log
+from penstock.administration.log_salvage import LogNotSalvageableError, Salvaged, salvage_log
 from penstock.model.errors import InvalidArgumentError, LogFencedError, LogMissingError, PenstockError
 from penstock.model.routing import container_of
 from penstock.model.segments import TableUpdate
@@ -19,7 +19,7 @@ from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.container_settings import ImageSettings, OrphanSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
-from penstock.settings import StandaloneSettings
+from penstock.server.settings import StandaloneSettings
 from support.containers import until
 from support.small_store import DATA, NAMES, fill, running, settings_of
 

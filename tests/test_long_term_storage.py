@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.data_directory import DataDirectory
-from penstock.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.runtime import real_runtime
 from penstock.runtime.settings import load_settings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.settings import StandaloneSettings
+from penstock.server.data_directory import DataDirectory
+from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
+from penstock.server.settings import StandaloneSettings
 
 
 def opened(settings: StandaloneSettings, tmp_path: Path) -> ChunkStorage:

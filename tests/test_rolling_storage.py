@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.data_directory import DataDirectory
-from penstock.long_term_storage import open_long_term_storage
+from penstock.administration.rolling_export import ExportReport, export_rolling
+from penstock.administration.rolling_storage import ImportReport, RollingReport, check_rolling, import_rolling
+from penstock.administration.storage_administration import CheckProgress, check_storage
 from penstock.model.errors import (
     DataDirectoryInUseError,
     InvalidArgumentError,
@@ -21,8 +22,6 @@ from penstock.model.errors import (
     StorageLayoutError,
     StorageUnavailableError,
 )
-from penstock.rolling_export import ExportReport, export_rolling
-from penstock.rolling_storage import ImportReport, RollingReport, check_rolling, import_rolling
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.layout_settings import LayoutMode, LayoutSettings
@@ -30,8 +29,9 @@ from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
-from penstock.settings import StandaloneSettings
-from penstock.storage_administration import CheckProgress, check_storage
+from penstock.server.data_directory import DataDirectory
+from penstock.server.long_term_storage import open_long_term_storage
+from penstock.server.settings import StandaloneSettings
 
 NAMES = [f"s/orders/{number}.#epoch.0" for number in range(3)]
 DATA = {name: random.Random(name).randbytes(250_000) for name in NAMES}

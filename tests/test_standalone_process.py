@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.standalone_process import ServerProcessError, StandaloneProcess
+from penstock.server.standalone_process import ServerProcessError, StandaloneProcess
 
 
 @pytest.mark.parametrize(

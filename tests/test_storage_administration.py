@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.data_directory import DataDirectory, DataDirectoryError
-from penstock.long_term_storage import open_long_term_storage
+from penstock.administration.storage_administration import CheckProgress, check_storage
 from penstock.model.checksum import crc32c
 from penstock.model.errors import DataDirectoryInUseError, StorageIdentityError, StorageUnavailableError
 from penstock.model.segments import TableUpdate
@@ -26,8 +25,9 @@ from penstock.segmentstore.tier1.log_records import EPOCH_VERSION
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.storage_check import ProblemKind, StorageReport
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
-from penstock.settings import StandaloneSettings
-from penstock.storage_administration import CheckProgress, check_storage
+from penstock.server.data_directory import DataDirectory, DataDirectoryError
+from penstock.server.long_term_storage import open_long_term_storage
+from penstock.server.settings import StandaloneSettings
 from support.containers import until
 
 SEGMENT_COUNT = 6

@@ -12,8 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.admin_client import AdminClient, AdminRefusedError, parse_endpoints
-from penstock.data_directory import DataDirectoryError
+from penstock.administration.admin_client import AdminClient, AdminRefusedError, parse_endpoints
+from penstock.administration.storage_backup import (
+    MANIFEST_NAME,
+    Backup,
+    BackupError,
+    back_up_running,
+    back_up_stopped,
+    read_backup,
+)
+from penstock.administration.storage_restoration import BackupUnfitError, RestorationReport, restore_store
 from penstock.model.errors import (
     ConnectionLostError,
     CorruptionError,
@@ -29,16 +37,8 @@ from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.container.log.image import ImageTooLongError
 from penstock.segmentstore.settings import AdminSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.settings import StandaloneSettings
-from penstock.storage_backup import (
-    MANIFEST_NAME,
-    Backup,
-    BackupError,
-    back_up_running,
-    back_up_stopped,
-    read_backup,
-)
-from penstock.storage_restoration import BackupUnfitError, RestorationReport, restore_store
+from penstock.server.data_directory import DataDirectoryError
+from penstock.server.settings import StandaloneSettings
 from support.command_line import run_command
 from support.small_store import DATA, NAMES, fill, running, settings_of, unseen
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock import storage_probe
+from penstock.administration import storage_probe
+from penstock.administration.storage_probe import ProbeReport, probe_storage
 from penstock.model.errors import StorageError, StorageUnavailableError
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
-from penstock.settings import StandaloneSettings
-from penstock.storage_probe import ProbeReport, probe_storage
+from penstock.server.settings import StandaloneSettings
 
 SETTINGS = StandaloneSettings(tier2="s3://bucket/prefix")
 

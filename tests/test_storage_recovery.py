@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.data_directory import DataDirectoryError
+from penstock.administration.storage_recovery import NotRecoverableError, RecoveryReport, recover_store
 from penstock.model.checksum import crc32c
 from penstock.model.errors import InvalidArgumentError, LaterVersionError, NoSuchSegmentError, StorageUnavailableError
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.container.log.image import ContainerImage, ImageName
-from penstock.settings import StandaloneSettings
-from penstock.storage_recovery import NotRecoverableError, RecoveryReport, recover_store
+from penstock.server.data_directory import DataDirectoryError
+from penstock.server.settings import StandaloneSettings
 from support.small_store import DATA, NAMES, fill, running, settings_of, unseen
 
 
@@ -74,7 +74,8 @@ async def test_all_frames_of_an_image_come_into_the_new_log_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SS-232, SS-242: what no flush has moved is there as far as the newest image goes, which has it in many frames."""
-    monkeypatch.setattr("penstock.storage_recovery._APPEND_BYTES", 10_000)  # The log is given some at a time.
+    # The log is given some at a time.
+    monkeypatch.setattr("penstock.administration.storage_recovery._APPEND_BYTES", 10_000)
     settings = settings_of(tmp_path)
     settings = replace(settings, durable_log=replace(settings.durable_log, frame_length_max_bytes=3_000))
     await fill(settings)

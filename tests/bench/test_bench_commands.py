@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.standalone_process import child_environment
+from penstock.server.standalone_process import child_environment
 from penstock_simulation.java_client import JavaUnavailableError, classpath, java_with_compiler
 
 pytestmark = pytest.mark.e2e

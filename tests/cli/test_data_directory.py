@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.data_directory import DataDirectory, DataDirectoryError, Identity
 from penstock.model.errors import (
     CorruptionError,
     DataDirectoryInUseError,
@@ -20,6 +19,7 @@ from penstock.model.errors import (
 )
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.server.data_directory import DataDirectory, DataDirectoryError, Identity
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.portal import Portal
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 from support.command_line import run_command
 
 from .conftest import Run

@@ -10,8 +10,8 @@ from penstock.model.errors import ConnectionLostError, ProtocolError, StorageErr
 from penstock.model.routing import container_of
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.settings import SegmentStoreSettings
-from penstock.settings import StandaloneSettings
-from penstock.store_processes.messages import (
+from penstock.server.settings import StandaloneSettings
+from penstock.server.store_processes.messages import (
     LINE_BYTES_MAX,
     Failure,
     Question,
@@ -24,7 +24,7 @@ from penstock.store_processes.messages import (
     encode_message,
     failures_of,
 )
-from penstock.store_processes.processes import StoreProcess, StoreProcesses
+from penstock.server.store_processes.processes import StoreProcess, StoreProcesses
 
 
 class Told(StoreProcess):

@@ -19,8 +19,8 @@ from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.model.errors import ContainerOfflineError
 from penstock.model.policies import Scaling
 from penstock.runtime.portal import Portal
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 from support.command_line import run_command
 
 from .conftest import Run

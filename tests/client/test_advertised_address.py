@@ -14,8 +14,8 @@ from penstock.client.retry import UNRESOLVED_TIME_MAX_S
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import ConnectionLostError
 from penstock.runtime.sockets import can_resolve
-from penstock.settings import StandaloneSettings
-from penstock.standalone import PortInUseError, Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import PortInUseError, Standalone
 
 UNKNOWN = "store-1.invalid"
 

@@ -17,8 +17,8 @@ import pytest
 
 import penstock
 from penstock.runtime.portal import Portal
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,8 @@ def test_what_cannot_be_flushed_when_a_program_ends_is_said_with_its_number():
     source = """
         import penstock
         from penstock.runtime.portal import Portal
-        from penstock.settings import StandaloneSettings
-        from penstock.standalone import Standalone
+        from penstock.server.settings import StandaloneSettings
+        from penstock.server.standalone import Standalone
         portal = Portal("server")
         server = Standalone(
             StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0)

@@ -11,8 +11,8 @@ import pytest
 import penstock
 from penstock.client.first_contact import LOOK_TIMEOUT_S
 from penstock.runtime.portal import Portal
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 
 SETTINGS = penstock.ClientSettings(first_contact_timeout_s=0.2)
 

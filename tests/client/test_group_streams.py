@@ -17,8 +17,8 @@ from penstock.client.settings import ClientSettings
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchScopeError, NoSuchStreamError
 from penstock.model.policies import GroupRetention, Scaling
 from penstock.model.stream_cuts import StreamCut
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 
 FAST = {
     "position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_group_stream_refresh_s": 0.05,

@@ -11,8 +11,8 @@ from penstock.client.client import Client
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import NoSuchStreamError
 from penstock.model.policies import Scaling
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 
 FAST = {
     "position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_group_stream_refresh_s": 0.05,

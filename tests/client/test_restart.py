@@ -9,8 +9,8 @@ import pytest
 from penstock import aio
 from penstock.client.settings import ClientSettings
 from penstock.model.policies import Scaling
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 
 COUNT = 20_000
 

@@ -14,8 +14,8 @@ from penstock.client.connecting import connect
 from penstock.model.errors import InvalidNameError
 from penstock.runtime.portal import Portal
 from penstock.serializers import JsonSerializer
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from penstock.model.names import segment_id
 from penstock.model.times import noted_time
 from penstock.model.watermarks import MarkedSegment, Watermark
 from penstock.runtime.portal import Portal
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 from penstock_simulation.memory_segments import MemorySegments
 
 FAST = ClientSettings(position_interval_s=0.05, reader_group_refresh_s=0.02, reader_time_window_refresh_s=1e-9)

@@ -28,8 +28,8 @@ from penstock.model.errors import (
     UnsupportedOperationError,
 )
 from penstock.runtime.portal import Portal
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 
 FAST = ClientSettings(retry_time_max_s=30.0)
 _names = iter(range(1_000_000))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from penstock.standalone_process import child_environment
+from penstock.server.standalone_process import child_environment
 
 #: Stops a server while calls of twenty clients are under way; each of them gets a GOAWAY.
 PROGRAM = """

@@ -20,7 +20,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.standalone_process import StandaloneProcess, child_environment
+from penstock.server.standalone_process import StandaloneProcess, child_environment
 from support.consumer import READER_TIMEOUT_S, SETTINGS
 
 pytestmark = pytest.mark.e2e

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.runtime.settings import load_settings
-from penstock.settings import StandaloneSettings
+from penstock.server.settings import StandaloneSettings
 from support.standalone_process import StandaloneProcess, run_penstock
 
 pytestmark = pytest.mark.e2e

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.standalone_process import StandaloneProcess
+from penstock.server.standalone_process import StandaloneProcess
 from support.command_line import run_command
 from support.hdfs_server import HdfsServer
 

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.cli.failure import EXIT_DIRECTORY_LOST
-from penstock.standalone_process import START_TIMEOUT_S, run_penstock
+from penstock.server.standalone_process import START_TIMEOUT_S, run_penstock
 from support.standalone_process import ServerProcessError, StandaloneProcess
 
 pytestmark = pytest.mark.e2e

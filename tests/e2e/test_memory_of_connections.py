@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.standalone_process import child_environment
+from penstock.server.standalone_process import child_environment
 from penstock.wire.codec import encode
 from penstock.wire.commands import (
     AppendBlockEnd,

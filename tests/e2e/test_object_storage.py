@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.standalone_process import ServerProcessError, StandaloneProcess
+from penstock.server.standalone_process import ServerProcessError, StandaloneProcess
 from support.command_line import run_command
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 

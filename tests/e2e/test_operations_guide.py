@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.standalone_process import child_environment
+from penstock.server.standalone_process import child_environment
 from support.shell_session import steps_of
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.standalone_process import ServerProcessError, StandaloneProcess, child_environment
+from penstock.server.standalone_process import ServerProcessError, StandaloneProcess, child_environment
 from penstock_simulation.checks.history_events import (
     AbortTransaction,
     CommitTransaction,

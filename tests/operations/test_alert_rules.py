@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.operations.exposition import exposition
 from penstock.operations.metrics import collect
 from penstock.operations.settings import OperationsSettings
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 from support.standalone_process import StandaloneProcess
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "penstock-rules.yml"

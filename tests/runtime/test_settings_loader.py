@@ -9,7 +9,7 @@ import pytest
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.settings import SettingsError, load_settings, setting_paths, settings_from, settings_values
-from penstock.settings import MAY_BE_ZERO, StandaloneSettings, may_be_zero
+from penstock.server.settings import MAY_BE_ZERO, StandaloneSettings, may_be_zero
 
 
 @pytest.fixture

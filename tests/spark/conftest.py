@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.standalone_process import StandaloneProcess
+from penstock.server.standalone_process import StandaloneProcess
 from support.live_writer import LiveWriter
 
 if TYPE_CHECKING:

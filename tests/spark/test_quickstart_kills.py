@@ -20,7 +20,7 @@ from penstock.quickstart.driver import Plan
 from penstock.quickstart.driver_process import DriverProcess
 from penstock.quickstart.kills import Checkpoint, QueryWatch
 from penstock.quickstart.query import PassResult, QueryFailedError, SparkStartError
-from penstock.standalone_process import child_environment
+from penstock.server.standalone_process import child_environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="sessions are seen on Linux only")
 

@@ -16,7 +16,7 @@ from penstock.spark.store import WALK_BYTES_MAX, StoredStream
 
 if TYPE_CHECKING:
     from penstock.client.sync import Client
-    from penstock.standalone_process import StandaloneProcess
+    from penstock.server.standalone_process import StandaloneProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.standalone_process import StandaloneProcess
+from penstock.server.standalone_process import StandaloneProcess
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "spark.md"

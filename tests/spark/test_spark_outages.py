@@ -19,11 +19,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: E402
 
 import penstock  # noqa: E402
 from penstock.model.errors import ControllerUnavailableError, OutcomeUnknownError  # noqa: E402
+from penstock.server.standalone_process import StandaloneProcess  # noqa: E402
 from penstock.spark.options import parse_sink_options, parse_source_options  # noqa: E402
 from penstock.spark.sink import write_batches  # noqa: E402
 from penstock.spark.source import PenstockStreamReader  # noqa: E402
 from penstock.spark.store import close_clients  # noqa: E402
-from penstock.standalone_process import StandaloneProcess  # noqa: E402
 from support.live_writer import LiveWriter  # noqa: E402
 
 STREAM = "retail/orders"

@@ -22,7 +22,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spar
 from pyspark.sql import functions as F
 
 import penstock
-from penstock.standalone_process import StandaloneProcess
+from penstock.server.standalone_process import StandaloneProcess
 from support.live_writer import SLOW_S, LiveWriter
 from support.spark_queries import events_of, follow, read, run_to_the_end, scale
 

@@ -40,7 +40,7 @@ from support.spark_queries import read, run_to_the_end, scale
 
 if TYPE_CHECKING:
     from penstock.client.sync import Client
-    from penstock.standalone_process import StandaloneProcess
+    from penstock.server.standalone_process import StandaloneProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

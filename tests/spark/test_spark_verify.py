@@ -21,9 +21,9 @@ import penstock
 from penstock.client.chunk_layouts import SegmentLayout
 from penstock.jobs.chunk_sums import Finding
 from penstock.jobs.spark_sums import SparkSums
+from penstock.server.standalone_process import StandaloneProcess
 from penstock.spark.options import StoreSettings
 from penstock.spark.store import close_clients, layouts_of
-from penstock.standalone_process import StandaloneProcess
 from support.command_line import run_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--end", choices=("stop", "kill"), default="stop")
     arguments = parser.parse_args()
-    from penstock.standalone_process import StandaloneProcess
+    from penstock.server.standalone_process import StandaloneProcess
 
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "settings.toml"

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from penstock.data_directory import DataDirectory
-from penstock.long_term_storage import open_long_term_storage
+from penstock.administration.storage_administration import CheckProgress
 from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.container_settings import ContainerSettings, ImageSettings
@@ -16,8 +15,9 @@ from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
-from penstock.settings import StandaloneSettings
-from penstock.storage_administration import CheckProgress
+from penstock.server.data_directory import DataDirectory
+from penstock.server.long_term_storage import open_long_term_storage
+from penstock.server.settings import StandaloneSettings
 
 DATA = bytes(range(256)) * 1000
 NAMES = [f"s/{number}/0.#epoch.0" for number in range(6)]

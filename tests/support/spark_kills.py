@@ -40,8 +40,8 @@ from penstock.client.sync import Client
 from penstock.quickstart import process_family
 from penstock.quickstart.kills import Checkpoint
 from penstock.quickstart.run import read_stream
+from penstock.server.standalone_process import StandaloneProcess, child_environment
 from penstock.spark.ledger import BatchState, Ledger, SinkIdentity
-from penstock.standalone_process import StandaloneProcess, child_environment
 
 SOURCE, TARGET, APP = "kills/source", "kills/target", "kills"
 VICTIMS = ("driver", "worker", "store", "export")

@@ -1,8 +1,8 @@
-"""`StandaloneProcess` for tests: that of `penstock.standalone_process`, under the name tests know."""
+"""`StandaloneProcess` for tests: that of `penstock.server.standalone_process`, under the name tests know."""
 
 from __future__ import annotations
 
-from penstock.standalone_process import (
+from penstock.server.standalone_process import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
     ServerProcessError,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from penstock.data_directory import DataDirectory, Identity
 from penstock.model.errors import CorruptionError, StorageError
 from penstock.model.segments import Buffer, TableEntry, TableRemoval, TableUpdate
 from penstock.runtime.disk import Disk, DiskFile
@@ -38,6 +37,7 @@ from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
+from penstock.server.data_directory import DataDirectory, Identity
 from penstock_simulation.checks.invariants import check_container, check_storage, check_tables
 from penstock_simulation.crash_states import CrashLimits, Exploration, RecordingDisk, Seen, crash_states, explore
 from penstock_simulation.simulated.disk import SimulatedDisk

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from penstock.administration.storage_recovery import NotRecoverableError
 from penstock.model.errors import CorruptionError, NoSuchSegmentError, PenstockError
 from penstock.model.events import EventAssembler, offsets_of
 from penstock.model.names import SYSTEM_SCOPE, is_index_segment
 from penstock.model.routing import container_of
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage_recovery import NotRecoverableError
 from penstock_simulation.checks.byte_reads import check_reads, check_up_to_date
 from penstock_simulation.checks.events import check_events
 from penstock_simulation.checks.history_events import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from penstock.data_directory import DataDirectory
-from penstock.directory_watch import DirectoryWatch
+from penstock.server.data_directory import DataDirectory
+from penstock.server.directory_watch import DirectoryWatch
 from penstock_simulation.mutations.mutation import Mutation, patched
 from penstock_simulation.workloads.plans import PlanSettings
 from penstock_simulation.workloads.profile import Profile

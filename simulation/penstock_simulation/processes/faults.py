@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.standalone_process import ServerProcessError, StandaloneProcess
+from penstock.server.standalone_process import ServerProcessError, StandaloneProcess
 
 #: Faults that hit the server process itself, when the server has several segment stores.
 _SHARE_OF_SERVERS = 0.25

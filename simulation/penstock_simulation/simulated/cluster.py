@@ -28,8 +28,6 @@ from penstock.controller.coordinator import Coordinator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
-from penstock.data_directory import DataDirectory
-from penstock.directory_watch import DirectoryWatch
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
@@ -44,6 +42,8 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
 from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStorageSettings
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
+from penstock.server.data_directory import DataDirectory
+from penstock.server.directory_watch import DirectoryWatch
 from penstock_simulation.chunk_faults import ChunkFaults, FaultyChunkStorage
 from penstock_simulation.simulated.controller_calls import serve_controller, simulated_stub
 from penstock_simulation.simulated.coordination import CoordinationServer, CoordinationSettings, Sessions

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.data_directory import LOCK_NAME
+from penstock.server.data_directory import LOCK_NAME
 from penstock_simulation.simulated.disk_nodes import FileNode
 from penstock_simulation.simulated.log_faults import epochs_of
 from penstock_simulation.simulated.simulation import Simulation

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
-from penstock.data_directory import DataDirectory
-from penstock.long_term_storage import open_long_term_storage
+from penstock.administration.storage_administration import CheckProgress
+from penstock.administration.storage_recovery import RecoveryReport, recover_store
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.settings import CACHE_BYTES_MIN, StandaloneSettings
-from penstock.storage_administration import CheckProgress
-from penstock.storage_recovery import RecoveryReport, recover_store
+from penstock.server.data_directory import DataDirectory
+from penstock.server.long_term_storage import open_long_term_storage
+from penstock.server.settings import CACHE_BYTES_MIN, StandaloneSettings
 from penstock_simulation.simulated.cluster import DATA_DIRECTORY, SimulatedCluster
 from penstock_simulation.simulated.host import Host
 from penstock_simulation.simulated.objects import SimulatedBucket, SimulatedObjects

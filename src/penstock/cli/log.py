@@ -19,9 +19,9 @@ from penstock.cli.output import tell, write_text
 from penstock.cli.salvage_output import report_fields, report_lines, salvage_lines
 
 if TYPE_CHECKING:
-    from penstock.data_directory import DataDirectory
-    from penstock.log_administration import LogAdministration
-    from penstock.log_salvage import Salvaged
+    from penstock.administration.log_administration import LogAdministration
+    from penstock.administration.log_salvage import Salvaged
+    from penstock.server.data_directory import DataDirectory
 
 DataDir = Annotated[str | None, typer.Option(help="The server's data directory. [default: penstock-data]")]
 Config = Annotated[
@@ -41,11 +41,11 @@ log: typer.Typer = typer.Typer(
 def _logs(data_dir: str | None, config: Path | None, *, is_locked: bool) -> Iterator[LogAdministration]:
     """Find the logs; with `is_locked` nobody else works on them meanwhile."""
     # Only now: the help of all commands should not load a server.
-    from penstock.log_administration import LogAdministration
+    from penstock.administration.log_administration import LogAdministration
     from penstock.model.errors import DataDirectoryInUseError
     from penstock.runtime.runtime import real_runtime
     from penstock.runtime.settings import load_settings
-    from penstock.settings import StandaloneSettings
+    from penstock.server.settings import StandaloneSettings
 
     settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir})
     runtime = real_runtime(1)
@@ -69,8 +69,8 @@ def _logs(data_dir: str | None, config: Path | None, *, is_locked: bool) -> Iter
 
 
 def _data_directory(root: str, runtime: object) -> DataDirectory:
-    from penstock.data_directory import DataDirectory
     from penstock.runtime.runtime import Runtime
+    from penstock.server.data_directory import DataDirectory
 
     assert isinstance(runtime, Runtime)
     return DataDirectory(root, runtime)
@@ -130,7 +130,7 @@ def salvage(
     The damaged log is renamed and kept; the new name is printed. If long-term storage has an image of the container,
     losses before that image are restored from it. If the command is interrupted, run it again.
     """
-    from penstock.log_salvage import LogNotSalvageableError
+    from penstock.administration.log_salvage import LogNotSalvageableError
 
     with failures_told(as_json=as_json):
         try:
@@ -149,11 +149,11 @@ def salvage(
 def _salvage(
     container: int, data_dir: str | None, tier2: str | None, config: Path | None, *, is_dry_run: bool
 ) -> Salvaged:
+    from penstock.administration.log_salvage import salvage_log
     from penstock.cli.serve import new_loop
-    from penstock.log_salvage import salvage_log
     from penstock.runtime.runtime import real_runtime
     from penstock.runtime.settings import load_settings
-    from penstock.settings import StandaloneSettings
+    from penstock.server.settings import StandaloneSettings
 
     settings = load_settings(
         StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir, "tier2": tier2}

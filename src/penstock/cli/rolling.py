@@ -19,11 +19,11 @@ from penstock.cli.options import Tier2
 from penstock.cli.output import in_bytes, tell
 
 if TYPE_CHECKING:
-    from penstock.rolling_export import ExportReport
-    from penstock.rolling_storage import ImportReport, RollingProblem, RollingReport, RollingSegment
+    from penstock.administration.rolling_export import ExportReport
+    from penstock.administration.rolling_storage import ImportReport, RollingProblem, RollingReport, RollingSegment
+    from penstock.administration.storage_administration import ShowProgress
     from penstock.runtime.runtime import Runtime
-    from penstock.settings import StandaloneSettings
-    from penstock.storage_administration import ShowProgress
+    from penstock.server.settings import StandaloneSettings
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def survey(
     Nothing is changed, and no chunk is read. Exits with 0 if all can be read, with 3 if something is damaged or
     missing, with 1 if the check could not be completed.
     """
-    from penstock.rolling_storage import check_rolling
+    from penstock.administration.rolling_storage import check_rolling
 
     with failures_told(as_json=as_json):
         report = _run(data_dir, tier2, config, partial(check_rolling, names=names or ()))
@@ -72,7 +72,7 @@ def import_segments(
     Both servers must be stopped. All bytes are read once, for checksums. It may be interrupted and repeated. Exits
     with 0 if all were imported, with 3 if some could not be imported, with 1 on any other failure.
     """
-    from penstock.rolling_storage import import_rolling
+    from penstock.administration.rolling_storage import import_rolling
 
     with failures_told(as_json=as_json):
         report = _run(
@@ -101,7 +101,7 @@ def export(
     The server must be stopped; its segments are flushed first. Chunks are not changed. It may be repeated. Exits
     with 0 if all were exported, with 3 if some could not be exported, with 1 on any other failure.
     """
-    from penstock.rolling_export import export_rolling
+    from penstock.administration.rolling_export import export_rolling
 
     with failures_told(as_json=as_json):
         report = _run(
@@ -131,7 +131,7 @@ def _run(
     from penstock.cli.serve import new_loop
     from penstock.runtime.runtime import real_runtime
     from penstock.runtime.settings import load_settings
-    from penstock.settings import StandaloneSettings
+    from penstock.server.settings import StandaloneSettings
 
     # What is found is in the report.
     logging.getLogger("penstock").addHandler(logging.NullHandler())

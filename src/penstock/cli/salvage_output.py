@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.log_salvage import Salvaged
+    from penstock.administration.log_salvage import Salvaged
     from penstock.segmentstore.container.log.salvage_report import SalvageReport
 
 #: Damaged ranges and segments that are printed for people; JSON has all of them.

@@ -31,8 +31,8 @@ def segment_store(
     from penstock.runtime.heap import bound_heaps, keep_heap_small
     from penstock.runtime.logs import log_to_standard_error
     from penstock.runtime.version import penstock_version
-    from penstock.store_processes.child import end_with_parent, run_child
-    from penstock.store_processes.messages import LINE_BYTES_MAX, Refusal, decode_order, encode_message
+    from penstock.server.store_processes.child import end_with_parent, run_child
+    from penstock.server.store_processes.messages import LINE_BYTES_MAX, Refusal, decode_order, encode_message
 
     if sys.stdin.isatty():
         raise fail(

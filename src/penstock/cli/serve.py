@@ -22,8 +22,8 @@ from penstock.runtime.logs import log_to_standard_error
 from penstock.runtime.settings import load_settings
 from penstock.runtime.sockets import can_resolve
 from penstock.runtime.version import penstock_version
-from penstock.settings import StandaloneSettings
-from penstock.standalone import Standalone
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from penstock.cli.output import in_bytes, tell
 from penstock.cli.rolling import export, import_segments, survey
 
 if TYPE_CHECKING:
+    from penstock.administration.storage_probe import ProbeReport
+    from penstock.administration.storage_recovery import RecoveryReport
     from penstock.segmentstore.tier2.storage_check import StorageReport
-    from penstock.storage_probe import ProbeReport
-    from penstock.storage_recovery import RecoveryReport
 
 storage: typer.Typer = typer.Typer(
     name="storage",
@@ -60,12 +60,12 @@ def _check(
     data_dir: str | None, tier2: str | None, config: Path | None, *, is_read: bool, as_json: bool
 ) -> StorageReport:
     # Only now: the help of all commands should not load a server.
+    from penstock.administration.storage_administration import check_storage
     from penstock.cli.progress import shown_progress
     from penstock.cli.serve import new_loop
     from penstock.runtime.runtime import real_runtime
     from penstock.runtime.settings import load_settings
-    from penstock.settings import StandaloneSettings
-    from penstock.storage_administration import check_storage
+    from penstock.server.settings import StandaloneSettings
 
     # What is found is in the report.
     logging.getLogger("penstock").addHandler(logging.NullHandler())
@@ -125,12 +125,12 @@ def recover(
 
 def _recover(directory: str, tier2: str | None, config: Path | None, *, as_json: bool) -> RecoveryReport:
     # Only now: the help of all commands should not load a server.
+    from penstock.administration.storage_recovery import recover_store
     from penstock.cli.progress import shown_progress
     from penstock.cli.serve import new_loop
     from penstock.runtime.runtime import real_runtime
     from penstock.runtime.settings import load_settings
-    from penstock.settings import StandaloneSettings
-    from penstock.storage_recovery import recover_store
+    from penstock.server.settings import StandaloneSettings
 
     logging.getLogger("penstock").addHandler(logging.NullHandler())
     settings = load_settings(
@@ -170,11 +170,11 @@ def probe(
 
 def _probe(tier2: str | None, data_dir: str | None, config: Path | None, chunk_bytes: int) -> ProbeReport:
     # Only now: the help of all commands should not load a server.
+    from penstock.administration.storage_probe import probe_storage
     from penstock.cli.serve import new_loop
     from penstock.runtime.runtime import real_runtime
     from penstock.runtime.settings import load_settings
-    from penstock.settings import StandaloneSettings
-    from penstock.storage_probe import probe_storage
+    from penstock.server.settings import StandaloneSettings
 
     logging.getLogger("penstock").addHandler(logging.NullHandler())
     settings = load_settings(

@@ -23,9 +23,9 @@ from penstock.cli.output import in_bytes, tell
 from penstock.cli.storage import report_lines, storage
 
 if TYPE_CHECKING:
+    from penstock.administration.storage_backup import Backup
+    from penstock.administration.storage_restoration import RestorationReport
     from penstock.runtime.runtime import Runtime
-    from penstock.storage_backup import Backup
-    from penstock.storage_restoration import RestorationReport
 
 T = TypeVar("T")
 
@@ -60,11 +60,11 @@ def _back_up(
     target: str, admin: list[str], data_dir: str | None, tier2: str | None, config: Path | None, *, as_json: bool
 ) -> Backup:
     # Only now: the help of all commands should not load a server.
-    from penstock.admin_client import AdminClient, parse_endpoints
+    from penstock.administration.admin_client import AdminClient, parse_endpoints
+    from penstock.administration.storage_backup import back_up_running, back_up_stopped
     from penstock.cli.progress import shown_progress
     from penstock.runtime.settings import load_settings
-    from penstock.settings import StandaloneSettings
-    from penstock.storage_backup import back_up_running, back_up_stopped
+    from penstock.server.settings import StandaloneSettings
 
     settings = load_settings(
         StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir, "tier2": tier2}
@@ -107,7 +107,7 @@ def restore(
     if all
     chunks exist, with 3 if chunks are missing. It lists those, and creates nothing unless --accept-missing is given.
     """
-    from penstock.storage_restoration import BackupUnfitError
+    from penstock.administration.storage_restoration import BackupUnfitError
 
     with failures_told(as_json=as_json):
         if directory is None:
@@ -136,10 +136,10 @@ def restore(
 def _restore(
     source: str, directory: str, tier2: str | None, config: Path | None, *, accepts_missing: bool, as_json: bool
 ) -> RestorationReport:
+    from penstock.administration.storage_restoration import restore_store
     from penstock.cli.progress import shown_progress
     from penstock.runtime.settings import load_settings
-    from penstock.settings import StandaloneSettings
-    from penstock.storage_restoration import restore_store
+    from penstock.server.settings import StandaloneSettings
 
     settings = load_settings(
         StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": directory, "tier2": tier2}

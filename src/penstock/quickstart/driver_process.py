@@ -14,7 +14,7 @@ from types import TracebackType
 from penstock.quickstart import process_family
 from penstock.quickstart.driver import Plan
 from penstock.quickstart.query import PassResult, QueryFailedError, SparkStartError
-from penstock.standalone_process import child_environment
+from penstock.server.standalone_process import child_environment
 
 #: Long, for a machine that is busy with other things. On two free cores it takes 5 s.
 START_TIMEOUT_S = 180.0

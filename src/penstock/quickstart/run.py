@@ -19,7 +19,7 @@ from penstock.quickstart.flights import END_CARRIER, Flights, end_of_year_event,
 from penstock.quickstart.kills import Checkpoint, Kill, Midst, QueryWatch
 from penstock.quickstart.query import PassResult, latest_straggler
 from penstock.quickstart.results import AccountingError, Results, check_accounts, parse_results
-from penstock.standalone_process import StandaloneProcess
+from penstock.server.standalone_process import StandaloneProcess
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -46,8 +46,8 @@ def memory_server() -> Iterator[MemoryServer]:
     Starting takes some tenths of a second. Several may run at the same time.
     """
     # Imported late: a test session without a server should not load it.
-    from penstock.settings import StandaloneSettings
-    from penstock.standalone import Standalone
+    from penstock.server.settings import StandaloneSettings
+    from penstock.server.standalone import Standalone
 
     settings = StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0)
     portal = Portal("penstock-memory-server")

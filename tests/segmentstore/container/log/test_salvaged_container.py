@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from penstock.data_directory import DataDirectory, Identity
-from penstock.log_salvage import LogNotSalvageableError, salvage_log
+from penstock.administration.log_salvage import LogNotSalvageableError, salvage_log
 from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.container import SegmentContainer
@@ -25,7 +24,8 @@ from penstock.segmentstore.tier1.damaged_log import DamagedLog
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
-from penstock.settings import StandaloneSettings
+from penstock.server.data_directory import DataDirectory, Identity
+from penstock.server.settings import StandaloneSettings
 from penstock_simulation.simulated.disk import DiskFaults, SimulatedDisk
 from support.containers import QUIET, FaultyChunks, append, read_all
 from support.inline_work import InlineWork
@@ -177,7 +177,7 @@ async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_goes_
     disk = SimulatedDisk(random.Random(seed), DiskFaults())
     chunks = FaultyChunks()
     truth = Truth()
-    monkeypatch.setattr("penstock.log_salvage.open_long_term_storage", lambda *_: chunks)
+    monkeypatch.setattr("penstock.administration.log_salvage.open_long_term_storage", lambda *_: chunks)
     directory = DataDirectory("/data", runtime_on(disk, seed))
     directory.begin()
     directory.finish(Identity(CLUSTER, 1))

@@ -18,9 +18,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from penstock.data_directory import DataDirectory
 from penstock.model.errors import DataDirectoryLostError, StorageError
 from penstock.runtime.runtime import Runtime
+from penstock.server.data_directory import DataDirectory
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.data_directory import DataDirectory
-from penstock.long_term_storage import open_long_term_storage
+from penstock.administration.stopped_store import stopped_store
+from penstock.administration.storage_administration import ShowProgress
 from penstock.model.errors import (
     AdoptionError,
     CorruptionError,
@@ -25,9 +25,9 @@ from penstock.segmentstore.container.storage.adoptions import is_adoptable
 from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout, read_layout, rolling_segments
-from penstock.settings import StandaloneSettings
-from penstock.stopped_store import stopped_store
-from penstock.storage_administration import ShowProgress
+from penstock.server.data_directory import DataDirectory
+from penstock.server.long_term_storage import open_long_term_storage
+from penstock.server.settings import StandaloneSettings
 
 #: Length limit of a segment that is read in the background.
 _UNBOUNDED_BYTES = 1 << 62

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.operations.health import Health, Status
-from penstock.store_processes.processes import StoreProcess, StoreProcesses
+from penstock.server.store_processes.processes import StoreProcess, StoreProcesses
 
 #: A process that has not answered for this long is reported as hung. It is replaced later: see `StoreProcessSettings`.
 _SILENT_S_MAX = 3.0

@@ -27,9 +27,6 @@ from penstock.controller.locator import AssignedLocator, ContainerLocator, Singl
 from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
-from penstock.data_directory import DataDirectory, Identity
-from penstock.directory_watch import DirectoryWatch
-from penstock.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.model.errors import (
     ControllerUnavailableError,
     DataDirectoryInUseError,
@@ -57,10 +54,13 @@ from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
-from penstock.settings import StandaloneSettings
-from penstock.store_processes.health import processes_health
-from penstock.store_processes.messages import StoreProcessError, StoreRefusedError
-from penstock.store_processes.processes import StoreProcesses
+from penstock.server.data_directory import DataDirectory, Identity
+from penstock.server.directory_watch import DirectoryWatch
+from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
+from penstock.server.settings import StandaloneSettings
+from penstock.server.store_processes.health import processes_health
+from penstock.server.store_processes.messages import StoreProcessError, StoreRefusedError
+from penstock.server.store_processes.processes import StoreProcesses
 
 if TYPE_CHECKING:
     from penstock.operations.endpoint import OperationsEndpoint

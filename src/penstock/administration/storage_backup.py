@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from penstock.admin_client import AdminClient
-from penstock.data_directory import DataDirectory, Identity
+from penstock.administration.admin_client import AdminClient
+from penstock.administration.storage_administration import CheckProgress
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, LogDamagedError, StorageError
 from penstock.runtime.disk import Disk
@@ -25,8 +25,8 @@ from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.image import ContainerImage, ImageName
 from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier1.read_only_log import ReadOnlyLog
-from penstock.settings import StandaloneSettings
-from penstock.storage_administration import CheckProgress
+from penstock.server.data_directory import DataDirectory, Identity
+from penstock.server.settings import StandaloneSettings
 
 BACKUP_FORMAT_VERSION = 1
 MANIFEST_NAME = "penstock-backup.json"

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from penstock.data_directory import DataDirectory, Identity
-from penstock.long_term_storage import open_long_term_storage
+from penstock.administration.storage_administration import ShowProgress, check_storage
 from penstock.model.errors import CorruptionError, InvalidArgumentError, StorageError, StorageUnavailableError
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.image import (
@@ -25,8 +24,9 @@ from penstock.segmentstore.tier2.chunk_name import IMAGES_PREFIX
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.storage_check import StorageReport
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
-from penstock.settings import StandaloneSettings
-from penstock.storage_administration import ShowProgress, check_storage
+from penstock.server.data_directory import DataDirectory, Identity
+from penstock.server.long_term_storage import open_long_term_storage
+from penstock.server.settings import StandaloneSettings
 
 #: Added to the epoch of a recovered log, so that images and chunks of the lost machine, if it still runs or was started
 #: again after its last image, never count as newer ones.

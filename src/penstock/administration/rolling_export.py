@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from penstock.administration.rolling_storage import RollingProblem, is_chosen
+from penstock.administration.stopped_store import stopped_store
+from penstock.administration.storage_administration import ShowProgress
 from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import (
     AdoptionError,
@@ -20,7 +23,6 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     UnsupportedOperationError,
 )
-from penstock.rolling_storage import RollingProblem, is_chosen
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment
@@ -38,9 +40,7 @@ from penstock.segmentstore.tier2.rolling_header import (
 )
 from penstock.segmentstore.tier2.rolling_layout import HEADER_LENGTH_MAX, PlacedFile, read_layout
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
-from penstock.settings import StandaloneSettings
-from penstock.stopped_store import stopped_store
-from penstock.storage_administration import ShowProgress
+from penstock.server.settings import StandaloneSettings
 
 #: A copy is read, verified and written in pieces of this size, or of one block, ...
 _COPY_BYTES = 8 * 1024 * 1024

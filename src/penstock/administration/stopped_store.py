@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from penstock.data_directory import DataDirectory
-from penstock.long_term_storage import open_long_term_storage, segment_store_settings
+from penstock.administration.storage_administration import check_identity
 from penstock.model.errors import DataDirectoryInUseError, StorageError
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.layout_settings import LayoutSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.settings import StandaloneSettings
-from penstock.storage_administration import check_identity
+from penstock.server.data_directory import DataDirectory
+from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
+from penstock.server.settings import StandaloneSettings
 
 
 @asynccontextmanager

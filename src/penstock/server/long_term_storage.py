@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.data_directory import DataDirectory
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.files import FilePlace
 from penstock.runtime.objects import ObjectPlace
@@ -14,7 +13,8 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
-from penstock.settings import StandaloneSettings
+from penstock.server.data_directory import DataDirectory
+from penstock.server.settings import StandaloneSettings
 
 #: Default interval of images, where long-term storage outlives the process.
 _IMAGES_INTERVAL_S = 300.0

@@ -21,8 +21,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
-from penstock.data_directory import DataDirectory, Identity
-from penstock.long_term_storage import open_long_term_storage
+from penstock.administration.storage_administration import check_identity
+from penstock.administration.storage_recovery import EPOCH_STEP, NotRecoverableError, image_names, newest_whole_image
 from penstock.model.errors import (
     CorruptionError,
     DataDirectoryInUseError,
@@ -52,9 +52,9 @@ from penstock.segmentstore.tier1.log_records import EpochRecord, read_epoch, wri
 from penstock.segmentstore.tier1.made_logs import MadeLogs
 from penstock.segmentstore.tier1.read_only_log import check_frames
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.settings import StandaloneSettings
-from penstock.storage_administration import check_identity
-from penstock.storage_recovery import EPOCH_STEP, NotRecoverableError, image_names, newest_whole_image
+from penstock.server.data_directory import DataDirectory, Identity
+from penstock.server.long_term_storage import open_long_term_storage
+from penstock.server.settings import StandaloneSettings
 
 #: Bytes of the new log's frames that are submitted before their writes are awaited.
 _APPEND_BYTES = 8 * 1024 * 1024

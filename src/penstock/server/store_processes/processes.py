@@ -29,8 +29,8 @@ from penstock.model.assignments import share_out
 from penstock.model.errors import ProtocolError
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.settings import settings_values
-from penstock.settings import StandaloneSettings
-from penstock.store_processes.messages import (
+from penstock.server.settings import StandaloneSettings
+from penstock.server.store_processes.messages import (
     LINE_BYTES_MAX,
     Failure,
     FromChild,

@@ -19,8 +19,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from penstock.data_directory import DataDirectory, DataDirectoryError
-from penstock.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.model.errors import PenstockError
 from penstock.operations.health import Health, Status
 from penstock.operations.process_metrics import ProcessMetrics
@@ -33,8 +31,10 @@ from penstock.runtime.version import penstock_version
 from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
-from penstock.settings import StandaloneSettings
-from penstock.store_processes.messages import (
+from penstock.server.data_directory import DataDirectory, DataDirectoryError
+from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
+from penstock.server.settings import StandaloneSettings
+from penstock.server.store_processes.messages import (
     LINE_BYTES_MAX,
     Message,
     Order,

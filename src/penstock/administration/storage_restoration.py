@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from penstock.data_directory import DataDirectory, Identity
-from penstock.long_term_storage import open_long_term_storage
+from penstock.administration.storage_administration import ShowProgress, check_identity, check_opened
+from penstock.administration.storage_backup import Backup, BackupError, read_backup, read_image
+from penstock.administration.storage_recovery import EPOCH_STEP, image_names, write_log
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.disk import Disk
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier2.storage_check import StorageProblem, StorageReport
-from penstock.settings import StandaloneSettings
-from penstock.storage_administration import ShowProgress, check_identity, check_opened
-from penstock.storage_backup import Backup, BackupError, read_backup, read_image
-from penstock.storage_recovery import EPOCH_STEP, image_names, write_log
+from penstock.server.data_directory import DataDirectory, Identity
+from penstock.server.long_term_storage import open_long_term_storage
+from penstock.server.settings import StandaloneSettings
 
 
 class BackupUnfitError(BackupError):

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.data_directory import DataDirectory
-from penstock.long_term_storage import open_long_term_storage
 from penstock.model.errors import (
     ChunkExistsError,
     NoSuchChunkError,
@@ -26,7 +24,9 @@ from penstock.model.errors import (
 )
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.settings import StandaloneSettings
+from penstock.server.data_directory import DataDirectory
+from penstock.server.long_term_storage import open_long_term_storage
+from penstock.server.settings import StandaloneSettings
 
 T = TypeVar("T")
 

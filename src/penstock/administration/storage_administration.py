@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Protocol
 
-from penstock.data_directory import DataDirectory, Identity
-from penstock.long_term_storage import open_long_term_storage
 from penstock.model.errors import (
     CorruptionError,
     DataDirectoryInUseError,
@@ -26,7 +24,9 @@ from penstock.segmentstore.tier1.read_only_log import ReadOnlyLog
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.storage_check import CheckedContainer, ProblemKind, StorageCheck, StorageReport
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
-from penstock.settings import StandaloneSettings
+from penstock.server.data_directory import DataDirectory, Identity
+from penstock.server.long_term_storage import open_long_term_storage
+from penstock.server.settings import StandaloneSettings
 
 
 class CheckProgress(Protocol):

@@ -1,0 +1,1 @@
+"""Administration of a store: backups, checks, recovery and salvage, mostly of stopped servers."""
