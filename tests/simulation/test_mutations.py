@@ -20,7 +20,7 @@ SEED_COUNT_MAX = 200
 #: Those that take longest to be found, a quarter of a minute and more on a busy machine: by night.
 SLOW = {
     "do not scan a table's tail",
-    "give nobody the next turn at storage",
+    "skip the next turn at storage",
     "lose the reads of segments that were put away",
     "abort what the ledger names",
     "let each layer try for the whole time",

@@ -150,7 +150,7 @@ ISOLATION_MUTATIONS: tuple[Mutation, ...] = (
         _lose_reads_of_what_was_put_away,
     ),
     Mutation(
-        "give nobody the next turn at storage", "reads of storage end",
+        "skip the next turn at storage", "reads of storage end",
         replace(
             short_profile("reads of storage in line", "bytes", "followers"), cache_bytes_min=_SMALL_CACHE,
             slow_read_rate=0.5,
