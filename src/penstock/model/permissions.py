@@ -1,7 +1,7 @@
 """`Permission`: what a principal may do with a resource. Resources have the names of Pravega's PDP-42, such as
 ``prn::/scope:shop/stream:orders``.
 
-Source: controller specification, section 12.2.
+Source: controller-api 12.2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`AccessList`: the permissions of one account, by patterns of resource names.
 
-Source: controller specification, section 12.3.
+Source: controller-api 12.3.
 """
 
 from __future__ import annotations

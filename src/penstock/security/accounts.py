@@ -4,7 +4,7 @@
 
 Lines that begin with ``#`` are comments. Reading ends at the first empty line, as it does in Pravega.
 
-Source: controller specification, section 12.3.
+Source: controller-api 12.3.
 """
 
 from __future__ import annotations

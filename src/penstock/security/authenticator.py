@@ -4,7 +4,7 @@ A password hash takes tenths of a second of CPU, and clients send their credenti
 account and password is verified once, in a thread, and the result is remembered. An unknown account costs as much as a
 wrong password. Failures of one peer are slowed down; an account is never locked.
 
-Source: controller specification, section 12.1.
+Source: controller-api 12.1.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An encoded hash is the hexadecimal form of the text ``<iterations>:<hex of salt>:<hex of hash>``.
 
-Source: controller specification, section 12.3.
+Source: controller-api 12.3.
 """
 
 from __future__ import annotations

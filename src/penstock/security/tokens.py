@@ -3,7 +3,7 @@
 A token is a JSON Web Token, signed with HMAC-SHA512 by a key that controllers and segment stores share. Its claims are
 permissions on streams. A store verifies the signature of a token once and remembers the result.
 
-Source: controller specification, section 12.4; wire protocol specification, section 7.
+Source: controller-api 12.4; wire-protocol 7.
 """
 
 from __future__ import annotations

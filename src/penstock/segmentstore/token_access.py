@@ -3,7 +3,7 @@
 A client without permission gets the same answer for every segment, whether it exists and is here or not. Appends are
 covered by the token of their writer's SetupAppend.
 
-Source: wire protocol specification, section 7.
+Source: wire-protocol 7.
 """
 
 from __future__ import annotations

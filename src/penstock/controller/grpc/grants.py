@@ -2,7 +2,7 @@
 
 A claim names a stream, or the segments of a table as ``<table>_kvtable``, and never permits more than the caller has.
 
-Source: controller specification, section 12.4.
+Source: controller-api 12.4.
 """
 
 from __future__ import annotations

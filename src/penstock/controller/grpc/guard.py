@@ -3,7 +3,7 @@
 The permission is checked before anything is read, so that a caller without it gets the same answer for things that
 exist and that do not.
 
-Source: controller specification, sections 2 and 12.
+Source: controller-api 2 and 12.
 """
 
 from __future__ import annotations
