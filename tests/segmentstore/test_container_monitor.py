@@ -18,10 +18,15 @@ from penstock.model.errors import (
     LogDisabledError,
     StorageError,
 )
+from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container_monitor import ContainerMonitor
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.container_start import ContainerStart
 from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock_simulation.simulated.simulation import Simulation
-from support.containers import turns, until
+from support.containers import FaultyChunks, turns, until
 
 SETTINGS = SegmentStoreSettings(
     container_count=16,
@@ -64,31 +69,35 @@ class World:
         self.stop_error: Exception | None = None
         self.errors: dict[int, list[Exception]] = {}
         self.begun: list[int] = []
+        self.replayed: list[int] = []
         self.doubled: list[int] = []
         self.living: dict[int, Incarnation] = {}
         self.starting_count = self.starting_count_max = 0
         self.progress: Callable[[], None] = lambda: None
         self.monitor = ContainerMonitor(self.start, settings)
 
-    async def start(self, container_id: int, progress: Callable[[], None]) -> Incarnation:
-        """Make an incarnation."""
-        self.progress = progress
+    async def start(self, container_id: int, steps: ContainerStart) -> Incarnation:
+        """Make an incarnation. What waits for `starts` is the replay."""
+        self.progress = steps.progress
         if container_id in self.living:
             # The monitor would take an error for that of a start, and try again.
             self.doubled.append(container_id)
         made = self.living[container_id] = Incarnation(self, container_id)
         self.begun.append(container_id)
-        self.starting_count += 1
-        self.starting_count_max = max(self.starting_count_max, self.starting_count)
         try:
-            await self.starts.wait()
+            async with steps.replaying():
+                self.replayed.append(container_id)
+                self.starting_count += 1
+                self.starting_count_max = max(self.starting_count_max, self.starting_count)
+                try:
+                    await self.starts.wait()
+                finally:
+                    self.starting_count -= 1
             if self.errors.get(container_id):
                 raise self.errors[container_id].pop(0)
         except BaseException:
             self.end(made)
             raise
-        finally:
-            self.starting_count -= 1
         return made
 
     def end(self, incarnation: Incarnation) -> None:
@@ -268,13 +277,60 @@ async def test_a_stop_that_fails_or_takes_too_long_is_not_tried_again(
     await world.monitor.stop()
 
 
-async def test_no_more_containers_start_at_once_than_allowed() -> None:
-    """SS-8: ten granted at once with a limit of two, each start held up for a while."""
+async def test_a_container_that_waits_for_its_turn_has_not_stalled() -> None:
+    """However long others replay. It is started once."""
+    world = World(replace(SETTINGS, start_stall_timeout_s=0.005))
+    for _ in range(SETTINGS.parallel_starts):
+        await world.monitor._slots.acquire()
+    world.monitor.assign({5})
+    await asyncio.sleep(0.05)
+    assert world.begun == [5]
+    assert world.monitor.held == [5]
+    for _ in range(SETTINGS.parallel_starts):
+        world.monitor._slots.release()
+    await world.settled()
+    assert world.begun == [5]
+    await world.monitor.stop()
+
+
+def test_many_containers_that_are_taken_over_wait_for_one_lease_together() -> None:
+    """Eight with two replays at a time. One after another they would wait for four leases."""
+    lease_s = 10.0
+    settings = SegmentStoreSettings(
+        container_count=8, parallel_starts=2, container=ContainerSettings(ownership_lease_s=lease_s),
+        start_stall_timeout_s=lease_s / 2,
+    )  # fmt: skip
+
+    async def take_over(runtime: Runtime) -> float:
+        logs, chunks = MemoryLogFactory(runtime, is_lease_kept=True), FaultyChunks()
+        loop = asyncio.get_running_loop()
+        # The first store does not claim its containers again.
+        stores = [
+            SegmentStore(logs=logs, chunks=chunks, runtime=runtime, settings=each)
+            for each in (replace(settings, restart_delay_s=1000.0, restart_delay_s_max=1000.0), settings)
+        ]
+        await stores[0].start()
+        begin_s = loop.time()
+        await stores[1].start()
+        waited_s = loop.time() - begin_s
+        assert stores[1].is_ready
+        for store in stores:
+            await store.stop()
+        return waited_s
+
+    with Simulation(1) as simulation:
+        host = simulation.host("machine")
+        waited_s = simulation.run(lambda: take_over(host.runtime))
+    assert lease_s <= waited_s < 1.5 * lease_s
+
+
+async def test_no_more_containers_replay_at_once_than_allowed() -> None:
+    """SS-8: ten granted at once with a limit of two, each replay held up for a while. All claims begin at once."""
     world = World()
     world.starts.clear()
     world.monitor.assign(range(10))
     await turns()
-    assert world.begun == [0, 1]
+    assert world.begun == list(range(10))
     while len(world.monitor.running) < 10:
         world.starts.set()
         await turns(1)
@@ -286,8 +342,8 @@ async def test_no_more_containers_start_at_once_than_allowed() -> None:
     await world.monitor.stop()
 
 
-async def test_a_container_taken_away_while_it_waits_for_its_turn_is_not_started() -> None:
-    """Of ten, all but the two whose starts are under way are taken back."""
+async def test_a_container_taken_away_while_it_waits_for_its_turn_is_not_replayed() -> None:
+    """Of ten, all but the two that replay are taken back."""
     world = World()
     world.starts.clear()
     world.monitor.assign(range(10))
@@ -295,8 +351,10 @@ async def test_a_container_taken_away_while_it_waits_for_its_turn_is_not_started
     world.monitor.assign({0})
     world.starts.set()
     await world.settled()
-    assert world.begun == [0, 1]
+    assert world.begun == list(range(10))
+    assert world.replayed == [0, 1]
     assert list(world.living) == [0]
+    assert not world.monitor.failures
     await world.monitor.stop()
 
 
@@ -410,7 +468,8 @@ async def test_a_stop_ends_the_starts_under_way() -> None:
     assert world.living == {}
     world.monitor.assign({7})
     await turns()
-    assert world.begun == [0, 1]
+    assert world.begun == list(range(5))
+    assert world.replayed == [0, 1]
 
 
 async def test_a_cancelled_start_leaves_nothing_running(caplog: pytest.LogCaptureFixture) -> None:
@@ -431,9 +490,9 @@ async def test_a_container_that_fails_in_the_moment_it_has_started_is_started_ag
     original = world.monitor._start_container
     failures = 1
 
-    async def start(container_id: int, progress: Callable[[], None]) -> Incarnation:
+    async def start(container_id: int, steps: ContainerStart) -> Incarnation:
         nonlocal failures
-        made = await original(container_id, progress)
+        made = await original(container_id, steps)
         if failures:
             failures -= 1
             asyncio.get_running_loop().call_soon(

@@ -25,6 +25,7 @@ from penstock.model.errors import (
     StorageError,
     UnreadableDataError,
 )
+from penstock.segmentstore.container_start import ContainerStart
 from penstock.segmentstore.settings import SegmentStoreSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -41,8 +42,8 @@ C = TypeVar("C", bound=Stoppable)
 
 #: After one of these errors a container stays offline, and the others serve.
 _STAYS_OFFLINE = (UnreadableDataError, LogRefusedError)
-#: Creates an incarnation of a container, given its id and a callback for progress of the start.
-StartContainer = Callable[[int, Callable[[], None]], Awaitable[C]]
+#: Creates an incarnation of a container, given its id and what the monitor watches of its start.
+StartContainer = Callable[[int, ContainerStart], Awaitable[C]]
 #: Returns the ids of the containers assigned to this process; None: no assignment yet.
 AssignmentSource = Callable[[], Awaitable[Collection[int] | None]]
 
@@ -157,15 +158,12 @@ class ContainerMonitor(Generic[C]):
 
     async def _start(self, container_id: int) -> None:
         try:
-            async with self._slots:
-                # The wait may have been long.
-                if container_id in self._assigned:
-                    container = self.running[container_id] = await self._started(container_id)
-                    self._began_s[container_id] = asyncio.get_running_loop().time()
-                    self.failures.pop(container_id, None)
-                    failed, failure = self._failed_early.get(container_id, (None, None))
-                    if failed is container and failure is not None:
-                        self.failed(container_id, container, failure)
+            container = self.running[container_id] = await self._started(container_id)
+            self._began_s[container_id] = asyncio.get_running_loop().time()
+            self.failures.pop(container_id, None)
+            failed, failure = self._failed_early.get(container_id, (None, None))
+            if failed is container and failure is not None:
+                self.failed(container_id, container, failure)
         except _STAYS_OFFLINE as error:
             # Until an administrator has investigated and acted.
             logger.error("container %d stays offline: %s", container_id, error)
@@ -185,23 +183,24 @@ class ContainerMonitor(Generic[C]):
     async def _started(self, container_id: int) -> C:
         """Return a new incarnation that serves. There is no time limit as long as the start makes progress."""
         timeout_s = self._settings.start_stall_timeout_s
-        step_count = 0
 
-        def progress() -> None:
-            nonlocal step_count
-            step_count += 1
+        def check() -> None:
+            # The wait for its turn may have been long.
+            if container_id not in self._assigned:
+                raise ContainerOfflineError(container_id, "it is not assigned to this process any more")
 
-        start = asyncio.ensure_future(self._start_container(container_id, progress))
+        steps = ContainerStart(self._slots, check)
+        start = asyncio.ensure_future(self._start_container(container_id, steps))
         try:
             while True:
-                before = step_count
+                before = steps.step_count
                 await asyncio.wait((start,), timeout=timeout_s)
                 if start.done():
                     return start.result()
-                if step_count == before:
+                if steps.step_count == before and not steps.is_waiting:
                     raise StorageError(
                         f"the start of container {container_id} has not got on for {timeout_s:g} s "
-                        f"(start_stall_timeout_s), after {step_count} steps; a tier may hang: it is tried again"
+                        f"(start_stall_timeout_s), after {steps.step_count} steps; a tier may hang: it is tried again"
                     )
         finally:
             if not start.done():

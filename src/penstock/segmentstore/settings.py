@@ -246,7 +246,8 @@ class SegmentStoreSettings:
 
     Attributes:
         container_count: number of containers of the whole cluster; fixed for the life of its data.
-        parallel_starts: containers that recover concurrently.
+        parallel_starts: containers that replay their logs concurrently. Claims of logs and waits for leases are not
+            limited.
         start_stall_timeout_s: a container's start that makes no progress for this long is abandoned and retried.
             However long a log is, it is read to its end as long as it can be read.
         stop_timeout_s: time limit for stopping a container that is handed over, before it is left to be fenced.

@@ -51,6 +51,7 @@ from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.storage.container_storage import INDEX_SUFFIX_BYTES_MAX
 from penstock.segmentstore.container_monitor import AssignmentSource, ContainerMonitor
+from penstock.segmentstore.container_start import ContainerStart
 from penstock.segmentstore.core_attributes import core_attribute, is_core_attribute
 from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.segment_use import SegmentUse
@@ -152,7 +153,7 @@ class SegmentStore:
         if self._assignment is not None:
             await self._monitor.refresh(self._assignment)
 
-    async def _start_container(self, container_id: int, progress: Callable[[], None]) -> SegmentContainer:
+    async def _start_container(self, container_id: int, steps: ContainerStart) -> SegmentContainer:
         # Before its log is claimed: the present owner may have access to the storage that is missing here.
         await self._chunks.check_place()
         container = SegmentContainer(
@@ -169,7 +170,7 @@ class SegmentStore:
             storage_health=self._chunks,
             container_count=self.settings.container_count,
         )
-        await container.start(progress)
+        await container.start(steps)
         return container
 
     def _container_failed(self, container: SegmentContainer, error: BaseException) -> None:

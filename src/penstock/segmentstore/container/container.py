@@ -67,6 +67,7 @@ from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.container.throttle import Bounds, Throttle, hold_bytes
 from penstock.segmentstore.container.transients import TransientSegments
 from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.container_start import ContainerStart
 from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.settings import ThrottleSettings
 from penstock.segmentstore.statistics import ContainerStatistics
@@ -199,127 +200,27 @@ class SegmentContainer(SegmentMerges):
 
     # Life cycle.
 
-    async def start(self, progress: Callable[[], None] = lambda: None) -> None:
+    async def start(self, steps: ContainerStart | None = None) -> None:
         """Open and replay the log, find out what storage has, and serve. After an error the container is FAILED.
 
-        `progress` is called whenever data has been read, to distinguish a long log from one that hangs.
+        `steps`: gets the progress, which distinguishes a long log from one that hangs, and gives the turn to replay.
 
-        Raises `LogRefusedError`, `LaterVersionError`, `CorruptionError` (if it is the log's own, the log is disabled),
-        `StorageError`.
+        Raises `LogRefusedError`, `LaterVersionError`, `CorruptionError` (the log's own disables it), `StorageError`.
         """
+        steps = steps or ContainerStart()
         self.status: ContainerStatus = ContainerStatus.STARTING
         try:
             try:
                 await self._log.open(check_later_formats)
-                opened_s = self._runtime.monotonic_s()
-                progress()
-                recovered = await recover(
-                    self._log, self.state, progress, checkpoints_max=self._settings.checkpoints_max
-                )
             except CorruptionError as error:
                 await self._disable_log(error)
                 raise
-            self.recovered = recovered
-            if self._disk_cache is not None:
-                self.reader.use_disk_cache(self._disk_cache, self._log.epoch, self.state.victims)
-            self.pipeline = OperationPipeline(
-                self.id,
-                self._log,
-                last_sequence_number=recovered.last_sequence_number,
-                last_address=recovered.last_address,
-                fail=self._fail,
-            )
-            self.pipeline.on_durable = self._on_durable
-            self.pipeline.on_shrunk = self.throttle.notify
-            self.checkpoints = Checkpoints(
-                self.state,
-                self.pipeline,
-                self._log,
-                settings=self._settings,
-                first_unflushed=lambda segment: self.storage.first_unflushed(segment),
-                replayed=recovered,
-                spawn=self.spawn,
-                fail=self._fail,
-            )
-            self.carrier = Carrier(
-                self.state, self.pipeline, self.checkpoints, settings=self._settings, spawn=self.spawn
-            )
-            if not recovered.has_checkpoint:
-                self.checkpoints.write()
-                await self.pipeline.barrier()
-            # Deletions of chunks are held until no image refers to them.
-            held = HeldDeletions(self._chunks, held_max=self._settings.images.deletions_max)
-            has_images = bool(self._settings.images.interval_s)
-            self.capture = ImageCapture(
-                container_count=self._container_count,
-                epoch=self._log.epoch,
-                state=self.state,
-                pipeline=self.pipeline,
-                checkpoints=self.checkpoints,
-                carrier=self.carrier,
-                settings=self._settings.images,
-                runtime=self._runtime,
-            )
-            if has_images:
-                self.images = ContainerImages(
-                    container_id=self.id,
-                    chunks=held,
-                    pipeline=self.pipeline,
-                    capture=self.capture,
-                    settings=self._settings.images,
-                    health=self._storage_health,
-                    flush=lambda: self.writer.flush_all(),
-                    refuse=self.stale_log.refuse,
-                )
-            self.storage = ContainerStorage(
-                self.id,
-                held if has_images else self._chunks,
-                state=self.state,
-                tables=self.tables,
-                submit=self.submit,
-                epoch=self._log.epoch,
-                runtime=self._runtime,
-                settings=self._settings,
-                health=self._storage_health,
-                spawn=self.spawn,
-                refuse=self.stale_log.refuse,
-                # The log may be on the same file system, and need the space of unused chunks.
-                is_room_short=lambda: self.space.is_storage_low or self.space.is_log_low,
-            )
-            # First: records of an old copy may refer to chunks deleted since, which is not corruption.
-            is_marked = bool(self.storage.orphans.mark)
-            if is_marked:
-                await self._check_that_log_is_newest()
-            await self.storage.open(self._create, progress)
-            if not is_marked:
-                await self._check_that_log_is_newest()
-            self.adoptions = Adoptions(self._chunks, self.state, self.storage, self._settings.layout)
-            self.writer = StorageWriter(
-                self.state,
-                self.storage,
-                settings=self._settings,
-                submit=self.submit,
-                checkpoints=self.checkpoints,
-                carrier=self.carrier,
-                throttle=self._throttle_settings,
-                attributes=self.attributes,
-                fail=self._fail,
-                is_log_open=lambda: self.pipeline.error is None,
-                space=self.space,
-                turns=self._runtime.turns,
-            )
-            self.catalog = Catalog(
-                self.state,
-                self.tables,
-                await self._own_table(metadata_segment(self.id)),
-                settings=self._settings,
-                log=self._log_operation,
-                flush=self.writer.flush,
-                adopt=self.adoptions.adopt if self.storage.layout_mode is LayoutMode.LAYOUT_UPGRADE else None,
-                now_ms=self._runtime.wall_clock_ms,
-            )
-            await self.space.look_at_log()
-            await self.ownership.wait_out_predecessor(opened_s, self._settings.ownership_drift_percent)
+            opened_s = self._runtime.monotonic_s()
+            steps.progress()
+            async with steps.replaying():
+                await self._replay(steps.progress)
+            async with steps.waiting():
+                await self.ownership.wait_out_predecessor(opened_s, self._settings.ownership_drift_percent)
             self.status = ContainerStatus.RUNNING
             await self.transients.drop_all()
             self.writer.start()
@@ -343,6 +244,109 @@ class SegmentContainer(SegmentMerges):
             if self.failure is not error and isinstance(error, Exception):
                 raise self.failure from error  # The cause of the failure is more useful than the interrupted step.
             raise
+
+    async def _replay(self, progress: Callable[[], None]) -> None:
+        """Build the state from the opened log, and find out what storage has."""
+        try:
+            recovered = await recover(self._log, self.state, progress, checkpoints_max=self._settings.checkpoints_max)
+        except CorruptionError as error:
+            await self._disable_log(error)
+            raise
+        self.recovered = recovered
+        if self._disk_cache is not None:
+            self.reader.use_disk_cache(self._disk_cache, self._log.epoch, self.state.victims)
+        last = recovered.last_sequence_number
+        self.pipeline = OperationPipeline(
+            self.id, self._log, last_sequence_number=last, last_address=recovered.last_address, fail=self._fail
+        )
+        self.pipeline.on_durable = self._on_durable
+        self.pipeline.on_shrunk = self.throttle.notify
+        self.checkpoints = Checkpoints(
+            self.state,
+            self.pipeline,
+            self._log,
+            settings=self._settings,
+            first_unflushed=lambda segment: self.storage.first_unflushed(segment),
+            replayed=recovered,
+            spawn=self.spawn,
+            fail=self._fail,
+        )
+        self.carrier = Carrier(self.state, self.pipeline, self.checkpoints, settings=self._settings, spawn=self.spawn)
+        if not recovered.has_checkpoint:
+            self.checkpoints.write()
+            await self.pipeline.barrier()
+        # Deletions of chunks are held until no image refers to them.
+        held = HeldDeletions(self._chunks, held_max=self._settings.images.deletions_max)
+        has_images = bool(self._settings.images.interval_s)
+        self.capture = ImageCapture(
+            container_count=self._container_count,
+            epoch=self._log.epoch,
+            state=self.state,
+            pipeline=self.pipeline,
+            checkpoints=self.checkpoints,
+            carrier=self.carrier,
+            settings=self._settings.images,
+            runtime=self._runtime,
+        )
+        if has_images:
+            self.images = ContainerImages(
+                container_id=self.id,
+                chunks=held,
+                pipeline=self.pipeline,
+                capture=self.capture,
+                settings=self._settings.images,
+                health=self._storage_health,
+                flush=lambda: self.writer.flush_all(),
+                refuse=self.stale_log.refuse,
+            )
+        self.storage = ContainerStorage(
+            self.id,
+            held if has_images else self._chunks,
+            state=self.state,
+            tables=self.tables,
+            submit=self.submit,
+            epoch=self._log.epoch,
+            runtime=self._runtime,
+            settings=self._settings,
+            health=self._storage_health,
+            spawn=self.spawn,
+            refuse=self.stale_log.refuse,
+            # The log may be on the same file system, and need the space of unused chunks.
+            is_room_short=lambda: self.space.is_storage_low or self.space.is_log_low,
+        )
+        # First: records of an old copy may refer to chunks deleted since, which is not corruption.
+        is_marked = bool(self.storage.orphans.mark)
+        if is_marked:
+            await self._check_that_log_is_newest()
+        await self.storage.open(self._create, progress)
+        if not is_marked:
+            await self._check_that_log_is_newest()
+        self.adoptions = Adoptions(self._chunks, self.state, self.storage, self._settings.layout)
+        self.writer = StorageWriter(
+            self.state,
+            self.storage,
+            settings=self._settings,
+            submit=self.submit,
+            checkpoints=self.checkpoints,
+            carrier=self.carrier,
+            throttle=self._throttle_settings,
+            attributes=self.attributes,
+            fail=self._fail,
+            is_log_open=lambda: self.pipeline.error is None,
+            space=self.space,
+            turns=self._runtime.turns,
+        )
+        self.catalog = Catalog(
+            self.state,
+            self.tables,
+            await self._own_table(metadata_segment(self.id)),
+            settings=self._settings,
+            log=self._log_operation,
+            flush=self.writer.flush,
+            adopt=self.adoptions.adopt if self.storage.layout_mode is LayoutMode.LAYOUT_UPGRADE else None,
+            now_ms=self._runtime.wall_clock_ms,
+        )
+        await self.space.look_at_log()
         logger.info(
             "container %d runs: epoch %d, %d segments, replayed %d operations (%d bytes)",
             self.id,

@@ -25,6 +25,7 @@ from penstock.segmentstore.container.log.frames import RecordReader
 from penstock.segmentstore.container.log.operations import Checkpoint, Forget, Truncate, decode_operation
 from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.segment import SegmentFlags
+from penstock.segmentstore.container_start import ContainerStart
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
@@ -747,14 +748,9 @@ async def test_a_recovery_looks_segments_up_together_and_says_that_it_gets_on(
         return await info(self, segment)
 
     monkeypatch.setattr(ChunkedStorage, "info", slow_info)
-    steps = 0
-
-    def progress() -> None:
-        nonlocal steps
-        steps += 1
-
+    steps = ContainerStart()
     container = lives.new()
     frames = len(lives.frames())
-    await container.start(progress)
+    await container.start(steps)
     assert most == 8
-    assert steps >= frames + len(names)
+    assert steps.step_count >= frames + len(names)
