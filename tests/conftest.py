@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from support.hdfs_server import HdfsServer, HdfsStartError, HdfsUnavailableError, shared_hdfs
 from support.s3_server import MinioServer, S3Server, S3StartError, S3UnavailableError
 from support.standalone_process import StandaloneProcess
+from support.zookeeper_server import ZooKeeperServers, ZooKeeperStartError, ZooKeeperUnavailableError
 
 # ``--hypothesis-profile=nightly``: new examples each time, and many. What it finds becomes a named test.
 settings.register_profile(
@@ -132,3 +133,24 @@ def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer
         except HdfsUnavailableError as error:
             skip_or_fail(error, does_not_run=isinstance(error, HdfsStartError))
         yield server
+
+
+def _zookeeper(folder: Path, count: int) -> Iterator[ZooKeeperServers]:
+    try:
+        servers = ZooKeeperServers(folder, count).start()
+    except ZooKeeperUnavailableError as error:
+        skip_or_fail(error, does_not_run=isinstance(error, ZooKeeperStartError))
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServers]:
+    """Run a real ZooKeeper of one server until the end."""
+    yield from _zookeeper(tmp_path_factory.mktemp("zookeeper1"), 1)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServers]:
+    """Run a real ZooKeeper of three servers until the end."""
+    yield from _zookeeper(tmp_path_factory.mktemp("zookeeper3"), 3)

