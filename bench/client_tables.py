@@ -18,7 +18,7 @@ import uvloop
 
 import penstock.aio
 from _common import cpu_s, parser, percentiles_ms, raw_disk, report, server, work_directory
-from penstock.client.tables import Table
+from penstock.client.tables.tables import Table
 
 TABLE = "bench/prices"
 KEY_LENGTH = 16

@@ -28,8 +28,8 @@ import penstock
 from _common import Server, parser, percentiles_ms, raw_disk, report, server, work_directory
 from _wire import run, say
 from penstock import aio
-from penstock.client.event_writer import EventWriter
-from penstock.client.stream_segments import SegmentRange
+from penstock.client.controller.stream_segments import SegmentRange
+from penstock.client.writing.event_writer import EventWriter
 from penstock.model.names import SegmentId, segment_name
 
 READ_AHEAD_BYTES = 8 * 1024 * 1024

@@ -19,7 +19,7 @@ import penstock
 from _common import CLOCK_TICKS_PER_S, Server, cpu_s, parser, percentiles_ms, raw_disk, report, server, work_directory
 from _wire import Work, ask, for_each, run, say
 from penstock import aio
-from penstock.client.statistics import ClusterStatistics
+from penstock.client.statistics.statistics import ClusterStatistics
 from penstock.wire.commands import (
     AppendBlockEnd,
     AppendSetup,

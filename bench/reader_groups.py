@@ -25,7 +25,7 @@ from typing import IO, cast
 
 import penstock.aio
 from _common import cpu_s, memory_mb, parser, raw_disk, report, server, work_directory
-from penstock.client.reader import Reader
+from penstock.client.groups.reader import Reader
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import PenstockError
 from penstock.model.policies import Scaling

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from penstock.administration.storage_backup import Backup
-from penstock.client.group_packing import pack_record, part_count, unpack_record
-from penstock.client.group_state import FORMAT_VERSION as GROUP_VERSION
-from penstock.client.group_state import GroupState
+from penstock.client.groups.group_packing import pack_record, part_count, unpack_record
+from penstock.client.groups.group_state import FORMAT_VERSION as GROUP_VERSION
+from penstock.client.groups.group_state import GroupState
 from penstock.controller.metadata.codec import decode as decode_controller_record
 from penstock.controller.metadata.codec import encode as encode_controller_record
 from penstock.controller.metadata.history_records import SealedSizes

@@ -20,18 +20,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock import aio, serializers
-    from penstock.client.batch_reads import BatchRange
     from penstock.client.connecting import connect
-    from penstock.client.event import Event, EventBatch
-    from penstock.client.group_overview import GroupOverview, StreamOfGroup
-    from penstock.client.reader import Positions
-    from penstock.client.reader_group import GroupDescription
-    from penstock.client.revisioned_stream import Revision
+    from penstock.client.controller.group_overview import GroupOverview, StreamOfGroup
+    from penstock.client.controller.stream_segments import SegmentRange
+    from penstock.client.controller.transaction_endings import TransactionInfo
+    from penstock.client.groups.reader import Positions
+    from penstock.client.groups.reader_group import GroupDescription
+    from penstock.client.groups.value_reader import ValueBatch, ValueEvent
+    from penstock.client.reading.batch_reads import BatchRange
+    from penstock.client.reading.event import Event, EventBatch
     from penstock.client.settings import ClientSettings
-    from penstock.client.state_watch import StateChange
-    from penstock.client.statistics import ClusterStatistics
-    from penstock.client.stream_history import SegmentLife, StreamEpoch, StreamHistory
-    from penstock.client.stream_segments import SegmentRange
+    from penstock.client.state.revisioned_stream import Revision
+    from penstock.client.state.state_watch import StateChange
+    from penstock.client.statistics.statistics import ClusterStatistics
+    from penstock.client.streams.stream_history import SegmentLife, StreamEpoch, StreamHistory
+    from penstock.client.streams.time_windows import TimeWindow
     from penstock.client.sync import (
         Ack,
         BatchReader,
@@ -50,11 +53,8 @@ if TYPE_CHECKING:
         ValueTransaction,
         ValueWriter,
     )
-    from penstock.client.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
-    from penstock.client.tables import TableChange
-    from penstock.client.time_windows import TimeWindow
-    from penstock.client.transaction_endings import TransactionInfo
-    from penstock.client.value_reader import ValueBatch, ValueEvent
+    from penstock.client.tables.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
+    from penstock.client.tables.tables import TableChange
     from penstock.model.errors import (
         BadOffsetError,
         ClosedError,
@@ -221,49 +221,49 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _HOME = {
     "Ack": "penstock.client.sync",
-    "BatchRange": "penstock.client.batch_reads",
+    "BatchRange": "penstock.client.reading.batch_reads",
     "BatchReader": "penstock.client.sync",
     "ByteReader": "penstock.client.sync",
     "ByteWriter": "penstock.client.sync",
-    "BytesKeys": "penstock.client.table_keys",
+    "BytesKeys": "penstock.client.tables.table_keys",
     "Client": "penstock.client.sync",
     "ClientSettings": "penstock.client.settings",
-    "ClusterStatistics": "penstock.client.statistics",
-    "Entry": "penstock.client.table_keys",
-    "Event": "penstock.client.event",
-    "EventBatch": "penstock.client.event",
+    "ClusterStatistics": "penstock.client.statistics.statistics",
+    "Entry": "penstock.client.tables.table_keys",
+    "Event": "penstock.client.reading.event",
+    "EventBatch": "penstock.client.reading.event",
     "EventWriter": "penstock.client.sync",
-    "GroupDescription": "penstock.client.reader_group",
-    "GroupOverview": "penstock.client.group_overview",
+    "GroupDescription": "penstock.client.groups.reader_group",
+    "GroupOverview": "penstock.client.controller.group_overview",
     "GroupRetention": "penstock.model.policies",
-    "Positions": "penstock.client.reader",
+    "Positions": "penstock.client.groups.reader",
     "Reader": "penstock.client.sync",
     "ReaderGroup": "penstock.client.sync",
     "Retention": "penstock.model.policies",
-    "Revision": "penstock.client.revisioned_stream",
+    "Revision": "penstock.client.state.revisioned_stream",
     "RevisionedStream": "penstock.client.sync",
     "Scaling": "penstock.model.policies",
     "SegmentInfo": "penstock.model.segments",
-    "SegmentLife": "penstock.client.stream_history",
-    "SegmentRange": "penstock.client.stream_segments",
+    "SegmentLife": "penstock.client.streams.stream_history",
+    "SegmentRange": "penstock.client.controller.stream_segments",
     "SegmentReader": "penstock.client.sync",
     "SharedState": "penstock.client.sync",
-    "StateChange": "penstock.client.state_watch",
+    "StateChange": "penstock.client.state.state_watch",
     "StreamConfig": "penstock.model.policies",
     "StreamCut": "penstock.model.stream_cuts",
-    "StreamEpoch": "penstock.client.stream_history",
-    "StreamHistory": "penstock.client.stream_history",
-    "StreamOfGroup": "penstock.client.group_overview",
+    "StreamEpoch": "penstock.client.streams.stream_history",
+    "StreamHistory": "penstock.client.streams.stream_history",
+    "StreamOfGroup": "penstock.client.controller.group_overview",
     "Table": "penstock.client.sync",
-    "TableChange": "penstock.client.tables",
+    "TableChange": "penstock.client.tables.tables",
     "TableConfig": "penstock.model.tables",
-    "TextKeys": "penstock.client.table_keys",
-    "TextPairKeys": "penstock.client.table_keys",
-    "TimeWindow": "penstock.client.time_windows",
+    "TextKeys": "penstock.client.tables.table_keys",
+    "TextPairKeys": "penstock.client.tables.table_keys",
+    "TimeWindow": "penstock.client.streams.time_windows",
     "Transaction": "penstock.client.sync",
-    "TransactionInfo": "penstock.client.transaction_endings",
-    "ValueBatch": "penstock.client.value_reader",
-    "ValueEvent": "penstock.client.value_reader",
+    "TransactionInfo": "penstock.client.controller.transaction_endings",
+    "ValueBatch": "penstock.client.groups.value_reader",
+    "ValueEvent": "penstock.client.groups.value_reader",
     "ValueReader": "penstock.client.sync",
     "ValueTransaction": "penstock.client.sync",
     "ValueWriter": "penstock.client.sync",

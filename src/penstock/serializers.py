@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.serializers import (
+from penstock.client.common.serializers import (
     ArrowSerializer,
     BytesSerializer,
     JsonSerializer,

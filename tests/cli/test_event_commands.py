@@ -205,7 +205,7 @@ def test_truncated_events_are_not_read(penstock: Run) -> None:
 def test_control_characters_of_events_do_not_reach_a_terminal() -> None:
     """Neither the old ones nor those of Unicode; line ends and tabs do."""
     from penstock.cli.event_lines import lines_of
-    from penstock.client.event import EventBatch
+    from penstock.client.reading.event import EventBatch
 
     batch = EventBatch("s/t", 0, [b"\x1b[2Jred\x07", "\x9b31m\tx".encode(), b"\xff"], [0, 10, 20, 30])
     shown = lines_of("text", with_offsets=False, is_terminal=True)(batch).decode()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.cli.latencies import Latencies
 from penstock.cli.top import lines_of
-from penstock.client.statistics import ClusterStatistics, GroupLag, StoreLoad
+from penstock.client.statistics.statistics import ClusterStatistics, GroupLag, StoreLoad
 from penstock.client.sync import Client
 
 from .conftest import Run

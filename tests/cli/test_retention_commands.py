@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.cli.retention_map import REASONS, explanation_lines, explanation_svg
-from penstock.client.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
+from penstock.client.controller.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
 from penstock.controller.retention.decision import Row
 from penstock.controller.settings import ControllerSettings, RetentionSettings
 from penstock.model.policies import Retention

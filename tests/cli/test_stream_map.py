@@ -10,8 +10,8 @@ import pytest
 
 from penstock import Client, Scaling
 from penstock.cli.stream_map import map_lines, map_svg
-from penstock.client.stream_history import StreamEpoch, StreamHistory
-from penstock.client.stream_segments import SegmentRange
+from penstock.client.controller.stream_segments import SegmentRange
+from penstock.client.streams.stream_history import StreamEpoch, StreamHistory
 from penstock.model.names import SegmentId, segment_id
 from support.command_line import Ran
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.client.controller.transaction_ids import id_of
 from penstock.client.sync.client import Client
-from penstock.client.transaction_ids import id_of
-from penstock.client.wire_segments import WireSegments
+from penstock.client.transport.wire_segments import WireSegments
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.model.errors import ContainerOfflineError
 from penstock.model.policies import Scaling
@@ -138,7 +138,7 @@ def test_lengths_are_asked_for_in_bounded_batches(
     client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of so many segments at once; a transaction whose segments are on a store that is away has no length."""
-    monkeypatch.setattr("penstock.client.open_transactions._SEGMENTS_AT_ONCE", 7)
+    monkeypatch.setattr("penstock.client.transactions.open_transactions._SEGMENTS_AT_ONCE", 7)
     made = [client.begin_transaction(stream) for _ in range(5)]
     asked: list[int] = []
     real = WireSegments.segment_infos

@@ -14,8 +14,8 @@ import grpc.aio
 import pytest
 
 from penstock.client.client import Client
-from penstock.client.controller import ControllerClient
-from penstock.client.controller_messages import config_from_message
+from penstock.client.controller.controller import ControllerClient
+from penstock.client.controller.controller_messages import config_from_message
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     BadOffsetError,

@@ -9,9 +9,9 @@ import socket
 import pytest
 
 from penstock.client.client import Client
-from penstock.client.connection_pool import ConnectionPool, Purpose
-from penstock.client.retry import UNRESOLVED_TIME_MAX_S
+from penstock.client.common.retry import UNRESOLVED_TIME_MAX_S
 from penstock.client.settings import ClientSettings
+from penstock.client.transport.connection_pool import ConnectionPool, Purpose
 from penstock.model.errors import ConnectionLostError
 from penstock.runtime.sockets import can_resolve
 from penstock.server.settings import StandaloneSettings

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.ack import AckState
-from penstock.client.append_window import AppendWindow, WindowLimits
+from penstock.client.writing.ack import AckState
+from penstock.client.writing.append_window import AppendWindow, WindowLimits
 from penstock.model.errors import ProtocolError
 from penstock.model.events import EVENT_LENGTH_MAX, split_events
 from penstock.model.segments import NO_VALUE

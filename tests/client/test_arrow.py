@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client import arrow as arrow_module
-from penstock.client.arrow import frame_array, is_arrow, keys_of, payloads_of, starts_of, unframe
+from penstock.client.common import arrow as arrow_module
+from penstock.client.common.arrow import frame_array, is_arrow, keys_of, payloads_of, starts_of, unframe
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.model.events import event_starts, frame_events
 

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from penstock.client.batch_reads import BatchRange
+from penstock.client.reading.batch_reads import BatchRange
 from penstock.model.errors import (
     ClosedError,
     CorruptionError,

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_segments import WireSegments
+from penstock.client.transport.connection_pool import ConnectionPool
+from penstock.client.transport.wire_segments import WireSegments
 from penstock.model.errors import ContainerNotFoundError, NoSuchSegmentError, OutcomeUnknownError, PenstockError
 from penstock.model.routing import container_of
 from penstock.model.segments import SegmentInfo, retriable_names

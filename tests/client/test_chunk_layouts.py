@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.client.chunk_layouts import ChunkLayouts, SegmentLayout
-from penstock.client.connection_pool import ConnectionPool, Purpose
 from penstock.client.settings import ClientSettings
+from penstock.client.transport.chunk_layouts import ChunkLayouts, SegmentLayout
+from penstock.client.transport.connection_pool import ConnectionPool, Purpose
 from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import (
     ConnectionLostError,

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from penstock.client.client import Client
-from penstock.client.controller import ControllerClient, parse_controller_uri
+from penstock.client.controller.controller import ControllerClient, parse_controller_uri
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     ControllerUnavailableError,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.chunk_layouts import SegmentLayout
 from penstock.client.client import Client
-from penstock.client.direct_reads import DirectReads
+from penstock.client.reading.direct_reads import DirectReads
 from penstock.client.settings import ClientSettings
+from penstock.client.transport.chunk_layouts import SegmentLayout
 from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,

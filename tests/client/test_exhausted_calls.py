@@ -9,10 +9,10 @@ from random import Random
 import grpc.aio
 import pytest
 
-from penstock.client.controller import ControllerClient
-from penstock.client.exhaustion import Exhaustion, cause_of
+from penstock.client.common.waits import DISK_FULL, REFUSED, Waits
+from penstock.client.controller.controller import ControllerClient
+from penstock.client.controller.exhaustion import Exhaustion, cause_of
 from penstock.client.settings import ClientSettings
-from penstock.client.waits import DISK_FULL, REFUSED, Waits
 from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,

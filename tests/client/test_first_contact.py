@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 import penstock
-from penstock.client.first_contact import LOOK_TIMEOUT_S
+from penstock.client.controller.first_contact import LOOK_TIMEOUT_S
 from penstock.runtime.portal import Portal
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone

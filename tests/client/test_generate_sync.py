@@ -12,8 +12,8 @@ import pytest
 import penstock.client.sync
 from penstock import aio
 from penstock.client import sync
-from penstock.client.generate_sync import GeneratorError, Source, generate, generate_class
-from penstock.client.sync_classes import Blocking
+from penstock_tools.generate_sync import GeneratorError, Source, generate, generate_class
+from penstock_tools.sync_classes import Blocking
 
 SYNC = Path(penstock.client.sync.__file__).parent
 
@@ -27,7 +27,7 @@ def test_what_is_committed_is_what_the_generator_makes():
     """A change of an async class requires a run of the generator; its output may not be edited."""
     made = generate()
     for name, text in made.items():
-        assert (SYNC / name).read_text() == text, f"{name}: run python -m penstock.client.generate_sync"
+        assert (SYNC / name).read_text() == text, f"{name}: run python -m penstock_tools.generate_sync"
     found = {path.name for path in SYNC.glob("*.py") if "Generated from" in path.read_text()}
     assert found == made.keys()
 
@@ -75,8 +75,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from penstock.client.opening import Opening
-from penstock.client.reader import Reader
+from penstock.client.common.opening import Opening
+from penstock.client.groups.reader import Reader
 from penstock.model.stream_cuts import StreamCut
 
 
@@ -155,7 +155,7 @@ def test_bodies_come_from_the_table():
 )
 def test_what_has_no_blocking_form_is_refused(method, complaint):
     """A method that would be wrong, untyped or without words for its caller is not generated silently."""
-    text = f'from penstock.client.reader import Reader\n\nclass Thing:\n    """A thing."""\n\n    {method}\n'
+    text = f'from penstock.client.groups.reader import Reader\n\nclass Thing:\n    """A thing."""\n\n    {method}\n'
     if complaint is None:
         made_of(text)
         return

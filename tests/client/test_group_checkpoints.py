@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client import reader_group_state as rgs
 from penstock.client.client import Client
-from penstock.client.group_state import GroupState, HeldSegment
-from penstock.client.reader_group_calls import RegisteredGroup
+from penstock.client.controller.reader_group_calls import RegisteredGroup
+from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.group_state import GroupState, HeldSegment
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import GroupRetention

@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
-from penstock.client import reader_group_state as rgs
-from penstock.client.group_heartbeats import heartbeat_key
-from penstock.client.group_state import FORMAT_VERSION, GroupState
-from penstock.client.group_watch import WATCHER_COUNT
-from penstock.client.reader_group_record import GroupRecord
+from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.group_heartbeats import heartbeat_key
+from penstock.client.groups.group_state import FORMAT_VERSION, GroupState
+from penstock.client.groups.group_watch import WATCHER_COUNT
+from penstock.client.groups.reader_group_record import GroupRecord
 from penstock.model.errors import LaterVersionError
 from penstock.model.names import reader_group_table
 from penstock.model.policies import Scaling

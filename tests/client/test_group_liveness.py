@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.group_liveness import Liveness
+from penstock.client.groups.group_liveness import Liveness
 
 TIMEOUT_S = 30.0
 

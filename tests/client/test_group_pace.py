@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.group_liveness import OBSERVATION_SHARE, Liveness
-from penstock.client.group_pace import heartbeat_interval_s, next_tick_s, poll_interval_s, store_interval_s
-from penstock.client.group_watch import WATCHER_COUNT, watched_by
+from penstock.client.groups.group_liveness import OBSERVATION_SHARE, Liveness
+from penstock.client.groups.group_pace import heartbeat_interval_s, next_tick_s, poll_interval_s, store_interval_s
+from penstock.client.groups.group_watch import WATCHER_COUNT, watched_by
 from penstock.client.settings import ClientSettings
 
 SETTINGS = ClientSettings()

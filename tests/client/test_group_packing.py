@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.client.group_packing import pack_record, part_count, unpack_record
+from penstock.client.groups.group_packing import pack_record, part_count, unpack_record
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import TABLE_VALUE_LENGTH_MAX
 

@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from penstock.client.client import Client
-from penstock.client.group_overview import StreamOfGroup
-from penstock.client.reader_group_calls import Publication, ReaderGroupCalls, RegisteredGroup
+from penstock.client.controller.group_overview import StreamOfGroup
+from penstock.client.controller.reader_group_calls import Publication, ReaderGroupCalls, RegisteredGroup
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchScopeError, StreamError
 from penstock.model.policies import GroupRetention

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from penstock.client.client import Client
-from penstock.client.reader_group_calls import Publication
+from penstock.client.controller.reader_group_calls import Publication
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchScopeError, NoSuchStreamError
 from penstock.model.policies import GroupRetention, Scaling

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from penstock.client.client import Client
-from penstock.client.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient
 from penstock.client.settings import ClientSettings
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceServicer, add_ControllerServiceServicer_to_server

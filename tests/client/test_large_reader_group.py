@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from penstock.client import group_packing
-from penstock.client import reader_group_state as rgs
-from penstock.client.reader_group_record import GroupRecord
+from penstock.client.groups import group_packing
+from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.reader_group_record import GroupRecord
 from penstock.model.names import segment_name
 from penstock.model.policies import Scaling
 from penstock.model.segments import TABLE_VALUE_LENGTH_MAX
@@ -31,7 +31,7 @@ def small_parts(monkeypatch):
 
     monkeypatch.setattr(group_packing, "_PLAIN_BYTES_MAX", 1)
     monkeypatch.setattr(group_packing, "_PART_BYTES_MAX", 150)
-    monkeypatch.setattr("penstock.client.reader_group_record.pack_record", counted)
+    monkeypatch.setattr("penstock.client.groups.reader_group_record.pack_record", counted)
     return counts
 
 

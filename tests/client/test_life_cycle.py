@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.client.life_cycle import LifeCycle
+from penstock.client.common.life_cycle import LifeCycle
 from penstock.model.errors import ClosedError, ForkedError, OutcomeUnknownError, StreamError
 from penstock.runtime.program import watch_program
 from support.containers import until

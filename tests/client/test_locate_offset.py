@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.client import wire_segments
-from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_segments import WireSegments
+from penstock.client.transport import wire_segments
+from penstock.client.transport.connection_pool import ConnectionPool
+from penstock.client.transport.wire_segments import WireSegments
 from penstock.model.errors import SegmentTruncatedError
 from penstock.segmentstore import connection as connection_module
 from penstock.segmentstore.container_settings import ActivitySettings

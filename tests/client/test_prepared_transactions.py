@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.client.client import Client
-from penstock.client.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     InvalidArgumentError,

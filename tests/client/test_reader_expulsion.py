@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from penstock.client import reader_group_state
+from penstock.client.groups import reader_group_state
 from penstock.model.errors import StreamError
 from penstock.model.policies import Scaling
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.client import reader_group_state
+from penstock.client.groups import reader_group_state
 from penstock.model.errors import (
     ConnectionLostError,
     CorruptionError,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client import reader_group_state as rgs
-from penstock.client.group_state import GroupState, HeldSegment
+from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.group_state import GroupState, HeldSegment
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_name
 

@@ -11,7 +11,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from penstock.client.group_state import HeldSegment
+from penstock.client.groups.group_state import HeldSegment
 from penstock.model.errors import (
     ContainerOfflineError,
     InvalidArgumentError,

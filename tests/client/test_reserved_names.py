@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from penstock import Client, InvalidNameError, MetadataConflictError, NoSuchScopeError, StreamCut
-from penstock.client.controller import ControllerClient
-from penstock.client.reader_group_calls import RegisteredGroup
+from penstock.client.controller.controller import ControllerClient
+from penstock.client.controller.reader_group_calls import RegisteredGroup
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import StreamError
 from penstock.model.policies import GroupRetention, StreamConfig

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.client import known_ends
-from penstock.client.batch_reads import BatchRange
+from penstock.client.reading.batch_reads import BatchRange
+from penstock.client.transport import known_ends
 from penstock.model.errors import InvalidArgumentError, PositionBeyondEndError
 from penstock.model.events import EVENT_HEADER_LENGTH
 from penstock.model.policies import Scaling

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from penstock.client.deadline import within
-from penstock.client.retry import Backoff
+from penstock.client.common.deadline import within
+from penstock.client.common.retry import Backoff
+from penstock.client.common.tasks import start_watched
 from penstock.client.settings import ClientSettings
-from penstock.client.tasks import start_watched
 from penstock.model.errors import ConnectionLostError, StorageFullError, StreamError
 
 SETTINGS = ClientSettings(retry_time_max_s=10.0, retry_delay_initial_s=0.1, retry_delay_max_s=1.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.routes import Routes
+from penstock.client.writing.routes import Routes
 from penstock.model.errors import InvalidArgumentError
 
 HOMES = ("a", "b", "c")

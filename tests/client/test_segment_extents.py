@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from penstock.client.cluster import Cluster
-from penstock.client.segment_extents import segment_infos
 from penstock.client.settings import ClientSettings
+from penstock.client.transport.cluster import Cluster
+from penstock.client.transport.segment_extents import segment_infos
 from penstock.model.errors import ConnectionLostError, NoSuchSegmentError, PenstockError
 from penstock.model.segments import SegmentInfo
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from penstock.client.revisioned_stream import MARK_ATTRIBUTE, Revision
-from penstock.client.state_entries import StateEntry, StateEntrySerializer
-from penstock.client.state_watch import StateChange
+from penstock.client.state.revisioned_stream import MARK_ATTRIBUTE, Revision
+from penstock.client.state.state_entries import StateEntry, StateEntrySerializer
+from penstock.client.state.state_watch import StateChange
 from penstock.model.errors import (
     ClosedError,
     ConnectionLostError,

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client.client import Client
 from penstock.client.settings import ClientSettings
-from penstock.client.statistics import Answer, ClusterStatistics, merged, merging
+from penstock.client.statistics.statistics import Answer, ClusterStatistics, merged, merging
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError
 from penstock.model.routing import container_of
 from penstock.segmentstore.container_settings import ActivitySettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.stream_segments import SegmentMap, SegmentRange
+from penstock.client.controller.stream_segments import SegmentMap, SegmentRange
 from penstock.model.errors import ProtocolError
 from penstock.model.names import SegmentId
 from penstock.model.routing import routing_key_hash

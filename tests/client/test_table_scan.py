@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.client.deadline import current_deadline, within
+from penstock.client.common.deadline import current_deadline, within
 from penstock.client.settings import ClientSettings
-from penstock.client.table_scan import KeySpan, entry_pages
+from penstock.client.tables.table_scan import KeySpan, entry_pages
 from penstock.model.errors import ConnectionLostError, CorruptionError, PenstockError
 from penstock.model.segments import TableEntry, TablePage
 

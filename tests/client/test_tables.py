@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.client.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
-from penstock.client.table_segments import TableSegments
+from penstock.client.tables.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
+from penstock.client.tables.table_segments import TableSegments
 from penstock.model.errors import (
     ClosedError,
     ConnectionLostError,

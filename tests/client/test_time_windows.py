@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.client.client import Client
+from penstock.client.controller.stream_segments import SegmentRange
 from penstock.client.settings import ClientSettings
-from penstock.client.stream_segments import SegmentRange
-from penstock.client.time_windows import PlacedSegment, StreamMarks, TimeWindow, is_ahead, is_passed
+from penstock.client.streams.time_windows import PlacedSegment, StreamMarks, TimeWindow, is_ahead, is_passed
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.model.errors import CorruptionError, InvalidArgumentError, NoSuchStreamError
 from penstock.model.events import EVENT_LENGTH_MAX, frame_event

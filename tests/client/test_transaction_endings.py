@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock.client.client import Client
+from penstock.client.controller.transaction_ids import id_of
 from penstock.client.settings import ClientSettings
-from penstock.client.transaction_ids import id_of
 from penstock.controller.metadata.completed import CompletedTransactions
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from penstock.client.common.waits import DISK_FULL, UNREACHABLE, Waits
 from penstock.client.settings import ClientSettings
-from penstock.client.waits import DISK_FULL, UNREACHABLE, Waits
 from penstock.model.errors import ConnectionLostError, StorageFullError
 from penstock_simulation.simulated.simulation import Simulation
 

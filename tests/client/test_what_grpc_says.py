@@ -16,7 +16,7 @@ import asyncio
 import os
 from random import Random
 import grpc.aio
-from penstock.client.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import PenstockError
 from penstock.rpc.controller_pb2_grpc import ControllerServiceServicer, add_ControllerServiceServicer_to_server

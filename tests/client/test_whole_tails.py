@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.client.client import Client
-from penstock.client.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient
 from penstock.model.errors import NoSuchStreamError, UnsupportedOperationError
 from penstock.model.names import split_scoped_name
 from penstock.testing import memory_server

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.client.replies import error_of
+from penstock.client.transport.replies import error_of
 from penstock.model.errors import (
     BadOffsetError,
     ClosedError,

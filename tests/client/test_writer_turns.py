@@ -8,9 +8,9 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from penstock.client import event_writer
-from penstock.client.append_window import Block
-from penstock.client.event_runs import parts_of
+from penstock.client.writing import event_writer
+from penstock.client.writing.append_window import Block
+from penstock.client.writing.event_runs import parts_of
 from penstock.model.errors import OutcomeUnknownError
 from penstock.model.events import split_events
 from penstock.model.policies import Scaling

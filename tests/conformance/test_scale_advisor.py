@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_scale_advice import WireScaleAdvisor
+from penstock.client.statistics.wire_scale_advice import WireScaleAdvisor
+from penstock.client.transport.connection_pool import ConnectionPool
 from penstock.model.errors import ConnectionLostError, ContainerNotFoundError, ProtocolError
 from penstock.model.names import segment_name
 from penstock.model.policies import ScalingKind

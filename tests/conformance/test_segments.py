@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_segments import WireSegments
+from penstock.client.transport.connection_pool import ConnectionPool
+from penstock.client.transport.wire_segments import WireSegments
 from penstock.model.errors import (
     BadOffsetError,
     InvalidArgumentError,

@@ -11,7 +11,7 @@ from random import Random
 import grpc
 import pytest
 
-from penstock.client.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient
 from penstock.client.settings import ClientSettings
 from penstock.controller.grpc import convert
 from penstock.controller.grpc.server import GrpcServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.replies import error_of
+from penstock.client.transport.replies import error_of
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (

@@ -43,7 +43,7 @@ assert not loaded, f"the core imports {loaded}"
 installed = sorted(name for name in extras if importlib.util.find_spec(name) is not None)
 assert not installed, f"the core installs {installed}"
 
-from penstock.client.serializers import ArrowSerializer
+from penstock.client.common.serializers import ArrowSerializer
 try:
     ArrowSerializer()
 except UnsupportedOperationError as error:
@@ -54,7 +54,7 @@ else:
 
 ARROW = """
 import pyarrow
-from penstock.client.serializers import ArrowSerializer
+from penstock.client.common.serializers import ArrowSerializer
 from penstock.testing import memory_server
 
 with memory_server() as server, server.connect() as client:

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_segments import WireSegments
+from penstock.client.transport.connection_pool import ConnectionPool
+from penstock.client.transport.wire_segments import WireSegments
 from penstock.model.errors import OutcomeUnknownError, PenstockError, StorageFullError
 from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import real_runtime

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.client.serializers import JsonValue
+from penstock.client.common.serializers import JsonValue
 from penstock.serializers import JsonSerializer, TextSerializer
 from support import java_calls_state as calls
 from support.java_calls_streams import SCOPE, create_stream

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.client.chunk_layouts import SegmentLayout
-from penstock.client.chunk_places import ChunkPlaces
+from penstock.client.reading.chunk_places import ChunkPlaces
 from penstock.client.settings import ClientSettings
+from penstock.client.transport.chunk_layouts import SegmentLayout
 from penstock.jobs.chunk_sums import Finding, PartResult, _sum_all
 from penstock.jobs.verify import Verifier, VerifyReport, VerifySettings
 from penstock.model.checksum import crc32c

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.replies import error_of
+from penstock.client.transport.replies import error_of
 from penstock.model.errors import (
     BadOffsetError,
     ContainerNotFoundError,

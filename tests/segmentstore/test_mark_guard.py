@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_segments import WireSegments
+from penstock.client.transport.connection_pool import ConnectionPool
+from penstock.client.transport.wire_segments import WireSegments
 from penstock.controller.mark_log import MARK_ATTRIBUTE, MarkLog
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.client.deadline import within
+from penstock.client.common.deadline import within
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import ControllerUnavailableError, OutcomeUnknownError, PenstockError
 from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster

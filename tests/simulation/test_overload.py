@@ -10,9 +10,9 @@ import asyncio
 import random
 from functools import partial
 
-from penstock.client.ack import AckState
-from penstock.client.event_writer import EventWriter
 from penstock.client.settings import ClientSettings
+from penstock.client.writing.ack import AckState
+from penstock.client.writing.event_writer import EventWriter
 from penstock.model.policies import Scaling
 from penstock.model.segments import TableUpdate
 from penstock.segmentstore.container_settings import ContainerSettings

@@ -15,8 +15,8 @@ from typing import cast
 import pytest
 from google.protobuf.message import Message
 
-from penstock.client.connection_pool import ConnectionPool, Purpose
 from penstock.client.settings import ClientSettings
+from penstock.client.transport.connection_pool import ConnectionPool, Purpose
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.table import call_table
 from penstock.controller.metadata.records import TransactionStatus

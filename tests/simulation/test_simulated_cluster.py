@@ -6,7 +6,7 @@ import time
 import grpc
 import pytest
 
-from penstock.client.controller import ControllerStub
+from penstock.client.controller.controller import ControllerStub
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     ControllerUnavailableError,

@@ -12,8 +12,8 @@ import pytest
 
 import penstock.aio
 from penstock.client.client import Client
-from penstock.client.tables import Table
-from penstock.client.transaction_endings import TransactionInfo
+from penstock.client.controller.transaction_endings import TransactionInfo
+from penstock.client.tables.tables import Table
 from penstock.model.errors import CorruptionError, LaterVersionError, MetadataConflictError, PenstockError
 from penstock.spark.errors import BatchOvertakenError, LostBatchError, OtherQueryError
 from penstock.spark.exactly_once import BatchIdentity, Decisions, SinkBatch, SinkLimits, SinkTask, by_stream

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
-from penstock.client.chunk_layouts import SegmentLayout
-from penstock.client.direct_reads import DirectReads
+from penstock.client.reading.direct_reads import DirectReads
+from penstock.client.transport.chunk_layouts import SegmentLayout
 from penstock.model.errors import InvalidArgumentError, PenstockError, TooManyLeasesError
 from penstock.spark import source, store
 from penstock.spark.direct import AUTO_BYTES_MIN, DirectPart, DirectPlan, plan_direct, shared_layouts

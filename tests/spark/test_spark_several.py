@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 import penstock
-from penstock.client.wire_segments import WireSegments
+from penstock.client.transport.wire_segments import WireSegments
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
 from penstock.model.segments import SegmentInfo
 from penstock.spark import several

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spar
 from pyspark import cloudpickle
 
 import penstock
-from penstock.client.chunk_layouts import SegmentLayout
+from penstock.client.transport.chunk_layouts import SegmentLayout
 from penstock.jobs.chunk_sums import Finding
 from penstock.jobs.spark_sums import SparkSums
 from penstock.server.standalone_process import StandaloneProcess

@@ -16,7 +16,7 @@ from typing import TypeVar
 from hypothesis import HealthCheck, settings
 
 from penstock.client.client import Client
-from penstock.client.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient
 from penstock.client.settings import ClientSettings
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore

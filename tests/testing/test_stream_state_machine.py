@@ -14,10 +14,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from penstock.client.event_writer import EventWriter
-from penstock.client.reader import Reader
-from penstock.client.reader_group import ReaderGroup
-from penstock.client.transaction import Transaction
+from penstock.client.groups.reader import Reader
+from penstock.client.groups.reader_group import ReaderGroup
+from penstock.client.transactions.transaction import Transaction
+from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import (
     NoSuchStreamError,
     OutcomeUnknownError,

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from penstock.client.group_state import GroupState
-from penstock.client.membership import Membership
+from penstock.client.groups.group_state import GroupState
+from penstock.client.groups.membership import Membership
 from penstock_simulation.mutations.mutation import patched
 
 

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.client.chunk_layouts import ChunkLayouts
 from penstock.client.client import Client
+from penstock.client.transport.chunk_layouts import ChunkLayouts
 from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import CorruptionError, NoSuchChunkError, PenstockError
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer

@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import cast
 
-from penstock.client.append_window import AppendWindow, Block
-from penstock.client.group_state import HeldSegment, Redelivery
-from penstock.client.read_ahead import ReadAhead
-from penstock.client.segment_events import SegmentEvents
+from penstock.client.groups.group_state import HeldSegment, Redelivery
+from penstock.client.groups.segment_events import SegmentEvents
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_segments import WireSegments
+from penstock.client.transport.read_ahead import ReadAhead
+from penstock.client.transport.wire_segments import WireSegments
+from penstock.client.writing.append_window import AppendWindow, Block
 from penstock.controller.metadata.records import AbortReason, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import msgspec
 
-from penstock.client import reader_group_state as rgs
-from penstock.client.group_state import GroupState
-from penstock.client.reader_group_calls import RegisteredGroup
-from penstock.client.reader_group_streams import GroupStreams
+from penstock.client.controller.reader_group_calls import RegisteredGroup
+from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.group_state import GroupState
+from penstock.client.groups.reader_group_streams import GroupStreams
 from penstock.model.errors import NoSuchReaderGroupError
 from penstock.model.policies import GroupRetention
 from penstock_simulation.mutations.mutation import Mutation, patched

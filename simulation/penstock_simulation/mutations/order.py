@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from penstock.client.event import EventChunk
+from penstock.client.reading.event import EventChunk
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import CommittingTransactions
 from penstock.controller.metadata.stream_tables import CommitView, StreamTables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from penstock.client.group_liveness import Liveness, Sign, _Silence
+from penstock.client.groups.group_liveness import Liveness, Sign, _Silence
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import ActiveTransaction
 from penstock.controller.metadata.retention_records import StreamCutRecord

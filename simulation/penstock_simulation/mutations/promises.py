@@ -6,19 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from penstock.client import controller, reader_group, starts, times
-from penstock.client.ack import Ack, OnDelivery
-from penstock.client.cluster import Cluster
-from penstock.client.event_writer import EventWriter
-from penstock.client.group_heartbeats import GroupHeartbeats
-from penstock.client.group_state import GroupState
-from penstock.client.life_cycle import Life, LifeCycle
-from penstock.client.read_ahead import ReadAhead
-from penstock.client.reader_group_calls import RegisteredGroup
-from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_streams import GroupStreams
-from penstock.client.starts import CheckedStart, Start
-from penstock.client.transaction import Transaction, _Fate
+from penstock.client.common.life_cycle import Life, LifeCycle
+from penstock.client.controller import controller
+from penstock.client.controller.reader_group_calls import RegisteredGroup
+from penstock.client.groups import reader_group
+from penstock.client.groups.group_heartbeats import GroupHeartbeats
+from penstock.client.groups.group_state import GroupState
+from penstock.client.groups.reader_group_record import GroupRecord
+from penstock.client.groups.reader_group_streams import GroupStreams
+from penstock.client.streams import starts, times
+from penstock.client.streams.starts import CheckedStart, Start
+from penstock.client.transactions.transaction import Transaction, _Fate
+from penstock.client.transport.cluster import Cluster
+from penstock.client.transport.read_ahead import ReadAhead
+from penstock.client.writing.ack import Ack, OnDelivery
+from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import ClosedError, InvalidArgumentError
 from penstock.model.names import reader_group_table
 from penstock.model.segments import SegmentInfo

@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from penstock.client import reader_group_state as rgs
-from penstock.client.event import EventChunk
-from penstock.client.group_state import GroupState
-from penstock.client.membership import Membership
-from penstock.client.reader import Reader
-from penstock.client.segment_events import SegmentEvents
+from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.group_state import GroupState
+from penstock.client.groups.membership import Membership
+from penstock.client.groups.reader import Reader
+from penstock.client.groups.segment_events import SegmentEvents
+from penstock.client.reading.event import EventChunk
 from penstock_simulation.mutations.mutation import Mutation, patched
 from penstock_simulation.mutations.users import USERS
 from penstock_simulation.workloads.profile import Profile

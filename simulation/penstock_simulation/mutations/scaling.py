@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from penstock.client import reader_group_state
-from penstock.client.group_state import GroupState, HeldSegment
+from penstock.client.groups import reader_group_state
+from penstock.client.groups.group_state import GroupState, HeldSegment
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import CommittingTransactions, EpochRecord
 from penstock.controller.metadata.stream_tables import StreamTables

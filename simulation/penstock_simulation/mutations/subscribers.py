@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import msgspec
 
-from penstock.client import reader_group_state as rgs
-from penstock.client.group_state import GroupState
-from penstock.client.reader_group_keeper import GroupKeeper
+from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.group_state import GroupState
+from penstock.client.groups.reader_group_keeper import GroupKeeper
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.subscribers import published_cuts
 from penstock.controller.retention import plan, retention

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from penstock.client.retry import Backoff
-from penstock.client.shared_state import SharedState
-from penstock.client.state_entries import StateEntry
-from penstock.client.state_watch import StateChange, StateChanges
-from penstock.client.table_segments import TableSegments, _Batch
-from penstock.client.table_watch import KeyChange, TableWatch
+from penstock.client.common.retry import Backoff
+from penstock.client.state.shared_state import SharedState
+from penstock.client.state.state_entries import StateEntry
+from penstock.client.state.state_watch import StateChange, StateChanges
+from penstock.client.tables.table_segments import TableSegments, _Batch
+from penstock.client.tables.table_watch import KeyChange, TableWatch
 from penstock.model.errors import OutcomeUnknownError
 from penstock_simulation.mutations.mutation import Mutation, patched
 from penstock_simulation.mutations.users import USERS

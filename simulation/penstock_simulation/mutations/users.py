@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
 
-from penstock.client import deadline
 from penstock.client.client import Client
-from penstock.client.event_writer import EventWriter
-from penstock.client.group_liveness import Liveness
-from penstock.client.life_cycle import Life, LifeCycle
-from penstock.client.membership import Membership
-from penstock.client.reader import Reader
-from penstock.client.transaction import Transaction, _Fate
+from penstock.client.common import deadline
+from penstock.client.common.life_cycle import Life, LifeCycle
+from penstock.client.groups.group_liveness import Liveness
+from penstock.client.groups.membership import Membership
+from penstock.client.groups.reader import Reader
+from penstock.client.transactions.transaction import Transaction, _Fate
+from penstock.client.writing.event_writer import EventWriter
 from penstock_simulation.mutations.mutation import Mutation, patched
 from penstock_simulation.workloads.plans import PlanSettings
 from penstock_simulation.workloads.profile import Profile

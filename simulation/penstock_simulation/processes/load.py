@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from penstock.client.ack import AckState
 from penstock.client.client import Client
-from penstock.client.event import Event
-from penstock.client.event_writer import EventWriter
-from penstock.client.transaction import Transaction
+from penstock.client.reading.event import Event
+from penstock.client.transactions.transaction import Transaction
+from penstock.client.writing.ack import AckState
+from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import (
     ControllerUnavailableError,
     OutcomeUnknownError,

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from penstock.client.client import Client
-from penstock.client.connection_pool import ConnectionPool
-from penstock.client.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_scale_advice import WireScaleAdvisor
-from penstock.client.wire_segments import WireSegments
+from penstock.client.statistics.wire_scale_advice import WireScaleAdvisor
+from penstock.client.transport.connection_pool import ConnectionPool
+from penstock.client.transport.wire_segments import WireSegments
 from penstock.controller.coordinator import Coordinator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService

@@ -25,7 +25,7 @@ import grpc
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock.client.controller import ControllerStub
+from penstock.client.controller.controller import ControllerStub
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.status import metadata_of, status_of
 from penstock.controller.grpc.table import call_table, services

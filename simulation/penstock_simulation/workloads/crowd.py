@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from functools import partial
 
-from penstock.client.replies import expect
+from penstock.client.transport.replies import expect
 from penstock.model.errors import (
     BadAttributeError,
     BadOffsetError,

@@ -6,11 +6,11 @@ import random
 from collections.abc import Mapping
 from functools import partial
 
-from penstock.client.ack import AckState
 from penstock.client.client import Client
-from penstock.client.event_writer import EventWriter
-from penstock.client.reader import Reader
-from penstock.client.reader_group import ReaderGroup
+from penstock.client.groups.reader import Reader
+from penstock.client.groups.reader_group import ReaderGroup
+from penstock.client.writing.ack import AckState
+from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import (
     ControllerUnavailableError,
     CorruptionError,

@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from penstock.client.event import Event
-from penstock.client.reader import Reader
-from penstock.client.reader_group import ReaderGroup
+from penstock.client.groups.reader import Reader
+from penstock.client.groups.reader_group import ReaderGroup
+from penstock.client.reading.event import Event
 from penstock.model.errors import NoSuchStreamError, PenstockError
 from penstock_simulation.simulated.cancellation import CutShortError
 from penstock_simulation.simulated.host import Host

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from penstock.client.client import Client
-from penstock.client.transaction import Transaction
+from penstock.client.transactions.transaction import Transaction
 from penstock.model.errors import PenstockError, TransactionError
 from penstock_simulation.simulated.cancellation import CutShortError
 from penstock_simulation.simulated.host import Host

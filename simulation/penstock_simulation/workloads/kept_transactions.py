@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 
 from penstock.client.client import Client
-from penstock.client.transaction import Transaction
+from penstock.client.transactions.transaction import Transaction
 from penstock.model.errors import PenstockError, TransactionAbortedError, TransactionCommittedError
 from penstock_simulation.simulated.host import Host
 from penstock_simulation.workloads.world import Workload, World

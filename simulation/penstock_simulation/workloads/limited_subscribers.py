@@ -11,7 +11,7 @@ import asyncio
 import random
 from functools import partial
 
-from penstock.client.reader_group_calls import RegisteredGroup
+from penstock.client.controller.reader_group_calls import RegisteredGroup
 from penstock.model.errors import PenstockError
 from penstock.model.names import segment_name
 from penstock.model.policies import GroupRetention, Retention, RetentionKind, Scaling

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from penstock.client.client import Client
-from penstock.client.event import Event
-from penstock.client.reader import Reader
-from penstock.client.reader_group import ReaderGroup
+from penstock.client.groups.reader import Reader
+from penstock.client.groups.reader_group import ReaderGroup
+from penstock.client.reading.event import Event
 from penstock.model.errors import PenstockError
 from penstock.model.names import segment_name, split_scoped_name
 from penstock_simulation.checks.history import EventSeen, FullRead

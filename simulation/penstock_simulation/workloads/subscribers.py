@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 
 from penstock.client.client import Client
-from penstock.client.event import Event
-from penstock.client.reader import Reader
-from penstock.client.reader_group import ReaderGroup
+from penstock.client.groups.reader import Reader
+from penstock.client.groups.reader_group import ReaderGroup
+from penstock.client.reading.event import Event
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import InvalidArgumentError, PenstockError, SegmentTruncatedError
 from penstock.model.policies import Retention, RetentionKind, Scaling

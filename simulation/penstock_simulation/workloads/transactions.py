@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from penstock.client.transaction import Transaction
+from penstock.client.transactions.transaction import Transaction
 from penstock.model.errors import (
     ControllerUnavailableError,
     OutcomeUnknownError,

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 
 from penstock.client.client import Client
-from penstock.client.serializers import JsonSerializer, JsonValue
-from penstock.client.shared_state import SharedState
-from penstock.client.state_watch import StateChange
-from penstock.client.table_keys import Entry, TextKeys
-from penstock.client.tables import Table, TableChange
+from penstock.client.common.serializers import JsonSerializer, JsonValue
+from penstock.client.state.shared_state import SharedState
+from penstock.client.state.state_watch import StateChange
+from penstock.client.tables.table_keys import Entry, TextKeys
+from penstock.client.tables.tables import Table, TableChange
 from penstock.model.errors import (
     MetadataConflictError,
     OutcomeUnknownError,

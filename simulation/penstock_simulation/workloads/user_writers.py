@@ -7,10 +7,10 @@ import random
 from collections.abc import Awaitable
 from functools import partial
 
-from penstock.client.ack import AckState
 from penstock.client.client import Client
-from penstock.client.event_writer import EventWriter
-from penstock.client.transaction import Transaction
+from penstock.client.transactions.transaction import Transaction
+from penstock.client.writing.ack import AckState
+from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import PenstockError, StreamError, TransactionError
 from penstock.rpc import controller_pb2 as pb
 from penstock_simulation.checks.history import AbortTransaction, CommitTransaction, Invocation, WriteEvent

@@ -15,8 +15,8 @@ from functools import partial
 from typing import TypeVar
 
 from penstock.client.client import Client
-from penstock.client.event import Event
-from penstock.client.reader import Reader
+from penstock.client.groups.reader import Reader
+from penstock.client.reading.event import Event
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import PenstockError
 from penstock.model.names import segment_name, split_scoped_name

@@ -16,8 +16,8 @@ from time import perf_counter
 from penstock.cli.latencies import Latencies
 from penstock.cli.stream_events import StreamEvents
 from penstock.client.client import Client
-from penstock.client.event import EventBatch
-from penstock.client.event_writer import EventWriter
+from penstock.client.reading.event import EventBatch
+from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import PenstockError
 from penstock.model.events import EVENT_HEADER_LENGTH
 from penstock.model.policies import Scaling

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from penstock.cli.output import made_visible
-from penstock.client.event import EventBatch
+from penstock.client.reading.event import EventBatch
 
 Format = Literal["text", "json", "hex"]
 #: Turns a batch into what is written at once.

@@ -14,8 +14,8 @@ from penstock.cli.output import confirm, in_bytes, table, tell
 
 if TYPE_CHECKING:
     from penstock.client.client import Client
-    from penstock.client.group_overview import GroupOverview, StreamOfGroup
-    from penstock.client.reader_group import GroupDescription, ReaderGroup
+    from penstock.client.controller.group_overview import GroupOverview, StreamOfGroup
+    from penstock.client.groups.reader_group import GroupDescription, ReaderGroup
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ def create(
 
     with failures_told(as_json=as_json):
         from penstock.cli.positions import position_text
-        from penstock.client.opening import awaiting
+        from penstock.client.common.opening import awaiting
 
         with connected(uri) as session:
             begin, end = position_text(start), None if until is None else position_text(until)

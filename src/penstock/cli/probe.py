@@ -6,9 +6,9 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from penstock.client.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient
 from penstock.client.settings import ClientSettings
-from penstock.client.store_states import store_report
+from penstock.client.transport.store_states import store_report
 from penstock.model.errors import (
     ConnectionLostError,
     ContainerNotFoundError,

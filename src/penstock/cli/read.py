@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.cli.event_lines import Lines
     from penstock.cli.session import Session
     from penstock.client.client import Client
-    from penstock.client.event import EventBatch
+    from penstock.client.reading.event import EventBatch
     from penstock.model.stream_cuts import StreamCut
 
 Form = Annotated[
@@ -131,7 +131,7 @@ def _length_between(first: StreamCut, last: StreamCut) -> int | None:
 
 
 def _first_of(batch: EventBatch, count: int) -> EventBatch:
-    from penstock.client.event import EventBatch
+    from penstock.client.reading.event import EventBatch
 
     return EventBatch(batch.stream, batch.segment, batch.events[:count], batch.offsets[: count + 1])
 

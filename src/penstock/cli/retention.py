@@ -12,7 +12,7 @@ from penstock.cli.options import URI, AsJson, Stream, Uri
 from penstock.cli.output import tell
 
 if TYPE_CHECKING:
-    from penstock.client.retention import RecordedCut, RetentionExplanation, StreamPlace
+    from penstock.client.controller.retention import RecordedCut, RetentionExplanation, StreamPlace
 
 retention: typer.Typer = typer.Typer(name="retention")
 

@@ -14,7 +14,7 @@ from penstock.cli.output import in_bytes, in_time
 from penstock.model.policies import RetentionKind
 
 if TYPE_CHECKING:
-    from penstock.client.retention import RecordedCut, RetentionExplanation, RetentionSubscriber
+    from penstock.client.controller.retention import RecordedCut, RetentionExplanation, RetentionSubscriber
 
 #: The reasons for the outcome of a scan, by the row of the tables in docs/retention.md.
 REASONS = {

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from penstock.client.client import Client
-from penstock.client.event import EventBatch
-from penstock.client.read_ahead import ReadAhead
-from penstock.client.segment_reader import SegmentReader
-from penstock.client.stream_segments import SegmentRange
+from penstock.client.controller.stream_segments import SegmentRange
+from penstock.client.reading.event import EventBatch
+from penstock.client.transport.read_ahead import ReadAhead
+from penstock.client.transport.segment_reader import SegmentReader
 from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,

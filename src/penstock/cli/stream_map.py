@@ -10,7 +10,7 @@ from penstock.cli.output import table
 from penstock.model.names import segment_number
 
 if TYPE_CHECKING:
-    from penstock.client.stream_history import SegmentLife, StreamEpoch, StreamHistory
+    from penstock.client.streams.stream_history import SegmentLife, StreamEpoch, StreamHistory
 
 #: Columns that stand for all keys.
 _MAP_COLUMNS = 48

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.client.client import Client
-    from penstock.client.stream_segments import SegmentRange
+    from penstock.client.controller.stream_segments import SegmentRange
 
 Split = Annotated[int | None, typer.Option("--split", help="Id of a segment to split.")]
 Into = Annotated[int, typer.Option("--into", min=2, help="Number of segments that a split creates.")]

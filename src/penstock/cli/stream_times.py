@@ -17,7 +17,7 @@ def watermark(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
-        from penstock.client.time_windows import latest_watermark
+        from penstock.client.streams.time_windows import latest_watermark
         from penstock.model.names import split_scoped_name
         from penstock.model.stream_cuts import StreamCut
 

@@ -19,8 +19,8 @@ from penstock.cli.quantities import bytes_of
 
 if TYPE_CHECKING:
     from penstock.client.client import Client
-    from penstock.client.table_keys import Entry
-    from penstock.client.tables import Table
+    from penstock.client.tables.table_keys import Entry
+    from penstock.client.tables.tables import Table
 
     TextTable: TypeAlias = Table[tuple[str, str], bytes]
     TextEntry: TypeAlias = Entry[tuple[str, str], bytes]
@@ -253,7 +253,7 @@ def _conditions_told(table: str, key: tuple[str, str], version: int | None) -> I
 
 
 async def _opened(client: Client, table: str) -> TextTable:
-    from penstock.client.table_keys import TextPairKeys
+    from penstock.client.tables.table_keys import TextPairKeys
 
     return await client.table(table, keys=TextPairKeys())
 

@@ -17,7 +17,7 @@ from penstock.cli.options import URI, AsJson, Uri
 from penstock.cli.output import in_bytes, table, tell, write_text
 
 if TYPE_CHECKING:
-    from penstock.client.statistics import ClusterStatistics
+    from penstock.client.statistics.statistics import ClusterStatistics
 
 #: Shows lines in the place of those before.
 _Show = Callable[[list[str]], None]

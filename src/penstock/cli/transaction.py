@@ -14,7 +14,7 @@ from penstock.cli.output import in_bytes, in_time, table, tell
 from penstock.cli.quantities import seconds_of
 
 if TYPE_CHECKING:
-    from penstock.client.transaction_endings import TransactionInfo
+    from penstock.client.controller.transaction_endings import TransactionInfo
 
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="Id of the transaction, 32 hexadecimal digits.", show_default=False)
@@ -66,7 +66,7 @@ def list_transactions(
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
-        from penstock.client.transaction_by_id import completed_transactions
+        from penstock.client.controller.transaction_by_id import completed_transactions
 
         with connected(uri) as session:
             found = list(islice(session.iterate(session.client.open_transactions(stream)), count + 1))
@@ -125,7 +125,7 @@ def create(
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
-        from penstock.client.opening import awaiting
+        from penstock.client.common.opening import awaiting
 
         with connected(uri) as session:
             opened = session.call(awaiting(session.client.begin_transaction(stream, lease_s=lease_s)))
@@ -145,7 +145,7 @@ def update(
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
-        from penstock.client.opening import awaiting
+        from penstock.client.common.opening import awaiting
 
         with connected(uri) as session:
             opened = session.call(awaiting(session.client.transaction(stream, transaction, lease_s=lease_s)))
@@ -160,8 +160,8 @@ def describe(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = 
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
-        from penstock.client.open_transactions import with_length
-        from penstock.client.transaction_by_id import TransactionById
+        from penstock.client.controller.transaction_by_id import TransactionById
+        from penstock.client.transactions.open_transactions import with_length
 
         with connected(uri) as session:
             found = session.call(TransactionById(session.client._controller_client, stream, transaction).describe())
@@ -210,7 +210,7 @@ def prepare(
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
-        from penstock.client.transaction_by_id import TransactionById
+        from penstock.client.controller.transaction_by_id import TransactionById
 
         with connected(uri) as session:
             known = TransactionById(session.client._controller_client, stream, transaction)

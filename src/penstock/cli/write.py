@@ -28,8 +28,8 @@ from penstock.cli.output import tell
 if TYPE_CHECKING:
     from penstock.cli.line_input import KeyField
     from penstock.cli.session import Session
-    from penstock.client.event_writer import EventWriter
-    from penstock.client.transaction import Transaction
+    from penstock.client.transactions.transaction import Transaction
+    from penstock.client.writing.event_writer import EventWriter
 
 #: How many times a second a slowed-down writer writes.
 _RATE_STEPS_PER_S = 20
@@ -83,7 +83,7 @@ def write(
 
 def _write(session: Session, lines: _Lines, *, as_json: bool) -> None:
     """Write all lines and tell how many; or how many are stored when that cannot be."""
-    from penstock.client.event_writer import EventWriter
+    from penstock.client.writing.event_writer import EventWriter
     from penstock.model.errors import PenstockError
 
     writer = session.client.event_writer(lines.stream)
@@ -117,7 +117,7 @@ def _write(session: Session, lines: _Lines, *, as_json: bool) -> None:
 
 def _write_as_one(session: Session, lines: _Lines, *, as_json: bool) -> None:
     """Write all lines in a transaction, and commit it; or abort it when that cannot be."""
-    from penstock.client.opening import awaiting
+    from penstock.client.common.opening import awaiting
     from penstock.model.errors import OutcomeUnknownError, PenstockError
 
     transaction = session.call(awaiting(session.client.begin_transaction(lines.stream)))
@@ -147,7 +147,7 @@ def _write_as_one(session: Session, lines: _Lines, *, as_json: bool) -> None:
 
 def _write_into(session: Session, lines: _Lines, transaction_id: str, *, as_json: bool) -> None:
     """Write all lines into a transaction that others have begun, and leave it open, also when that cannot be."""
-    from penstock.client.opening import awaiting
+    from penstock.client.common.opening import awaiting
     from penstock.model.errors import PenstockError
 
     transaction = session.call(awaiting(session.client.transaction(lines.stream, transaction_id)))

@@ -6,33 +6,33 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar, cast, overload
 
-from penstock.client import creation
-from penstock.client.batch_reads import BatchRange, BatchReader
-from penstock.client.byte_stream import ByteReader, ByteWriter
-from penstock.client.event_writer import EventWriter
-from penstock.client.group_overview import GroupOverview
-from penstock.client.open_transactions import open_transactions
-from penstock.client.opening import Opening
-from penstock.client.reader_group import ReaderGroup
-from penstock.client.revisioned_stream import RevisionedStream
-from penstock.client.segment_reader import SegmentReader
-from penstock.client.serializers import BytesSerializer, Serializer
+from penstock.client.common.opening import Opening
+from penstock.client.common.serializers import BytesSerializer, Serializer
+from penstock.client.controller.group_overview import GroupOverview
+from penstock.client.controller.sources import StreamSource
+from penstock.client.controller.transaction_calls import NO_TIME
+from penstock.client.controller.transaction_endings import TransactionInfo
+from penstock.client.controller.transaction_ids import id_of
+from penstock.client.controller.transaction_times import commit_time
+from penstock.client.groups.reader_group import ReaderGroup
+from penstock.client.reading.batch_reads import BatchRange, BatchReader
 from penstock.client.settings import ClientSettings
-from penstock.client.shared_state import SharedState
-from penstock.client.sources import StreamSource
-from penstock.client.starts import Start
-from penstock.client.state_entries import StateEntrySerializer
+from penstock.client.state.revisioned_stream import RevisionedStream
+from penstock.client.state.shared_state import SharedState
+from penstock.client.state.state_entries import StateEntrySerializer
 from penstock.client.stream_calls import StreamCalls
-from penstock.client.table_keys import BytesKeys, TableKeys
-from penstock.client.tables import Table, split_table_name
-from penstock.client.transaction import Transaction
-from penstock.client.transaction_calls import NO_TIME
-from penstock.client.transaction_endings import TransactionInfo
-from penstock.client.transaction_ids import id_of
-from penstock.client.transaction_times import commit_time
-from penstock.client.value_transaction import ValueTransaction
-from penstock.client.value_writer import ValueWriter
-from penstock.client.writer_times import WriterTimes
+from penstock.client.streams import creation
+from penstock.client.streams.starts import Start
+from penstock.client.tables.table_keys import BytesKeys, TableKeys
+from penstock.client.tables.tables import Table, split_table_name
+from penstock.client.transactions.open_transactions import open_transactions
+from penstock.client.transactions.transaction import Transaction
+from penstock.client.transactions.value_transaction import ValueTransaction
+from penstock.client.transport.segment_reader import SegmentReader
+from penstock.client.writing.byte_stream import ByteReader, ByteWriter
+from penstock.client.writing.event_writer import EventWriter
+from penstock.client.writing.value_writer import ValueWriter
+from penstock.client.writing.writer_times import WriterTimes
 from penstock.model.names import check_written_stream_name, split_scoped_name
 from penstock.model.policies import GroupRetention
 from penstock.model.tables import TableConfig

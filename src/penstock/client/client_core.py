@@ -9,22 +9,22 @@ from contextlib import AbstractContextManager
 from typing import Self
 from weakref import WeakSet
 
-from penstock.client.ack import Ack, AckState
-from penstock.client.chunk_layouts import ChunkLayouts, SegmentLayout
-from penstock.client.chunk_places import ChunkPlaces
-from penstock.client.cluster import Cluster
-from penstock.client.connection_pool import ConnectionPool, Resolver
-from penstock.client.controller import ControllerClient
-from penstock.client.deadline import Deadline, within
-from penstock.client.direct_reads import DirectReads
-from penstock.client.foreign_groups import ForeignGroups
-from penstock.client.life_cycle import LifeCycle
-from penstock.client.segment_reader import SegmentReader
+from penstock.client.common.deadline import Deadline, within
+from penstock.client.common.life_cycle import LifeCycle
+from penstock.client.common.waits import Waits
+from penstock.client.controller.controller import ControllerClient
+from penstock.client.controller.transaction_times import TransactionTimes
+from penstock.client.reading.chunk_places import ChunkPlaces
+from penstock.client.reading.direct_reads import DirectReads
 from penstock.client.settings import ClientSettings
-from penstock.client.statistics_calls import StatisticsCalls
-from penstock.client.transaction_times import TransactionTimes
-from penstock.client.waits import Waits
-from penstock.client.wire_segments import WireSegments
+from penstock.client.statistics.foreign_groups import ForeignGroups
+from penstock.client.statistics.statistics_calls import StatisticsCalls
+from penstock.client.transport.chunk_layouts import ChunkLayouts, SegmentLayout
+from penstock.client.transport.cluster import Cluster
+from penstock.client.transport.connection_pool import ConnectionPool, Resolver
+from penstock.client.transport.segment_reader import SegmentReader
+from penstock.client.transport.wire_segments import WireSegments
+from penstock.client.writing.ack import Ack, AckState
 from penstock.model.errors import (
     InvalidArgumentError,
 )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from penstock.client import creation
 from penstock.client.client_core import ClientCore
-from penstock.client.cut_checks import check_between_events
-from penstock.client.retention import RetentionExplanation
-from penstock.client.statistics import ClusterStatistics
-from penstock.client.statistics_calls import Groups
-from penstock.client.stream_history import StreamHistory, history_of
-from penstock.client.stream_segments import SegmentRange
-from penstock.client.time_windows import cut_at_noted_time
-from penstock.client.times import cut_at_time
+from penstock.client.controller.retention import RetentionExplanation
+from penstock.client.controller.stream_segments import SegmentRange
+from penstock.client.statistics.statistics import ClusterStatistics
+from penstock.client.statistics.statistics_calls import Groups
+from penstock.client.streams import creation
+from penstock.client.streams.cut_checks import check_between_events
+from penstock.client.streams.stream_history import StreamHistory, history_of
+from penstock.client.streams.time_windows import cut_at_noted_time
+from penstock.client.streams.times import cut_at_time
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import (
     SegmentId,

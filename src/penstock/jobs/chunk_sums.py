@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.client.chunk_places import check_chunk_name
+from penstock.client.reading.chunk_places import check_chunk_name
 from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import (
     CorruptionError,
@@ -35,7 +35,7 @@ from penstock.spark.store import run_in_client
 
 if TYPE_CHECKING:
     from penstock import aio
-    from penstock.client.chunk_layouts import SegmentLayout
+    from penstock.client.transport.chunk_layouts import SegmentLayout
 
 #: Concurrent reads of parts, so that one is read while another is summed; and the length of one read.
 PARTS_AT_ONCE = 4

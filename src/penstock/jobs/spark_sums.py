@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from penstock.client.chunk_layouts import SegmentLayout
+    from penstock.client.transport.chunk_layouts import SegmentLayout
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from penstock.spark.options import StoreSettings
 from penstock.spark.store import client_of, kept_segments, layouts_of
 
 if TYPE_CHECKING:
-    from penstock.client.chunk_layouts import SegmentLayout
+    from penstock.client.transport.chunk_layouts import SegmentLayout
 
 
 class PartSums(Protocol):

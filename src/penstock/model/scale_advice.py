@@ -1,7 +1,7 @@
 """`ScaleAdvisor`: reports which segments are too hot or too cold for their scaling policies.
 
-Implementations: the segment store itself (direct calls in one process) and `penstock.client.wire_scale_advice` (the
-wire protocol over TCP). See ``docs/auto-scaling.md``.
+Implementations: the segment store itself (direct calls in one process) and
+`penstock.client.statistics.wire_scale_advice` (the wire protocol over TCP). See ``docs/auto-scaling.md``.
 """
 
 from __future__ import annotations

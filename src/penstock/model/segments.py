@@ -1,7 +1,7 @@
 """`Segments`: the requests of the controller and the clients to a segment store.
 
-Implementations: the segment store itself (direct calls in one process), `penstock.client.wire_segments` (the wire
-protocol over TCP) and an in-memory one for tests. Every implementation passes the same conformance suite.
+Implementations: the segment store itself (direct calls in one process), `penstock.client.transport.wire_segments`
+(the wire protocol over TCP) and an in-memory one for tests. Every implementation passes the same conformance suite.
 
 Unless stated otherwise, a call returns after its effect is durable, and raises the errors of `penstock.model.errors`:
 `NoSuchSegmentError` for a missing segment, `ContainerNotFoundError` if another store owns it, `OutcomeUnknownError` if

@@ -254,7 +254,7 @@ def read_stream(client: Client, stream: str) -> pa.ChunkedArray:
     """Return all events of a stream that was never scaled, segment by segment."""
     import pyarrow as pa
 
-    from penstock.client.arrow import unframe
+    from penstock.client.common.arrow import unframe
     from penstock.model.names import segment_name, split_scoped_name
 
     scope, name = split_scoped_name(stream)

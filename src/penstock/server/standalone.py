@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
-from penstock.client.wire_scale_advice import WireScaleAdvisor
-from penstock.client.wire_segments import WireSegments
+from penstock.client.statistics.wire_scale_advice import WireScaleAdvisor
+from penstock.client.transport.connection_pool import ConnectionPool
+from penstock.client.transport.wire_segments import WireSegments
 from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.locator import AssignedLocator, ContainerLocator, SingleStoreLocator
 from penstock.controller.metadata.layout import SYSTEM_TABLES

@@ -51,7 +51,7 @@ def record_batches(
         InvalidArgumentError: the bytes end inside an event: a cut that does not lie on an event boundary.
         CorruptionError: bytes that cannot be an event's header.
     """
-    from penstock.client.arrow import unframe
+    from penstock.client.common.arrow import unframe
 
     shape = _Shape(scope, stream, segment, columns)
     parts: list[Buffer] = []

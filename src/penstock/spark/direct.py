@@ -18,8 +18,8 @@ from penstock.spark.options import DIRECT_ALWAYS, DIRECT_AUTO, DIRECT_NEVER, Sou
 from penstock.spark.planner import ByteRange
 
 if TYPE_CHECKING:
-    from penstock.client.chunk_layouts import SegmentLayout
-    from penstock.client.direct_reads import DirectReads
+    from penstock.client.reading.direct_reads import DirectReads
+    from penstock.client.transport.chunk_layouts import SegmentLayout
 
 #: Logs the result of each partition. At INFO even if no level is configured: Spark can show it in a table.
 _log = logging.getLogger("penstock.spark.reads")

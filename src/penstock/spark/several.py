@@ -28,7 +28,7 @@ from penstock.spark.store import StoredStream, client_of, extents_of, give_back,
 
 if TYPE_CHECKING:
     from penstock import aio
-    from penstock.client.chunk_layouts import SegmentLayout
+    from penstock.client.transport.chunk_layouts import SegmentLayout
 
 #: Maximum number of streams of one query. Each micro-batch requests the tail of each, and each is in every offset.
 STREAM_COUNT_MAX = 1000

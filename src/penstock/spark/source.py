@@ -50,7 +50,7 @@ from penstock.spark.sharing import Claims
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.client.chunk_layouts import SegmentLayout
+    from penstock.client.transport.chunk_layouts import SegmentLayout
     from penstock.spark.several import QueriedStreams, StreamSet
     from penstock.spark.store import StoredStream
 

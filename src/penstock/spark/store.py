@@ -36,8 +36,8 @@ from penstock.spark.planner import TRUNCATED, ByteRange, Extent
 
 if TYPE_CHECKING:
     from penstock import Client, EventWriter, SegmentInfo, SegmentRange, aio
-    from penstock.client.chunk_layouts import SegmentLayout
-    from penstock.client.direct_reads import DirectReads
+    from penstock.client.reading.direct_reads import DirectReads
+    from penstock.client.transport.chunk_layouts import SegmentLayout
     from penstock.runtime.portal import Portal
     from penstock.spark.direct import DirectPart
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.ack import AckState
+from penstock.client.writing.ack import AckState
 from penstock.model.errors import ClosedError
 from penstock.runtime.portal import Portal
 

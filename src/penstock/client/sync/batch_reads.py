@@ -1,16 +1,16 @@
-"""The blocking `BatchReader`. Generated from `penstock.client.batch_reads`: do not edit.
+"""The blocking `BatchReader`. Generated from `penstock.client.reading.batch_reads`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.client import batch_reads as aio
-from penstock.client.arrow import ArrowRecordBatch
-from penstock.client.batch_reads import BatchRange
-from penstock.client.event import Event, EventBatch
+from penstock.client.common.arrow import ArrowRecordBatch
+from penstock.client.reading import batch_reads as aio
+from penstock.client.reading.batch_reads import BatchRange
+from penstock.client.reading.event import Event, EventBatch
 from penstock.client.sync.handle import Handle
 from penstock.model.stream_cuts import StreamCut
 

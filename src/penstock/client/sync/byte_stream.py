@@ -6,8 +6,8 @@ import io
 import warnings
 from typing import TYPE_CHECKING
 
-from penstock.client import byte_stream as aio
-from penstock.client.pickling import NotPicklable
+from penstock.client.common.pickling import NotPicklable
+from penstock.client.writing import byte_stream as aio
 from penstock.runtime.portal import Portal
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ByteWriter(NotPicklable, io.RawIOBase):
-    """A byte stream as a file to append to. See `penstock.client.byte_stream.ByteWriter`."""
+    """A byte stream as a file to append to. See `penstock.client.writing.byte_stream.ByteWriter`."""
 
     def __init__(self, client: object, portal: Portal, writer: aio.ByteWriter) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class ByteWriter(NotPicklable, io.RawIOBase):
 
 
 class ByteReader(NotPicklable, io.RawIOBase):
-    """A byte stream as a file to read. See `penstock.client.byte_stream.ByteReader`."""
+    """A byte stream as a file to read. See `penstock.client.writing.byte_stream.ByteReader`."""
 
     def __init__(self, client: object, portal: Portal, reader: aio.ByteReader) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The blocking `Client`. Generated from `penstock.client.client`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast, overload
 
-from penstock.client.batch_reads import BatchRange
 from penstock.client.client import Key, State, Update, Value
-from penstock.client.event_writer import EventWriter as AsyncEventWriter
-from penstock.client.group_overview import GroupOverview
-from penstock.client.opening import Opening
-from penstock.client.revisioned_stream import RevisionedStream as AsyncRevisionedStream
-from penstock.client.serializers import Serializer
-from penstock.client.shared_state import SharedState as AsyncSharedState
-from penstock.client.starts import Start
+from penstock.client.common.opening import Opening
+from penstock.client.common.serializers import Serializer
+from penstock.client.controller.group_overview import GroupOverview
+from penstock.client.controller.transaction_endings import TransactionInfo
+from penstock.client.reading.batch_reads import BatchRange
+from penstock.client.state.revisioned_stream import RevisionedStream as AsyncRevisionedStream
+from penstock.client.state.shared_state import SharedState as AsyncSharedState
+from penstock.client.streams.starts import Start
 from penstock.client.sync.batch_reads import BatchReader
 from penstock.client.sync.byte_stream import ByteReader, ByteWriter
 from penstock.client.sync.event_writer import EventWriter
@@ -29,12 +29,12 @@ from penstock.client.sync.tables import Table
 from penstock.client.sync.transaction import Transaction
 from penstock.client.sync.value_transaction import ValueTransaction
 from penstock.client.sync.value_writer import ValueWriter
-from penstock.client.table_keys import TableKeys
-from penstock.client.tables import Table as AsyncTable
-from penstock.client.transaction import Transaction as AsyncTransaction
-from penstock.client.transaction_endings import TransactionInfo
-from penstock.client.value_transaction import ValueTransaction as AsyncValueTransaction
-from penstock.client.value_writer import ValueWriter as AsyncValueWriter
+from penstock.client.tables.table_keys import TableKeys
+from penstock.client.tables.tables import Table as AsyncTable
+from penstock.client.transactions.transaction import Transaction as AsyncTransaction
+from penstock.client.transactions.value_transaction import ValueTransaction as AsyncValueTransaction
+from penstock.client.writing.event_writer import EventWriter as AsyncEventWriter
+from penstock.client.writing.value_writer import ValueWriter as AsyncValueWriter
 from penstock.model.policies import GroupRetention
 from penstock.model.tables import TableConfig
 from penstock.model.times import NotedTime

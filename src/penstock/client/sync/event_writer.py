@@ -1,17 +1,17 @@
-"""The blocking `EventWriter`. Generated from `penstock.client.event_writer`: do not edit.
+"""The blocking `EventWriter`. Generated from `penstock.client.writing.event_writer`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
 
 from typing import cast
 
-from penstock.client import event_writer as aio
-from penstock.client.ack import OnDelivery
-from penstock.client.event_runs import Events, RoutingKeys
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.handle import Handle
+from penstock.client.writing import event_writer as aio
+from penstock.client.writing.ack import OnDelivery
+from penstock.client.writing.event_runs import Events, RoutingKeys
 from penstock.model.times import NotedTime
 from penstock.runtime.portal import Portal
 

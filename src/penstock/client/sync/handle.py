@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from penstock.client.life_cycle import LifeCycle
-from penstock.client.pickling import NotPicklable
+from penstock.client.common.life_cycle import LifeCycle
+from penstock.client.common.pickling import NotPicklable
 from penstock.runtime.portal import Portal
 
 Opened = TypeVar("Opened")

@@ -1,6 +1,6 @@
-"""The blocking `Reader`. Generated from `penstock.client.reader`: do not edit.
+"""The blocking `Reader`. Generated from `penstock.client.groups.reader`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 
-from penstock.client import reader as aio
-from penstock.client.event import Event, EventBatch
-from penstock.client.reader import BATCH_BYTES_MAX
+from penstock.client.groups import reader as aio
+from penstock.client.groups.reader import BATCH_BYTES_MAX
+from penstock.client.reading.event import Event, EventBatch
+from penstock.client.streams.time_windows import TimeWindow
 from penstock.client.sync.handle import Handle
-from penstock.client.time_windows import TimeWindow
 from penstock.model.errors import CorruptionError
 
 

@@ -1,6 +1,6 @@
-"""The blocking `ReaderGroup`. Generated from `penstock.client.reader_group`: do not edit.
+"""The blocking `ReaderGroup`. Generated from `penstock.client.groups.reader_group`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import overload
 
-from penstock.client import reader_group as aio
-from penstock.client.membership import OnChange
-from penstock.client.reader import Positions
-from penstock.client.reader import Reader as AsyncReader
-from penstock.client.reader_group import GroupDescription
-from penstock.client.serializers import Serializer, Value
-from penstock.client.starts import Start
+from penstock.client.common.serializers import Serializer, Value
+from penstock.client.groups import reader_group as aio
+from penstock.client.groups.membership import OnChange
+from penstock.client.groups.reader import Positions
+from penstock.client.groups.reader import Reader as AsyncReader
+from penstock.client.groups.reader_group import GroupDescription
+from penstock.client.groups.value_reader import ValueReader as AsyncValueReader
+from penstock.client.streams.starts import Start
 from penstock.client.sync.handle import Handle
 from penstock.client.sync.reader import Reader
 from penstock.client.sync.value_reader import ValueReader
-from penstock.client.value_reader import ValueReader as AsyncValueReader
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 

@@ -1,6 +1,6 @@
-"""The blocking `RevisionedStream`. Generated from `penstock.client.revisioned_stream`: do not edit.
+"""The blocking `RevisionedStream`. Generated from `penstock.client.state.revisioned_stream`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic
 
-from penstock.client import revisioned_stream as aio
-from penstock.client.revisioned_stream import Revision, Value
+from penstock.client.state import revisioned_stream as aio
+from penstock.client.state.revisioned_stream import Revision, Value
 from penstock.client.sync.handle import Handle
 
 

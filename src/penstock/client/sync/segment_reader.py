@@ -1,14 +1,14 @@
-"""The blocking `SegmentReader`. Generated from `penstock.client.segment_reader`: do not edit.
+"""The blocking `SegmentReader`. Generated from `penstock.client.transport.segment_reader`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.client import segment_reader as aio
 from penstock.client.sync.handle import PlainHandle
+from penstock.client.transport import segment_reader as aio
 
 
 class SegmentReader(PlainHandle[aio.SegmentReader]):

@@ -1,6 +1,6 @@
-"""The blocking `SharedState`. Generated from `penstock.client.shared_state`: do not edit.
+"""The blocking `SharedState`. Generated from `penstock.client.state.shared_state`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic
 
-from penstock.client import shared_state as aio
-from penstock.client.revisioned_stream import Revision
-from penstock.client.shared_state import State, Update
-from penstock.client.state_watch import StateChange
+from penstock.client.state import shared_state as aio
+from penstock.client.state.revisioned_stream import Revision
+from penstock.client.state.shared_state import State, Update
+from penstock.client.state.state_watch import StateChange
 from penstock.client.sync.handle import Handle
 
 

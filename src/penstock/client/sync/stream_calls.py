@@ -1,17 +1,17 @@
 """The blocking `StreamCalls`. Generated from `penstock.client.stream_calls`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.client.retention import RetentionExplanation
-from penstock.client.statistics import ClusterStatistics
-from penstock.client.statistics_calls import Groups
-from penstock.client.stream_history import StreamHistory
-from penstock.client.stream_segments import SegmentRange
+from penstock.client.controller.retention import RetentionExplanation
+from penstock.client.controller.stream_segments import SegmentRange
+from penstock.client.statistics.statistics import ClusterStatistics
+from penstock.client.statistics.statistics_calls import Groups
+from penstock.client.streams.stream_history import StreamHistory
 from penstock.client.sync.client_core import ClientCore
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.segments import SegmentInfo

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic
 
-from penstock.client import tables as aio
 from penstock.client.sync.handle import Handle
-from penstock.client.tables import Key, Value
+from penstock.client.tables import tables as aio
+from penstock.client.tables.tables import Key, Value
 
 
 class TableHandle(Handle[aio.Table[Key, Value]], Generic[Key, Value]):

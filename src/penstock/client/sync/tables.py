@@ -1,6 +1,6 @@
-"""The blocking `Table`. Generated from `penstock.client.tables`: do not edit.
+"""The blocking `Table`. Generated from `penstock.client.tables.tables`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic
 
 from penstock.client.sync.table_handle import TableHandle
-from penstock.client.table_keys import Entry
-from penstock.client.tables import Default, Key, TableChange, Value
+from penstock.client.tables.table_keys import Entry
+from penstock.client.tables.tables import Default, Key, TableChange, Value
 from penstock.model.tables import TableConfig
 
 

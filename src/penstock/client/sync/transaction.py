@@ -1,17 +1,17 @@
-"""The blocking `Transaction`. Generated from `penstock.client.transaction`: do not edit.
+"""The blocking `Transaction`. Generated from `penstock.client.transactions.transaction`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
 
 from typing import cast
 
-from penstock.client import transaction as aio
-from penstock.client.ack import OnDelivery
-from penstock.client.event_runs import Events, RoutingKeys
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.handle import Handle
+from penstock.client.transactions import transaction as aio
+from penstock.client.writing.ack import OnDelivery
+from penstock.client.writing.event_runs import Events, RoutingKeys
 from penstock.model.times import NotedTime
 
 

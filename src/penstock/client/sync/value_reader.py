@@ -1,6 +1,6 @@
-"""The blocking `ValueReader`. Generated from `penstock.client.value_reader`: do not edit.
+"""The blocking `ValueReader`. Generated from `penstock.client.groups.value_reader`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Generic
 
-from penstock.client import value_reader as aio
-from penstock.client.reader import BATCH_BYTES_MAX
-from penstock.client.serializers import Value
+from penstock.client.common.serializers import Value
+from penstock.client.groups import value_reader as aio
+from penstock.client.groups.reader import BATCH_BYTES_MAX
+from penstock.client.groups.value_reader import ValueBatch, ValueEvent, take_value, take_values
+from penstock.client.streams.time_windows import TimeWindow
 from penstock.client.sync.handle import PlainHandle
 from penstock.client.sync.reader import Reader
-from penstock.client.time_windows import TimeWindow
-from penstock.client.value_reader import ValueBatch, ValueEvent, take_value, take_values
 from penstock.model.errors import CorruptionError
 from penstock.runtime.portal import Portal
 

@@ -1,6 +1,6 @@
-"""The blocking `ValueTransaction`. Generated from `penstock.client.value_transaction`: do not edit.
+"""The blocking `ValueTransaction`. Generated from `penstock.client.transactions.value_transaction`: do not edit.
 
-`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic
 
-from penstock.client import value_transaction as aio
-from penstock.client.ack import OnDelivery
-from penstock.client.serializers import Value
+from penstock.client.common.serializers import Value
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.handle import PlainHandle
 from penstock.client.sync.transaction import Transaction
+from penstock.client.transactions import value_transaction as aio
+from penstock.client.writing.ack import OnDelivery
 from penstock.model.times import NotedTime
 from penstock.runtime.portal import Portal
 

@@ -1,0 +1,1 @@
+"""Parts of every call of a client: deadlines, retries, life cycles, pickling, serializers."""

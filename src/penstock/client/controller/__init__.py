@@ -1,0 +1,1 @@
+"""Calls of the controller, and the values they return."""

@@ -1,0 +1,177 @@
+"""The controller calls that Penstock adds to Pravega's, a part of `ControllerClient`.
+
+Pravega's own controller, or one of an earlier release, does not have them: they raise `UnsupportedOperationError`, or
+return None where documented.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from penstock.client.controller.controller_messages import retention_from_message
+from penstock.client.controller.group_overview import GroupOverview, StreamOfGroup
+from penstock.client.controller.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
+from penstock.client.controller.unary_call import Reply, Request, UnaryCall
+from penstock.model.errors import (
+    NoSuchReaderGroupError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    TransactionError,
+    UnsupportedOperationError,
+)
+from penstock.model.names import STATE_STREAM_PREFIX
+from penstock.model.policies import GroupRetention
+from penstock.model.stream_cuts import StreamCut
+from penstock.rpc import additions_pb2 as added
+from penstock.rpc import controller_pb2 as pb
+
+
+class AdditionStub(Protocol):
+    """The RPCs that are used here."""
+
+    prepareTransaction: UnaryCall[added.PrepareTransactionRequest, added.PrepareTransactionReply]
+    explainRetention: UnaryCall[added.ExplainRetentionRequest, added.RetentionExplanation]
+    describeReaderGroups: UnaryCall[added.DescribeReaderGroupsRequest, added.DescribeReaderGroupsReply]
+    findWholeTail: UnaryCall[added.WholeTailRequest, added.WholeTail]
+    describeStream: UnaryCall[added.DescribeStreamRequest, added.StreamDescription]
+
+
+class AdditionCalls(ABC):
+    """See the module."""
+
+    _stub: AdditionStub
+
+    @abstractmethod
+    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
+        """Make a call that changes nothing."""
+
+    @abstractmethod
+    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
+        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
+
+    @abstractmethod
+    async def over_error(self, scope: str, stream: str, transaction: pb.TxnId, tried: str) -> TransactionError:
+        """Return the error with the reason why `tried` cannot be done with a transaction."""
+
+    async def prepare_transaction(self, scope: str, stream: str, transaction: pb.TxnId, *, limit_ms: int) -> float:
+        """Prepare an open transaction: it takes no more events, and waits for its decision up to `limit_ms` from now.
+
+        Returns the seconds until its limit ends. Safe to repeat: the later end counts. Raises the subclass of
+        `TransactionError` that names the cause; `InvalidArgumentError` for a limit out of bounds, `NoSuchStreamError`,
+        `OutcomeUnknownError` without a reply.
+        """
+        name = f"{scope}/{stream}"
+        request = added.PrepareTransactionRequest(
+            streamInfo=pb.StreamInfo(scope=scope, stream=stream), txnId=transaction, limitMillis=limit_ms
+        )
+        reply, _ = await self._change(self._stub.prepareTransaction, request, f"prepare a transaction of {name}")
+        if reply.state != added.PREPARED:
+            raise await self.over_error(scope, stream, transaction, "prepare")
+        return reply.leftMillis / 1000
+
+    async def group_overviews(self, scope: str) -> AsyncIterator[GroupOverview]:
+        """Iterate over the registered reader groups of a scope. Raises `NoSuchScopeError`."""
+        request = added.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope=scope))
+        while True:
+            try:
+                reply = await self._ask(
+                    self._stub.describeReaderGroups, request, f"describe the reader groups of scope {scope}"
+                )
+            except NoSuchStreamError as error:
+                raise NoSuchScopeError(f"scope {scope} does not exist") from error
+            if not reply.groups:
+                return
+            for found in reply.groups:
+                yield _overview(scope, found)
+            request = added.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope=scope), token=reply.token)
+
+    async def group_overview(self, scope: str, group: str) -> GroupOverview:
+        """Return which data a reader group retains in its streams. Raises `NoSuchReaderGroupError`."""
+        request = added.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope=scope), readerGroup=group)
+        try:
+            reply = await self._ask(self._stub.describeReaderGroups, request, f"describe reader group {scope}/{group}")
+        except NoSuchStreamError as error:
+            raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist") from error
+        return _overview(scope, reply.groups[0])
+
+    async def whole_tail(self, scope: str, stream: str) -> StreamCut:
+        """Return a stream's end, with each transaction wholly before or after it. Raises `NoSuchStreamError`."""
+        request = added.WholeTailRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
+        reply = await self._ask(self._stub.findWholeTail, request, f"find the tail of {scope}/{stream}")
+        return StreamCut(scope, stream, dict(reply.cut))
+
+    async def stream_identity(self, scope: str, stream: str) -> str | None:
+        """Return the identity of the stream that has this name now; see `Client.stream_identity`.
+
+        None if the controller does not support it. Raises `NoSuchStreamError`.
+        """
+        request = added.DescribeStreamRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
+        try:
+            reply = await self._ask(self._stub.describeStream, request, f"identify stream {scope}/{stream}")
+        except UnsupportedOperationError:
+            return None
+        return reply.identity
+
+    async def explain_retention(self, scope: str, stream: str) -> RetentionExplanation:
+        """Return what the next retention pass over a stream would truncate, and why. Raises `NoSuchStreamError`."""
+        request = added.ExplainRetentionRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
+        reply = await self._ask(
+            self._stub.explainRetention, request, f"explain what is kept of stream {scope}/{stream}"
+        )
+
+        def place(found: added.RetentionExplanation.Place) -> StreamPlace:
+            return StreamPlace(StreamCut(scope, stream, dict(found.cut)), found.sizeBytes)
+
+        return RetentionExplanation(
+            f"{scope}/{stream}",
+            retention_from_message(reply.policy),
+            reply.isSealed,
+            reply.isEnabled,
+            _row_name(reply.row),
+            place(reply.head),
+            place(reply.tail),
+            place(reply.chosen) if reply.HasField("chosen") else None,
+            place(reply.bound) if reply.HasField("bound") else None,
+            _recorded(reply.minCut) if reply.HasField("minCut") else None,
+            _recorded(reply.maxCut) if reply.HasField("maxCut") else None,
+            tuple(_recorded(each) for each in reply.cuts),
+            reply.cutCount,
+            tuple(
+                RetentionSubscriber(one.name, one.hasPublished, place(one.place), one.isLast)
+                for one in reply.subscribers
+            ),
+            reply.subscriberCount,
+            reply.isCutDue,
+            reply.intervalMillis / 1000,
+            reply.nextLookMillis / 1000 if reply.HasField("nextLookMillis") else None,
+        )
+
+
+def _overview(scope: str, found: added.ReaderGroupOverview) -> GroupOverview:
+    streams = {}
+    for one in found.streams:
+        info = one.streamInfo
+        if info.stream == f"{STATE_STREAM_PREFIX}{found.name}":
+            continue  # It waits for its first stream, see `reader_group_calls`.
+        cut = StreamCut(info.scope, info.stream, dict(one.cut)) if one.cut else None
+        streams[f"{info.scope}/{info.stream}"] = StreamOfGroup(one.isSubscribed, cut, one.ageMillis / 1000)
+    return GroupOverview(
+        f"{scope}/{found.name}",
+        "penstock" if found.isPenstock else "java",
+        GroupRetention(found.retention),
+        found.generation,
+        streams,
+    )
+
+
+def _row_name(row: added.RetentionExplanation.Row) -> str:
+    if row == added.RetentionExplanation.NONE:
+        return ""
+    # A later controller may use rows that this release has no name for.
+    return added.RetentionExplanation.Row.Name(row) if row in added.RetentionExplanation.Row.values() else f"ROW_{row}"
+
+
+def _recorded(found: added.RetentionExplanation.RecordedCut) -> RecordedCut:
+    return RecordedCut(found.ageMillis / 1000, found.sizeBytes)

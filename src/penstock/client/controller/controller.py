@@ -1,0 +1,592 @@
+"""`ControllerClient`: the controller's gRPC calls as typed methods.
+
+Transient errors are retried with bounded back-off (controller-api 1), until the deadline of the
+enclosing call. A change without a reply may have been carried out: when the time limit expires, it raises
+`OutcomeUnknownError`, never a plain failure. A request that was never sent, because there was no connection, was not
+carried out: it raises `ControllerUnavailableError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from random import Random
+from typing import Protocol, cast
+
+import grpc
+import grpc.aio
+
+from penstock.client.common.deadline import Deadline, within
+from penstock.client.common.waits import DISK_FULL, NO_ANSWER, REFUSED, UNREACHABLE, Wait, Waits
+from penstock.client.controller.addition_calls import AdditionCalls, AdditionStub
+from penstock.client.controller.controller_messages import (
+    config_from_message,
+    config_to_message,
+    cut_from_locations,
+    cut_to_message,
+    range_from_message,
+)
+from penstock.client.controller.exhaustion import Exhaustion, cause_of, final_error, full_error
+from penstock.client.controller.first_contact import describe_address
+from penstock.client.controller.mark_calls import MarkCalls, MarkStub
+from penstock.client.controller.reader_group_calls import ReaderGroupCalls, ReaderGroupStub
+from penstock.client.controller.scale_calls import ScaleCalls, ScaleStub
+from penstock.client.controller.stream_segments import SegmentRange, Successor
+from penstock.client.controller.table_calls import TableCalls, TableStub
+from penstock.client.controller.transaction_calls import TransactionCalls, TransactionStub
+from penstock.client.controller.unary_call import Reply, Request, UnaryCall, answered, reason_of_refusal
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import (
+    ControllerUnavailableError,
+    ForkedError,
+    InvalidArgumentError,
+    InvalidNameError,
+    MetadataConflictError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    OutcomeUnknownError,
+    PenstockError,
+    ReplyTooLongError,
+    ScopeExistsError,
+    ScopeNotEmptyError,
+    StreamError,
+    StreamExistsError,
+    StreamNotSealedError,
+    StreamSealedError,
+    TransactionPreparedError,
+    UnsupportedOperationError,
+)
+from penstock.model.names import SegmentId, parent_segment_name, parse_segment_name
+from penstock.model.policies import StreamConfig
+from penstock.model.stream_cuts import StreamCut
+from penstock.model.times import seconds_text
+from penstock.rpc import controller_pb2 as pb
+from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
+from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+from penstock.runtime.program import survives_here
+from penstock.runtime.version import penstock_version
+
+#: Status codes for which a retry is useless.
+_FINAL_CODES = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+#: A controller has no status code for a lease outside its bounds, or cuts in the wrong order: it uses this message.
+_BAD_LEASE = "lease value too"
+#: Where UNKNOWN means that a request is invalid: it is accepted after this many replies.
+_UNKNOWN_COUNT_MAX = 2
+_RETRY_DELAY_INITIAL_S = 0.01
+_CLOSE_TIMEOUT_S = 1.0
+_RETRY_DELAY_FACTOR = 4.0
+
+
+class ControllerStub(AdditionStub, MarkStub, ReaderGroupStub, ScaleStub, TableStub, TransactionStub, Protocol):
+    """The RPCs that the client uses. Implemented by generated stubs, or by a controller in the same process."""
+
+    createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
+    deleteScope: UnaryCall[pb.ScopeInfo, pb.DeleteScopeStatus]
+    deleteScopeRecursive: UnaryCall[pb.ScopeInfo, pb.DeleteScopeStatus]
+    checkScopeExists: UnaryCall[pb.ScopeInfo, pb.ExistsResponse]
+    listScopes: UnaryCall[pb.ScopesRequest, pb.ScopesResponse]
+    createStream: UnaryCall[pb.StreamConfig, pb.CreateStreamStatus]
+    updateStream: UnaryCall[pb.StreamConfig, pb.UpdateStreamStatus]
+    truncateStream: UnaryCall[pb.StreamCut, pb.UpdateStreamStatus]
+    sealStream: UnaryCall[pb.StreamInfo, pb.UpdateStreamStatus]
+    deleteStream: UnaryCall[pb.StreamInfo, pb.DeleteStreamStatus]
+    checkStreamExists: UnaryCall[pb.StreamInfo, pb.ExistsResponse]
+    getStreamConfiguration: UnaryCall[pb.StreamInfo, pb.StreamConfig]
+    listStreamsInScope: UnaryCall[pb.StreamsInScopeRequest, pb.StreamsInScopeResponse]
+    listStreamsInScopeForTag: UnaryCall[pb.StreamsInScopeWithTagRequest, pb.StreamsInScopeResponse]
+    getCurrentSegments: UnaryCall[pb.StreamInfo, pb.SegmentRanges]
+    getEpochSegments: UnaryCall[pb.GetEpochSegmentsRequest, pb.SegmentRanges]
+    getSegments: UnaryCall[pb.GetSegmentsRequest, pb.SegmentsAtTime]
+    getSegmentsImmediatelyFollowing: UnaryCall[pb.SegmentId, pb.SuccessorResponse]
+    getSegmentsBetween: UnaryCall[pb.StreamCutRange, pb.StreamCutRangeResponse]
+    getURI: UnaryCall[pb.SegmentId, pb.NodeUri]
+
+
+def parse_controller_uri(uri: str) -> tuple[str, bool]:
+    """Split a controller URI into gRPC target and "use TLS".
+
+    Accepts ``tcp://host:port``, ``tls://``, ``pravega://``, ``pravegas://`` and bare ``host:port``; several
+    addresses are separated by commas.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        scheme, rest = "tcp", uri
+    if scheme not in ("tcp", "tls", "pravega", "pravegas"):
+        raise InvalidArgumentError(f"controller {uri!r}: the scheme must be tcp or tls, as in tcp://localhost:9090")
+    addresses = [address.strip() for address in rest.rstrip("/").split(",")]
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InvalidArgumentError(f"controller {uri!r}: write each address as host:port, found {address!r}")
+    if len(addresses) == 1:
+        return addresses[0], scheme in ("tls", "pravegas")
+    if not all(re.fullmatch(r"[0-9.]+:[0-9]+", address) for address in addresses):
+        raise InvalidArgumentError(f"controller {uri!r}: several addresses must be numeric, as 10.0.0.1:9090")
+    return "ipv4:" + ",".join(addresses), scheme in ("tls", "pravegas")
+
+
+class _GeneratedStub(ControllerServiceStub, PenstockControllerServiceStub):
+    """Pravega's calls and Penstock's, over one channel."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        ControllerServiceStub.__init__(self, channel)
+        PenstockControllerServiceStub.__init__(self, channel)
+
+
+class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, TransactionCalls, AdditionCalls):
+    """Typed controller calls. Scopes, streams and names are checked by the controller."""
+
+    _stub: ControllerStub
+
+    def __init__(
+        self,
+        stub: ControllerStub,
+        settings: ClientSettings,
+        rng: Random,
+        *,
+        address: str = "controller",
+        channel: grpc.aio.Channel | None = None,
+    ) -> None:
+        self._stub = stub
+        self._settings = settings
+        self._rng = rng
+        self._address = address
+        self._channel = channel
+        #: Where calls register their waits; None: they are not reported.
+        self.waits: Waits | None = None
+        #: Whether there ever was a connection: until then, `first_contact_timeout_s` applies instead of
+        #: `retry_time_max_s`.
+        self._was_reached = False
+        #: Waits for a connection on behalf of all calls. gRPC keeps such a wait after it is no longer awaited, and ends
+        #: it when the channel closes; the loop must not be closed before that.
+        self._connecting: asyncio.Task[None] | None = None
+
+    @classmethod
+    def connect(cls, uri: str, settings: ClientSettings, rng: Random) -> ControllerClient:
+        """Make a client of the controller at `uri`. Connects at the first call."""
+        target, use_tls = parse_controller_uri(uri)
+        if not survives_here("grpc"):
+            raise ForkedError(
+                f"cannot connect to controller {uri}: this process was forked from one that had a client, and gRPC "
+                "does not survive that; start processes by 'spawn' or 'forkserver', or connect in the child alone"
+            )
+        # Pings are sent only during calls: Pravega's controller ends connections that ping more than it permits.
+        keepalive_ms = round(settings.keepalive_interval_s * 1000)
+        options = [
+            ("grpc.keepalive_time_ms", keepalive_ms),
+            ("grpc.keepalive_timeout_ms", keepalive_ms),
+            # A ping that measures the bandwidth delays the keep-alive ping, and is waited for 60 s.
+            ("grpc.http2.ping_timeout_ms", keepalive_ms),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2000),
+            # In fact the minimum time-out of one attempt to connect; gRPC's own 20 s would stall a fail-over.
+            ("grpc.min_reconnect_backoff_ms", round(settings.connect_timeout_s * 1000)),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.max_receive_message_length", settings.controller_reply_bytes_max),
+            # Servers log it.
+            ("grpc.primary_user_agent", f"penstock/{penstock_version().replace(' ', '-')}"),
+        ]
+        if use_tls:
+            channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=options)
+        else:
+            channel = grpc.aio.insecure_channel(target, options=options)
+        make_stub = cast(Callable[[grpc.aio.Channel], ControllerStub], _GeneratedStub)
+        return cls(make_stub(channel), settings, rng, address=uri, channel=channel)
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight fail."""
+        if self._channel is not None:
+            await self._channel.close(None)
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting], timeout=_CLOSE_TIMEOUT_S)
+
+    # -- scopes -------------------------------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str) -> None:
+        """Create a scope. Raises `ScopeExistsError`."""
+        reply, unsure = await self._change(self._stub.createScope, pb.ScopeInfo(scope=scope), f"create scope {scope}")
+        status = reply.status
+        if status == pb.CreateScopeStatus.SCOPE_EXISTS and not unsure:
+            raise ScopeExistsError(f"scope {scope} exists already")
+        if status == pb.CreateScopeStatus.INVALID_SCOPE_NAME:
+            raise InvalidNameError(f"the controller refuses {scope!r} as the name of a scope: {reason_of_refusal()}")
+        if status == pb.CreateScopeStatus.FAILURE:
+            raise StreamError(f"the controller could not create scope {scope}; {reason_of_refusal()}")
+
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
+        """Delete a scope; see `StreamCalls.delete_scope`. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        # For a controller, a recursive deletion of a missing scope succeeds.
+        if recursive and not await self.scope_exists(scope):
+            raise NoSuchScopeError(f"scope {scope} does not exist")
+        call = self._stub.deleteScopeRecursive if recursive else self._stub.deleteScope
+        reply, unsure = await self._change(call, pb.ScopeInfo(scope=scope), f"delete scope {scope}")
+        status = reply.status
+        if status == pb.DeleteScopeStatus.SCOPE_NOT_FOUND and not unsure:
+            raise NoSuchScopeError(f"scope {scope} does not exist")
+        if status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY:
+            raise ScopeNotEmptyError(f"scope {scope} still holds streams, tables or reader groups")
+        if status == pb.DeleteScopeStatus.FAILURE:
+            raise StreamError(f"the controller could not delete scope {scope}; {reason_of_refusal()}")
+
+    async def scope_exists(self, scope: str) -> bool:
+        """Return whether a scope exists."""
+        reply = await self._ask(self._stub.checkScopeExists, pb.ScopeInfo(scope=scope), f"look for scope {scope}")
+        return reply.exists
+
+    async def scopes(self) -> AsyncIterator[str]:
+        """Iterate over the names of all scopes, page by page."""
+        token = ""
+        for _ in range(self._settings.list_page_count_max):
+            request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
+            reply = await self._ask(self._stub.listScopes, request, "list scopes")
+            if not reply.scopes:
+                return
+            for scope in reply.scopes:
+                yield scope
+            token = reply.continuationToken.token
+        raise StreamError(f"listing scopes did not end within {self._settings.list_page_count_max} pages")
+
+    # -- streams ------------------------------------------------------------------------------------------------
+
+    async def create_stream(self, scope: str, stream: str, config: StreamConfig) -> bool:
+        """Create a stream and return True, or False if it exists. Raises `NoSuchScopeError`."""
+        message = config_to_message(scope, stream, config)
+        refusals: list[str] = []
+        reply, unsure = await self._attempt(
+            self._stub.createStream,
+            message,
+            f"create stream {scope}/{stream}",
+            is_change=True,
+            on_refused=refusals.append,
+        )
+        status = reply.status
+        if status == pb.CreateStreamStatus.STREAM_EXISTS and refusals and await self._is_as_asked(message):
+            # A full disk interrupted the creation; the controller has completed it since.
+            return True
+        if status == pb.CreateStreamStatus.SCOPE_NOT_FOUND:
+            raise NoSuchScopeError(f"scope {scope} does not exist")
+        if status == pb.CreateStreamStatus.INVALID_STREAM_NAME:
+            raise InvalidNameError(f"the controller refuses {stream!r} as the name of a stream: {reason_of_refusal()}")
+        if status == pb.CreateStreamStatus.FAILURE:
+            raise StreamError(f"the controller could not create stream {scope}/{stream}; {reason_of_refusal()}")
+        if status == pb.CreateStreamStatus.STREAM_EXISTS and unsure:
+            raise OutcomeUnknownError(
+                f"stream {scope}/{stream} exists now, but an earlier attempt to create it got no answer: this call or "
+                "another one made it; check its configuration"
+            )
+        return bool(status == pb.CreateStreamStatus.SUCCESS)
+
+    async def _is_as_asked(self, wanted: pb.StreamConfig) -> bool:
+        """Return whether an existing stream has the configuration that its creation requested."""
+        found = await self._ask(
+            self._stub.getStreamConfiguration,
+            wanted.streamInfo,
+            f"read the configuration of stream {_name(wanted.streamInfo)}",
+        )
+        return config_from_message(found) == config_from_message(wanted)
+
+    async def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
+        """Replace a stream's policies and tags. Raises `NoSuchStreamError`, `StreamSealedError`."""
+        message = config_to_message(scope, stream, config)
+        reply, _ = await self._change(self._stub.updateStream, message, f"update stream {_name(message.streamInfo)}")
+        _check_update(reply, "update", _name(message.streamInfo))
+
+    async def truncate_stream(self, cut: StreamCut) -> None:
+        """Delete the events before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
+        message = cut_to_message(cut)
+        reply, _ = await self._change(self._stub.truncateStream, message, f"truncate {_name(message.streamInfo)}")
+        _check_update(reply, "truncate", _name(message.streamInfo))
+
+    async def seal_stream(self, scope: str, stream: str) -> None:
+        """Seal a stream: it takes no more events. Sealing a sealed stream is no error.
+
+        Raises `NoSuchStreamError`, `MetadataConflictError`; `TransactionPreparedError` while one waits for its
+        decision.
+        """
+        reply, _ = await self._change(self._stub.sealStream, _stream(scope, stream), f"seal stream {scope}/{stream}")
+        if reply.status == pb.UpdateStreamStatus.FAILURE:
+            await self._check_nothing_prepared(scope, stream)
+        if reply.status != pb.UpdateStreamStatus.STREAM_SEALED:
+            _check_update(reply, "seal", f"{scope}/{stream}")
+
+    async def _check_nothing_prepared(self, scope: str, stream: str) -> None:
+        try:
+            async for found in self.open_transactions(scope, stream):
+                if found.state == "PREPARED":
+                    raise TransactionPreparedError(
+                        f"stream {scope}/{stream} is not sealed: its transaction {found.id} is prepared, and waits for "
+                        "its decision: commit or abort it by its id, and seal the stream then",
+                        stream=f"{scope}/{stream}", transaction=found.id,
+                    )  # fmt: skip
+        except UnsupportedOperationError:
+            return  # Controllers other than Penstock's have none.
+
+    async def delete_stream(self, scope: str, stream: str) -> None:
+        """Delete a sealed stream. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
+        what = f"delete stream {scope}/{stream}"
+        reply, unsure = await self._change(self._stub.deleteStream, _stream(scope, stream), what)
+        status = reply.status
+        if status == pb.DeleteStreamStatus.STREAM_NOT_FOUND and not unsure:
+            raise NoSuchStreamError(f"stream {scope}/{stream} does not exist")
+        if status == pb.DeleteStreamStatus.STREAM_NOT_SEALED:
+            raise StreamNotSealedError(f"stream {scope}/{stream} must be sealed before it is deleted")
+        if status == pb.DeleteStreamStatus.FAILURE:
+            raise StreamError(f"the controller could not delete stream {scope}/{stream}; {reason_of_refusal()}")
+
+    async def stream_exists(self, scope: str, stream: str) -> bool:
+        """Return whether a stream exists."""
+        what = f"look for stream {scope}/{stream}"
+        return (await self._ask(self._stub.checkStreamExists, _stream(scope, stream), what)).exists
+
+    async def stream_config(self, scope: str, stream: str) -> StreamConfig:
+        """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
+        what = f"read the configuration of stream {scope}/{stream}"
+        return config_from_message(await self._ask(self._stub.getStreamConfiguration, _stream(scope, stream), what))
+
+    async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
+        """Iterate over the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`."""
+        token = ""
+        for _ in range(self._settings.list_page_count_max):
+            where, after = pb.ScopeInfo(scope=scope), pb.ContinuationToken(token=token)
+            if tag is None:
+                request = pb.StreamsInScopeRequest(scope=where, continuationToken=after)
+                reply = await self._ask(self._stub.listStreamsInScope, request, f"list streams of {scope}")
+            else:
+                tagged = pb.StreamsInScopeWithTagRequest(scope=where, tag=tag, continuationToken=after)
+                reply = await self._ask(self._stub.listStreamsInScopeForTag, tagged, f"list streams of {scope}")
+            if reply.status == pb.StreamsInScopeResponse.SCOPE_NOT_FOUND:
+                raise NoSuchScopeError(f"scope {scope} does not exist")
+            if not reply.streams:
+                return
+            for info in reply.streams:
+                yield info.stream
+            token = reply.continuationToken.token
+        raise StreamError(f"listing {scope} did not end within {self._settings.list_page_count_max} pages")
+
+    # -- segments -----------------------------------------------------------------------------------------------
+
+    async def current_segments(self, scope: str, stream: str) -> Sequence[SegmentRange]:
+        """Return the segments that take events now, none if the stream is sealed. Raises `NoSuchStreamError`."""
+        what = f"read the segments of stream {scope}/{stream}"
+        reply = await self._ask(self._stub.getCurrentSegments, _stream(scope, stream), what)
+        return [range_from_message(segment) for segment in reply.segmentRanges]
+
+    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> Sequence[SegmentRange]:
+        """Return the segments of one epoch. Raises `NoSuchStreamError` for a missing stream or epoch."""
+        request = pb.GetEpochSegmentsRequest(streamInfo=_stream(scope, stream), epoch=epoch)
+        what = f"read the segments of stream {scope}/{stream} in epoch {epoch}"
+        reply = await self._ask(self._stub.getEpochSegments, request, what)
+        return [range_from_message(segment) for segment in reply.segmentRanges]
+
+    async def head(self, scope: str, stream: str) -> StreamCut:
+        """Return the stream cut of the first events that still exist. Raises `NoSuchStreamError`."""
+        request = pb.GetSegmentsRequest(streamInfo=_stream(scope, stream), timestamp=0)
+        reply = await self._ask(self._stub.getSegments, request, f"read the head of stream {scope}/{stream}")
+        return cut_from_locations(scope, stream, reply)
+
+    async def successors(self, scope: str, stream: str, segment: SegmentId) -> Sequence[Successor]:
+        """Return the segments that follow a sealed one; none means that the stream ends here."""
+        request = pb.SegmentId(streamInfo=_stream(scope, stream), segmentId=segment)
+        what = f"read the successors of segment {segment} of stream {scope}/{stream}"
+        reply = await self._ask(self._stub.getSegmentsImmediatelyFollowing, request, what)
+        return [
+            Successor(range_from_message(entry.segment), tuple(SegmentId(value) for value in entry.value))
+            for entry in reply.segments
+        ]
+
+    async def segments_between(self, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
+        """Return the ids of the segments that hold events from `start` to `end`, the cuts' own included.
+
+        Raises `InvalidArgumentError` if a part of `end` lies before `start`, or one of them is not a cut of the stream.
+        """
+        first, last = cut_to_message(start), cut_to_message(end)
+        request = pb.StreamCutRange(streamInfo=first.streamInfo, to=last.cut)
+        getattr(request, "from").update(first.cut)
+        what = f"read the segments between two cuts of stream {_name(first.streamInfo)}"
+        # For cuts that form no range, a controller returns only UNKNOWN, with its own text.
+        reply, _ = await self._attempt(
+            self._stub.getSegmentsBetween, request, what, is_change=False, unknown_means=InvalidArgumentError
+        )
+        return [SegmentId(segment.segmentId) for segment in reply.segments]
+
+    async def endpoint_of(self, segment: str) -> tuple[str, int]:
+        """Return host and port of the segment store that serves `segment` (a full name)."""
+        scope, stream, number = parse_segment_name(parent_segment_name(segment))
+        request = pb.SegmentId(streamInfo=_stream(scope, stream), segmentId=number)
+        reply = await self._ask(self._stub.getURI, request, f"look for the host of segment {segment}")
+        return reply.endpoint, reply.port
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
+        reply, _ = await self._attempt(call, request, what, is_change=False)
+        return reply
+
+    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
+        """Return the reply, and whether an earlier attempt may have been carried out already."""
+        return await self._attempt(call, request, what, is_change=True)
+
+    async def _attempt(
+        self,
+        call: UnaryCall[Request, Reply],
+        request: Request,
+        what: str,
+        *,
+        is_change: bool,
+        on_internal: Callable[[], Awaitable[None]] | None = None,
+        unknown_means: type[PenstockError] | None = None,
+        on_refused: Callable[[str], None] | None = None,
+    ) -> tuple[Reply, bool]:
+        limit_s = self._settings.retry_time_max_s
+        with (
+            within(what, limit_s, "retry_time_max_s") as deadline,
+            nullcontext() if self.waits is None else self.waits.during(what, deadline.at_s) as wait,
+        ):
+            delay_s = _RETRY_DELAY_INITIAL_S
+            is_unsure = False
+            exhausted: Exhaustion | None = None
+            attempt = unknown_count = 0
+            while True:
+                await self._connected(what, deadline, wait, is_unsure=is_unsure and is_change)
+                attempt += 1
+                try:
+                    timeout_s = deadline.bounded_s(self._settings.controller_request_timeout_s)
+                    reply = await answered(call(request, timeout=timeout_s))
+                    return reply, is_unsure
+                except grpc.RpcError as error:
+                    code = error.code()
+                    details = f"{what}: controller {self._address} answered {code.name}: {error.details()}"
+                    # Not chained: the text contains all of gRPC's information, and its own error is a page of channel
+                    # state.
+                    if code in _FINAL_CODES:
+                        raise _final_error(code, details) from None
+                    cause = cause_of(error)
+                    if (final := final_error(cause, details)) is not None:
+                        raise final from None
+                    if code == grpc.StatusCode.UNKNOWN and _BAD_LEASE in (error.details() or ""):
+                        raise InvalidArgumentError(f"{details} (in ms)") from None
+                    if code == grpc.StatusCode.UNKNOWN and unknown_means is not None:
+                        # A single one may be a transient error: gRPC uses this code for some of its own.
+                        unknown_count += 1
+                        if unknown_count == _UNKNOWN_COUNT_MAX:
+                            raise unknown_means(details) from None
+                    if code == grpc.StatusCode.INTERNAL and on_internal is not None:
+                        look, on_internal = on_internal, None
+                        await look()
+                    if cause is not Exhaustion.TOO_MANY_CALLS:
+                        is_unsure = True
+                    if code != grpc.StatusCode.DEADLINE_EXCEEDED:
+                        # An attempt that the deadline cancels must not hide the reason of the previous one.
+                        exhausted = cause
+                    if exhausted is Exhaustion.DISK_FULL and on_refused is not None:
+                        on_refused(details)
+                    if wait is not None:
+                        wait.why = _reason_of_wait(code, exhausted)
+                        wait.detail = f"{code.name}: {error.details()}"
+                    if attempt == self._settings.controller_attempt_count_max or not deadline.left_s():
+                        if exhausted is Exhaustion.TOO_MANY_CALLS:
+                            details += "; it serves as many calls as it may (rpc_concurrency_max of the controller)"
+                        details += (
+                            f" ({attempt} attempts in {seconds_text(deadline.elapsed_s())}, {deadline.limit_name}: "
+                            f"{deadline.limit_s:g} s)"
+                        )
+                        if exhausted is Exhaustion.DISK_FULL:
+                            raise full_error(details, is_change=is_change) from None
+                        if is_change and is_unsure:
+                            raise OutcomeUnknownError(f"{details}; it may have been done") from None
+                        raise ControllerUnavailableError(details) from None
+                await asyncio.sleep(deadline.bounded_s(delay_s * (0.5 + 0.5 * self._rng.random())))
+                delay_s = min(delay_s * _RETRY_DELAY_FACTOR, self._settings.retry_delay_max_s)
+
+    async def _connected(self, what: str, deadline: Deadline, wait: Wait | None, *, is_unsure: bool) -> None:
+        """Wait for a connection: a request that was never sent was certainly not carried out.
+
+        Raises `ControllerUnavailableError`, or `OutcomeUnknownError` if `is_unsure`: an earlier attempt was sent.
+        """
+        channel = self._channel
+        if channel is None or channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
+            self._was_reached = True
+            return
+        if wait is not None:
+            wait.why, wait.detail = UNREACHABLE, f"controller {self._address}"
+        limit_s, limit_name = deadline.limit_s, deadline.limit_name
+        timeout_s = deadline.left_s()
+        if not self._was_reached and self._settings.first_contact_timeout_s < timeout_s:
+            limit_s, limit_name = self._settings.first_contact_timeout_s, "first_contact_timeout_s"
+            timeout_s = limit_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._connecting is None or self._connecting.done():
+                    self._connecting = asyncio.ensure_future(_until_connected(channel))
+                await asyncio.shield(self._connecting)
+        except TimeoutError:
+            text = f"{what}: no connection to controller {self._address} within {limit_s:g} s ({limit_name})"
+            if is_unsure:
+                raise OutcomeUnknownError(f"{text}; an earlier attempt may have been carried out") from None
+            text += "; nothing was done"
+            if not self._was_reached:
+                text += f"; {await describe_address(parse_controller_uri(self._address)[0], self._settings)}"
+            raise ControllerUnavailableError(text, was_reached=self._was_reached) from None
+        self._was_reached = True
+        if wait is not None:
+            wait.why = NO_ANSWER
+
+
+async def _until_connected(channel: grpc.aio.Channel) -> None:
+    """Wait for a connection, or for the channel's close."""
+    state = channel.get_state(try_to_connect=True)
+    while state not in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.SHUTDOWN):
+        await channel.wait_for_state_change(state)
+        state = channel.get_state(try_to_connect=True)
+
+
+def _stream(scope: str, stream: str) -> pb.StreamInfo:
+    return pb.StreamInfo(scope=scope, stream=stream)
+
+
+def _name(info: pb.StreamInfo) -> str:
+    return f"{info.scope}/{info.stream}"
+
+
+def _reason_of_wait(code: grpc.StatusCode, exhausted: Exhaustion | None) -> str:
+    """Return why a failed attempt is repeated, in the words of `penstock.client.common.waits`."""
+    if exhausted is Exhaustion.DISK_FULL:
+        return DISK_FULL
+    if exhausted is not None:
+        return REFUSED
+    return UNREACHABLE if code == grpc.StatusCode.UNAVAILABLE else NO_ANSWER
+
+
+def _final_error(code: grpc.StatusCode, details: str) -> PenstockError:
+    if code == grpc.StatusCode.NOT_FOUND:
+        return NoSuchStreamError(details)
+    if code == grpc.StatusCode.ALREADY_EXISTS:
+        return StreamExistsError(details)
+    if code == grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidArgumentError(details)
+    if code == grpc.StatusCode.OUT_OF_RANGE:
+        return ReplyTooLongError(details)
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return UnsupportedOperationError(details)
+    return StreamError(details)
+
+
+def _check_update(reply: pb.UpdateStreamStatus, verb: str, name: str) -> None:
+    if reply.status in (pb.UpdateStreamStatus.STREAM_NOT_FOUND, pb.UpdateStreamStatus.SCOPE_NOT_FOUND):
+        raise NoSuchStreamError(f"stream {name} does not exist")
+    if reply.status == pb.UpdateStreamStatus.STREAM_SEALED:
+        raise StreamSealedError(f"{verb} {name}: the stream is sealed")
+    if reply.status != pb.UpdateStreamStatus.SUCCESS:
+        raise MetadataConflictError(f"{verb} {name}: refused: {reason_of_refusal()}")

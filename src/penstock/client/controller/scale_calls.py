@@ -1,0 +1,89 @@
+"""The controller's calls about scaling, a part of `ControllerClient`.
+
+Source: controller-api 9.13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.client.controller.stream_segments import Successor
+from penstock.client.controller.unary_call import Reply, Request, UnaryCall
+from penstock.model.errors import InvalidArgumentError, MetadataConflictError, OutcomeUnknownError, StreamError
+from penstock.model.names import SegmentId
+from penstock.rpc import controller_pb2 as pb
+
+
+class ScaleStub(Protocol):
+    """The RPCs that are used here."""
+
+    scale: UnaryCall[pb.ScaleRequest, pb.ScaleResponse]
+    checkScale: UnaryCall[pb.ScaleStatusRequest, pb.ScaleStatusResponse]
+
+
+class ScaleCalls(ABC):
+    """See the module."""
+
+    _stub: ScaleStub
+
+    @abstractmethod
+    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
+        """Make a call that changes nothing."""
+
+    @abstractmethod
+    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
+        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
+
+    @abstractmethod
+    async def successors(self, scope: str, stream: str, segment: SegmentId) -> Sequence[Successor]:
+        """Return the segments that follow a sealed one."""
+
+    async def scale_stream(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        seal: Sequence[SegmentId],
+        key_ranges: Sequence[tuple[float, float]],
+        timeout_s: float = 60.0,
+        poll_interval_s: float = 0.01,
+        poll_interval_s_max: float = 0.5,
+    ) -> None:
+        """Replace the segments `seal` by one new segment per range, and wait until that is complete.
+
+        Completion is polled after `poll_interval_s`, and then after twice as long each time, up to
+        `poll_interval_s_max`.
+
+        Raises `InvalidArgumentError` if the ranges do not cover exactly those of `seal`, `MetadataConflictError` while
+        another scale is in progress, `OutcomeUnknownError` if it is not complete within `timeout_s`.
+        """
+        name = f"{scope}/{stream}"
+        info = pb.StreamInfo(scope=scope, stream=stream)
+        ranges = [pb.ScaleRequest.KeyRangeEntry(start=start, end=end) for start, end in key_ranges]
+        request = pb.ScaleRequest(streamInfo=info, sealedSegments=seal, newKeyRanges=ranges)
+        reply, is_repeated = await self._change(self._stub.scale, request, f"scale stream {name}")
+        if reply.status != pb.ScaleResponse.STARTED and is_repeated:
+            # Rejected, perhaps because an earlier attempt, whose reply was lost, was carried out.
+            following = [each.segment for segment in seal for each in await self.successors(scope, stream, segment)]
+            if {(each.key_low, each.key_high) for each in following} == set(key_ranges):
+                return
+        if reply.status == pb.ScaleResponse.PRECONDITION_FAILED:
+            raise InvalidArgumentError(f"scale {name}: a segment to seal is not current, or too few would remain")
+        if reply.status == pb.ScaleResponse.FAILURE:
+            raise MetadataConflictError(f"scale {name}: refused; ranges do not match, or another scale is under way")
+        status = pb.ScaleStatusRequest(streamInfo=info, epoch=reply.epoch)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    await asyncio.sleep(poll_interval_s)
+                    poll_interval_s = min(poll_interval_s * 2, poll_interval_s_max)
+                    check = await self._ask(self._stub.checkScale, status, f"check the scale of stream {name}")
+                    if check.status == pb.ScaleStatusResponse.SUCCESS:
+                        return
+                    if check.status != pb.ScaleStatusResponse.IN_PROGRESS:
+                        raise StreamError(f"scale {name}: the controller does not know epoch {reply.epoch}")
+        except TimeoutError as error:
+            raise OutcomeUnknownError(f"scale {name}: accepted, but not complete after {timeout_s:g} s") from error

@@ -1,0 +1,1 @@
+"""Reader groups, their record, and readers."""

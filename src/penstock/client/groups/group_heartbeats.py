@@ -1,0 +1,111 @@
+"""`GroupHeartbeats`: heartbeats of a group's readers while their positions do not change.
+
+Each reader has its own entry ``alive/<reader>`` in the group's table: its incarnation and a count. It is written
+unconditionally, so there is no contention, and the shared record does not change. A late request restores an older
+value, which counts as one more sign of life and delays an expulsion by a time-out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from penstock.client.common.deadline import within
+from penstock.client.transport.cluster import Cluster
+from penstock.model.errors import NoSuchSegmentError, OutcomeUnknownError
+from penstock.model.segments import VERSION_ANY, TableEntry, TableRemoval, TableUpdate
+
+_PREFIX = b"alive/"
+_PAGE_KEYS = 1000
+
+
+def heartbeat_key(reader: str) -> bytes:
+    """Return the key of a reader's entry."""
+    return _PREFIX + reader.encode()
+
+
+class GroupHeartbeats:
+    """See the module. Shared by the readers that one client has in a group."""
+
+    def __init__(self, cluster: Cluster, table: str) -> None:
+        self._cluster = cluster
+        self._table = table
+        #: The values read last, and when their request was sent.
+        self._found: dict[str, tuple[bytes, float]] = {}
+        self._pending: dict[str, bytes] = {}
+        self._count = 0
+        self._turn = asyncio.Lock()
+
+    def stale(self, readers: Iterable[str], oldest_s: float) -> list[str]:
+        """Return those of `readers` whose entry was not read since `oldest_s`, on the loop's clock."""
+        return [name for name in readers if name not in self._found or self._found[name][1] < oldest_s]
+
+    def take(self, readers: Sequence[str], entries: Sequence[TableEntry | None], asked_s: float) -> None:
+        """Add entries that were requested at `asked_s`."""
+        for name, entry in zip(readers, entries, strict=True):
+            self._found[name] = b"" if entry is None else entry.value, asked_s
+
+    def signs(self, readers: Iterable[str]) -> Mapping[str, bytes]:
+        """Return the entries of readers as last read; empty for a reader without one."""
+        return {name: self._found[name][0] if name in self._found else b"" for name in readers}
+
+    def forget_absent(self, readers: Collection[str]) -> None:
+        """Drop the cached entries of all but these readers."""
+        for name in self._found.keys() - readers:
+            del self._found[name]
+
+    async def show(self, reader: str, incarnation: str, limit_s: float) -> None:
+        """Write a reader's heartbeat within `limit_s`. Concurrent heartbeats of one client share a request.
+
+        Raises `NoSuchSegmentError` if the group was deleted.
+        """
+        self._count += 1
+        mine = f"{incarnation} {self._count}".encode()
+        self._pending[reader] = mine
+        settings = self._cluster.settings
+        with within(f"show that reader {reader} is alive", limit_s, "a share of reader_timeout_s") as deadline:
+            try:
+                async with asyncio.timeout_at(deadline.at_s):
+                    await self._turn.acquire()
+            except TimeoutError:
+                raise OutcomeUnknownError(
+                    f"{deadline.what}: no answer in the {deadline.limit_s:g} s that it may take ({deadline.limit_name})"
+                ) from None
+            try:
+                while self._pending.get(reader) is mine:
+                    names = list(self._pending)[: settings.table_batch_key_count_max]
+                    values = [self._pending[name] for name in names]
+                    updates = [
+                        TableUpdate(heartbeat_key(name), value, VERSION_ANY)
+                        for name, value in zip(names, values, strict=True)
+                    ]
+                    await self._cluster.segments.table_put(self._table, updates)
+                    for name, value in zip(names, values, strict=True):
+                        if self._pending.get(name) is value:
+                            del self._pending[name]
+            finally:
+                self._pending.pop(reader, None)
+                self._turn.release()
+
+    async def forget(self, readers: Collection[str]) -> None:
+        """Delete the entries of readers. The entry of a live reader is restored by its next heartbeat."""
+        removals = [TableRemoval(heartbeat_key(name), VERSION_ANY) for name in readers]
+        count_max = self._cluster.settings.table_batch_key_count_max
+        for start in range(0, len(removals), count_max):
+            try:
+                await self._cluster.segments.table_remove(self._table, removals[start : start + count_max])
+            except NoSuchSegmentError:
+                return  # The group was deleted with its entries.
+
+    async def sweep(self, readers: Collection[str]) -> None:
+        """Delete the entries of all but `readers`: of those that died, or whose entry arrived late."""
+        left: list[str] = []
+        token = b""
+        while True:
+            page = await self._cluster.segments.table_keys(self._table, limit=_PAGE_KEYS, token=token)
+            names = [key[len(_PREFIX) :].decode(errors="replace") for key, _ in page.keys if key.startswith(_PREFIX)]
+            left += [name for name in names if name not in readers]
+            if not page.keys or page.token == token:
+                break
+            token = page.token
+        await self.forget(left)

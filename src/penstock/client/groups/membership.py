@@ -1,0 +1,599 @@
+"""`Membership`: the segments that one reader holds, always as the group's shared record says.
+
+One task owns it. Only this task changes the record for its reader, so a cancelled caller cannot interrupt a change.
+After each read of the record the local state follows in one step without waiting. The events returned to the
+application belong to the reader, which is consulted through `Hands`. See ``docs/reader-groups.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+from penstock.client.common.deadline import within
+from penstock.client.common.tasks import start_watched
+from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.group_pace import store_interval_s
+from penstock.client.groups.group_rotation import Rotation
+from penstock.client.groups.group_state import GroupState, HeldSegment
+from penstock.client.groups.group_watch import GroupWatch, Sign
+from penstock.client.groups.reader_group_keeper import GroupKeeper, beat_interval_s
+from penstock.client.groups.reader_group_record import GroupRecord
+from penstock.client.groups.reader_group_streams import is_match
+from penstock.client.groups.segment_events import SegmentEvents
+from penstock.client.streams.stream_lives import is_recreated, recreated_error
+from penstock.client.transport.cluster import Cluster
+from penstock.client.transport.read_ahead import ReadAhead
+from penstock.model.errors import (
+    NoSuchReaderGroupError,
+    NoSuchStreamError,
+    OutcomeUnknownError,
+    PenstockError,
+    StreamError,
+)
+from penstock.model.names import parse_segment_name, segment_name
+from penstock.runtime.bulk import for_each
+
+_log = logging.getLogger(__name__)
+
+#: Called with the full names of segments that were added, and of those removed.
+OnChange = Callable[[Sequence[str], Sequence[str]], None]
+
+
+class Hands(Protocol):
+    """The interface to the reader. The names are private because the application uses the same object."""
+
+    def _position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
+        """Return where the group resumes in a segment if this reader ends now. None: at the stored position.
+
+        `is_leaving`: the segment is released permanently.
+        """
+
+    def _handed_out(self) -> dict[str, int]:
+        """Return the end of the returned events that do not count as read (segment -> offset)."""
+
+    def _is_settled(self, source: SegmentEvents) -> bool:
+        """Return whether all returned events of a segment are done, so that it may move."""
+
+    def _idle_s(self) -> float:
+        """Return how long, in seconds, the application has not called for more events. 0 while it waits for events."""
+
+    def _enqueue(self, source: SegmentEvents) -> None:
+        """Note that a segment has events."""
+
+    def _revoke(self, source: SegmentEvents) -> None:
+        """Return no more events of a segment: it was reassigned."""
+
+    def _notice(self) -> None:
+        """Check for changes."""
+
+
+class Membership:
+    """See the module.
+
+    Attributes:
+        open_segments: the segments that are read here, by full name.
+        is_finished: every stream of the group was read to its end.
+        failure: why this membership has ended permanently.
+    """
+
+    def __init__(
+        self,
+        record: GroupRecord,
+        name: str,
+        incarnation: str,
+        cluster: Cluster,
+        hands: Hands,
+        on_change: OnChange | None,
+    ) -> None:
+        self.open_segments: dict[str, SegmentEvents] = {}
+        self.is_finished: bool = False
+        self.failure: PenstockError | None = None
+        self._record = record
+        self._name = name
+        self._incarnation = incarnation
+        self._cluster = cluster
+        self._settings = cluster.settings
+        self._hands = hands
+        self._on_change = on_change
+        self._read_ahead = ReadAhead(
+            self._settings.reader_read_ahead_bytes_max,
+            self._settings.read_bytes * self._settings.read_ahead_block_count,
+        )
+        self._is_joined = False
+        self._reader_timeout_s = cluster.settings.reader_timeout_s
+        self._beat_interval_s = cluster.settings.position_interval_s
+        self._is_interval_reported = False
+        self._is_end_reported = False
+        self._rotation = Rotation(f"{record.scope}/{record.name}", name, cluster.settings)
+        self._watch = GroupWatch(record, name, incarnation, cluster.settings)
+        self._wake = asyncio.Event()
+        self._requests: list[asyncio.Future[None]] = []
+        self._trouble: PenstockError | None = None
+        # Set if the stream of a held segment was deleted: this error persists although the record can be updated.
+        self._lost: PenstockError | None = None
+        self._state: GroupState | None = None
+        self._surplus: Collection[str] = ()  # The segments of `_state` that this reader is to release.
+        self._left: GroupState | None = None
+        self._keeper = GroupKeeper(record, name, cluster)
+        self._working_s = 0.0
+        self._beaten_s = 0.0
+        # Until then other readers may take the segments. None: this reader takes part.
+        self._aside_until_s: float | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
+
+    # -- for the reader -----------------------------------------------------------------------------------------
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """Bytes read ahead of the application, of all segments together."""
+        return self._read_ahead.held_bytes
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The streams that the group reads, as of the last read of the record."""
+        return () if self._state is None else self._state.streams
+
+    def group_positions(self) -> dict[str, int] | None:
+        """Return the group's positions (segment -> offset), those of other readers as stored. None: unknown."""
+        return None if self._state is None else rgs.positions_of(self._state)
+
+    async def join(self) -> None:
+        """Join; returns once this reader is in the group and has its share."""
+        self._working_s = self._beaten_s = asyncio.get_running_loop().time()
+        self._task = start_watched(self._run(), f"keep reader {self._name}", self._fail)
+        # A separate task: a change of the record may wait long for those of other readers.
+        self._heartbeats = start_watched(
+            self._watch.keep_alive(self._is_working), f"show that reader {self._name} is alive", self._fail
+        )
+        await self.store()
+
+    async def store(self) -> None:
+        """Have the positions stored; returns once they are. A cancelled caller only stops waiting.
+
+        Raises the error that the membership failed with, or `OutcomeUnknownError` if the store was unavailable for
+        longer than `retry_time_max_s`. The time counts anew if the task was in the middle of another pass.
+        """
+        if self.failure is not None:
+            raise self.failure
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._requests.append(done)
+        self.wake()
+        what = f"store positions of reader {self._name}"
+        with within(what, self._settings.retry_time_max_s, "retry_time_max_s") as deadline:
+            try:
+                async with asyncio.timeout_at(deadline.at_s):
+                    await done
+            except TimeoutError:
+                raise OutcomeUnknownError(
+                    f"{what}: no answer in the {deadline.limit_s:g} s that {deadline.what} may take "
+                    f"({deadline.limit_name}); they may be stored or not"
+                ) from None
+
+    def wake(self) -> None:
+        """Check the record soon: events are done, a segment ended, or a caller requested it."""
+        self._wake.set()
+
+    def came_back(self) -> None:
+        """Take part again, if the segments were given away because the application did not read."""
+        if self._aside_until_s is not None:
+            self.wake()
+
+    def take_trouble(self) -> PenstockError | None:
+        """Return, once, why the record cannot be updated, if the error persists."""
+        trouble, self._trouble = self._trouble, None
+        return trouble
+
+    async def stop(self) -> None:
+        """End the task. A change in progress is visible in the record at the next read."""
+        tasks = [task for task in (self._task, self._heartbeats) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._drop_all()
+        self._settle_requests(self.failure or StreamError(f"reader {self._name} was closed"))
+
+    async def leave(self, positions: Mapping[str, HeldSegment], handed_out: Mapping[str, int] | None) -> bool:
+        """Remove this reader from the group. Safe to repeat. Returns whether the group has its positions."""
+        was_member = False
+
+        def step(state: GroupState) -> GroupState:
+            nonlocal was_member
+            if not rgs.is_member(state, self._name, self._incarnation):
+                return state
+            was_member = True
+            return rgs.leave(state, self._name, positions, handed_out=handed_out)
+
+        self._left = await self._record.update(step)
+        try:
+            await self._watch.leave()
+        except PenstockError as error:
+            _log.info("reader %s has left an entry in the table of its group, deleted later: %s", self._name, error)
+        return was_member
+
+    async def tell_last(self) -> None:
+        """Publish the group's positions to the controller, if it has no reader any more since this one left."""
+        if self._left is not None:
+            await self._keeper.leave(self._left)
+
+    def positions(self, *, is_leaving: bool) -> dict[str, HeldSegment]:
+        """Return where the group resumes in each segment if this reader ends now."""
+        found = {}
+        for segment, source in self.open_segments.items():
+            offset = self._hands._position_of(source, is_leaving=is_leaving)
+            if offset is not None:
+                found[segment] = HeldSegment(offset, source.turn)
+        return found
+
+    # -- the task -----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self.failure is None:
+            is_woken = self._wake.is_set() or self._state is None
+            self._wake.clear()
+            requests, self._requests = self._requests, []
+            is_polling = self._watch.is_poll_due()
+            try:
+                is_due = loop.time() >= self._store_due_s() and self._has_news()
+                is_beat = bool(requests) or is_due or self._is_awaited()
+                if is_woken or is_beat or is_polling or loop.time() >= self._exchange_due_s():
+                    await self._look(is_beat=is_beat, is_polling=is_polling)
+            except PenstockError as error:
+                self._watch.polled()
+                self._rotation.postpone()
+                self._note(error)
+                _answer(requests, error)
+                # Give waiting callers precedence.
+                await asyncio.sleep(self._settings.retry_delay_initial_s)
+            except BaseException:
+                _answer(requests, self.failure or StreamError(f"reader {self._name} was closed"))
+                raise
+            else:
+                _answer(requests, self.failure)
+                if self._state is not None and await self._keeper.keep(self._state):
+                    self.wake()
+                if self._is_joined and self._is_awaited():
+                    continue
+            await self._pause()
+        self._settle_requests(self.failure)
+
+    def _is_working(self) -> bool:
+        """Return whether this reader is in the group, and has read the record recently."""
+        latest_s = self._working_s + self._settings.retry_time_max_s
+        return self._is_joined and asyncio.get_running_loop().time() <= latest_s
+
+    def _is_awaited(self) -> bool:
+        """Return whether a checkpoint waits for this reader, or is due to be started by it."""
+        if self._state is None:
+            return False
+        return self._name in self._state.checkpoint.awaited or self._keeper.checkpoint_due(self._state) is not None
+
+    def _store_due_s(self) -> float:
+        """Return when changed positions are due to be stored, on the loop's clock."""
+        reader_count = 1 if self._state is None else len(self._state.readers)
+        return self._beaten_s + store_interval_s(self._beat_interval_s, reader_count)
+
+    def _exchange_due_s(self) -> float:
+        """Return when segments are due to be exchanged for others that no reader holds, on the loop's clock."""
+        return self._rotation.due_s() if self._is_joined else float("inf")
+
+    def _has_news(self) -> bool:
+        """Return whether the record lacks an update of this reader; check again after an interval."""
+        self._beaten_s = asyncio.get_running_loop().time()
+        me = None if self._state is None else self._state.readers.get(self._name)
+        if me is None:
+            return True
+        told = {segment: end for segment, end in self._hands._handed_out().items() if segment in me.segments}
+        return told != me.handed_out or any(
+            segment in me.segments and me.segments[segment] != position
+            for segment, position in self.positions(is_leaving=False).items()
+        )
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout_at(min(self._watch.poll_due_s(), self._store_due_s(), self._exchange_due_s())):
+                await self._wake.wait()
+        except TimeoutError:
+            pass  # An interval elapsed.
+
+    def _note(self, error: PenstockError) -> None:
+        now_s = asyncio.get_running_loop().time()
+        is_passing = error.is_retriable or isinstance(error, OutcomeUnknownError)
+        if isinstance(error, NoSuchReaderGroupError):
+            self._fail(error)
+        elif not is_passing or now_s - self._working_s >= self._settings.retry_time_max_s:
+            self._trouble = error
+            self._hands._notice()
+        _log.warning("reader %s cannot keep its place in group %s up: %s", self._name, self._record.name, error)
+
+    def _fail(self, error: PenstockError) -> None:
+        self.failure = error
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+        self._drop_all()
+        self._settle_requests(error)
+        self._hands._notice()
+
+    def _settle_requests(self, error: PenstockError) -> None:
+        requests, self._requests = self._requests, []
+        _answer(requests, error)
+
+    async def _look(self, *, is_beat: bool, is_polling: bool) -> None:
+        """Update this reader's part of the current record, and follow the record. `is_polling`: check other readers."""
+        now_s = asyncio.get_running_loop().time()
+        if is_polling:
+            self._watch.polled()
+        if self._aside_until_s is not None:
+            if now_s < self._aside_until_s or self._hands._idle_s():
+                return
+            self._aside_until_s = None
+        ends = await self._ends()
+        polled = self._state
+        dead: dict[str, Sign] = {}
+        if is_polling and polled is not None:
+            polled, dead = await self._watch.poll(polled)
+        leaving = {
+            segment: HeldSegment(offset, source.turn)
+            for segment, source in self.open_segments.items()
+            if source.is_leaving and segment not in ends and self._hands._is_settled(source)
+            and (offset := self._hands._position_of(source, is_leaving=True)) is not None
+        }  # fmt: skip
+        exchanged, wanted = self._exchanged()
+        given = {**leaving, **exchanged, **{segment: end for segment, (end, _) in ends.items()}}
+        positions = self.positions(is_leaving=False) if is_beat and self._is_joined else {}
+        handed_out = self._hands._handed_out()
+        # It starts with the positions of this reader, so a single reader writes nothing more.
+        checkpoint = self._keeper.checkpoint_due(self._state) if self._state is not None and is_beat else None
+
+        def step(state: GroupState) -> GroupState:
+            me = state.readers.get(self._name)
+            if self._is_joined and (me is None or me.incarnation != self._incarnation):
+                # Expelled or replaced: `_follow` drops the held segments before this reader joins again.
+                return state
+            for name, (incarnation, heartbeat, _) in dead.items():
+                other = state.readers.get(name)
+                if other is not None and (other.incarnation, other.heartbeat) == (incarnation, heartbeat):
+                    state = rgs.leave(state, name, handed_out={})
+            state = rgs.join(state, self._name, self._incarnation)
+            for segment, (end, successors) in ends.items():
+                state = rgs.finish(state, self._name, segment, end, successors)
+            state = rgs.give_up(state, self._name, leaving)
+            state = rgs.exchange(state, self._name, exchanged, wanted)
+            if checkpoint is not None:
+                state = rgs.begin_checkpoint(state, checkpoint)
+            if is_beat:
+                state = rgs.beat(state, self._name, positions, handed_out)
+            return self._acquire(state)
+
+        is_followed = self._is_joined and polled is self._state and not (given or dead or is_beat)
+        # Another reader of this client may have freed segments in the same write of the record.
+        if is_followed and polled is not None and self._acquire(polled) is polled:
+            state = polled
+        else:
+            state = await self._record.update(step, max_age_s=self._watch.shared_age_s if is_polling else 0.0)
+        for name in dead:
+            _log.warning(
+                "reader %s has declared reader %s dead: no sign of life for %g s (reader_timeout_s)",
+                self._name, name, self._reader_timeout_s,
+            )  # fmt: skip
+        self._working_s = asyncio.get_running_loop().time()
+        if is_beat:
+            self._beaten_s = self._working_s
+            self._watch.shown()
+        self._trouble = self._lost
+        self._note_stored(state, given)
+        self._follow(state)
+        if self.failure is None and self._is_in_the_way(state):
+            await self._step_aside()
+
+    def _exchanged(self) -> tuple[dict[str, HeldSegment], Sequence[str]]:
+        """Return the positions of segments to release in exchange for others that no reader holds, and those others."""
+        if asyncio.get_running_loop().time() < self._exchange_due_s():
+            return {}, ()
+        positions = self.positions(is_leaving=True)
+
+        def may_go(source: SegmentEvents) -> bool:
+            return source.segment in positions and self._hands._is_settled(source)
+
+        going, wanted = self._rotation.choose(self.open_segments.values(), may_go)
+        return {source.segment: positions[source.segment] for source in going}, wanted
+
+    def _acquire(self, state: GroupState) -> GroupState:
+        return rgs.acquire(state, self._name, self._settings.reader_segment_count_max)
+
+    def _note_stored(self, state: GroupState, given: Mapping[str, HeldSegment]) -> None:
+        """Note which positions of the open segments the record has. `given`: positions of segments released here."""
+        me = state.readers.get(self._name)
+        if me is None or me.incarnation != self._incarnation:
+            return
+        is_reset = self._state is not None and self._state.reset_id != state.reset_id
+        for segment, source in self.open_segments.items():
+            held = me.segments.get(segment)
+            if held is not None and held.turn == source.turn:
+                source.stored.offset = held.offset
+            elif source.stream not in state.streams:
+                source.stored.offset = source.offset  # The group no longer has a position there.
+            elif segment in given and not is_reset:
+                # This reader was a member throughout, so no other client took the segment away.
+                source.stored.offset = given[segment].offset
+
+    def _follow(self, state: GroupState) -> None:
+        """Hold exactly the segments that the record assigns. Never waits, so that no other step can interleave."""
+        me = state.readers.get(self._name)
+        is_known = state is self._state
+        self._state = state
+        self._observe(state)
+        if me is None or me.incarnation != self._incarnation:
+            if me is not None:
+                self._fail(
+                    StreamError(
+                        f"reader {self._name} of group {self._record.name} was started again elsewhere; this one has "
+                        "ended"
+                    )
+                )
+            self._drop_all()
+            if me is None and self._is_joined:
+                self._is_joined = False
+                _log.warning("reader %s was expelled from its group, perhaps declared dead; it joins again", self._name)
+                self.wake()
+            return
+        self._is_joined = True
+        came, went = [], []
+        for segment, source in list(self.open_segments.items()):
+            held = me.segments.get(segment)
+            if held is None or held.turn != source.turn:
+                self._drop(source)
+                went.append(segment)
+        for segment, held in me.segments.items():
+            if segment not in self.open_segments:
+                self.open_segments[segment] = SegmentEvents(
+                    self._cluster.segments, segment, held, self._settings, self._hands._enqueue, self._read_ahead,
+                    state.redeliveries.get(segment), state.ends.get(segment),
+                )  # fmt: skip
+                came.append(segment)
+        if not is_known:
+            self._surplus = frozenset(rgs.surplus(state, self._name))
+        surplus = self._surplus
+        for segment, source in self.open_segments.items():
+            if segment in surplus and not source.is_leaving:
+                source.is_leaving = True
+                self.wake()
+            elif segment not in surplus and source.is_leaving and not source.is_at_end:
+                source.is_leaving = False
+                self._hands._enqueue(source)
+        self.is_finished = state.is_finished
+        self._rotation.follow(state, len(me.segments))
+        self._report_end()
+        if came or went or surplus or self.is_finished:
+            self._hands._notice()
+        if (came or went) and self._on_change is not None:
+            self._on_change(came, went)
+
+    def _report_end(self) -> None:
+        """Log, once, that the group has read everything."""
+        if self.is_finished and not self._is_end_reported:
+            group = f"{self._record.scope}/{self._record.name}"
+            _log.info("reader %s: group %s is finished: every stream was read to its end", self._name, group)
+        self._is_end_reported = self.is_finished
+
+    async def _ends(self) -> dict[str, tuple[HeldSegment, dict[str, Sequence[str]]]]:
+        """Return the segments that were read to their end, with that and their successors."""
+        ended = [
+            source for source in self.open_segments.values() if source.is_at_end and self._hands._is_settled(source)
+        ]
+        ends = {} if self._state is None else self._state.ends
+        for source in ended:
+            if source.segment in ends and not source.is_gone:
+                source.successors = {}  # The group ends there.
+        asked = {source.segment: source for source in ended if source.successors is None}
+        lost: PenstockError | None = None
+        # Any longer, and this reader would be declared dead.
+        with within("look for successors", self._beat_interval_s, "position_interval_s"):
+            answers = await for_each(list(asked), self._successors, self._settings.bulk_request_count_max)
+        for source, answer in zip(asked.values(), answers, strict=True):
+            if isinstance(answer, NoSuchStreamError) and self._is_found_by_pattern(source.stream):
+                self._keeper.look_soon()  # The group drops the stream once it is certain that it was deleted.
+            elif isinstance(answer, PenstockError):
+                self._note(answer)
+                lost = self._trouble if isinstance(answer, NoSuchStreamError) else lost
+            else:
+                source.successors = answer
+        found = {}
+        for source in ended:
+            if source.successors is not None and self.open_segments.get(source.segment) is source:
+                source.is_leaving = True
+                found[source.segment] = (HeldSegment(source.offset, source.turn), source.successors)
+        self._lost = lost
+        return found
+
+    def _is_found_by_pattern(self, stream: str) -> bool:
+        return self._state is not None and is_match(stream, self._state.patterns)
+
+    async def _successors(self, segment: str) -> dict[str, Sequence[str]]:
+        scope, stream, number = parse_segment_name(segment)
+        following = await self._cluster.controller.successors(scope, stream, number)
+        # The end of a sealed stream is indistinguishable from a segment of a deleted stream, which has no records.
+        if not following and await is_recreated(self._cluster, f"{scope}/{stream}", [number]):
+            raise recreated_error(f"{scope}/{stream}", f"{self._record.scope}/{self._record.name}")
+        if self._state is not None and segment in self._state.ends:
+            return {}
+        return {
+            successor.segment.name: [segment_name(scope, stream, other) for other in successor.predecessors]
+            for successor in following
+        }
+
+    # -- standing in the way, and being dead --------------------------------------------------------------------
+
+    def _is_in_the_way(self, state: GroupState) -> bool:
+        """Return whether other readers should have the segments: the application does not read, or cannot read them."""
+        if len(state.readers) < 2 or not self.open_segments:
+            return False
+        if self._hands._idle_s() > state.processing_time_max_s:
+            _log.warning(
+                "reader %s: the application has not come back for more than %g s (processing_time_max_s); others go on",
+                self._name, state.processing_time_max_s,
+            )  # fmt: skip
+            return True
+        now_s = asyncio.get_running_loop().time()
+        failing = [
+            segment
+            for segment, source in self.open_segments.items()
+            if source.failing_since_s is not None and now_s - source.failing_since_s > state.reader_timeout_s
+        ]
+        if failing:
+            self._aside_until_s = now_s + state.reader_timeout_s
+            _log.warning("reader %s cannot read %s; others try", self._name, ", ".join(failing))
+        return bool(failing)
+
+    async def _step_aside(self) -> None:
+        """Leave the group until the application reads again: the events it has are delivered again elsewhere."""
+        handed_out = self._hands._handed_out()
+        positions = self.positions(is_leaving=False)
+        stored = {segment: source.stored for segment, source in self.open_segments.items()}
+        self._drop_all()
+        self._is_joined = False
+        self._aside_until_s = max(self._aside_until_s or 0.0, asyncio.get_running_loop().time())
+        if await self.leave(positions, handed_out):
+            for segment, position in positions.items():
+                stored[segment].offset = position.offset
+
+    def _observe(self, state: GroupState) -> None:
+        """Apply the intervals of the group."""
+        self._watch.follow(state)
+        self._reader_timeout_s = state.reader_timeout_s
+        self._beat_interval_s = beat_interval_s(self._settings, state)
+        if self._settings.position_interval_s > self._beat_interval_s and not self._is_interval_reported:
+            self._is_interval_reported = True
+            _log.warning(
+                "reader %s: position_interval_s is %g s, too long for group %s, which expels a reader after %g s "
+                "(reader_timeout_s); positions are stored every %.3g s",
+                self._name, self._settings.position_interval_s, self._record.name, state.reader_timeout_s,
+                self._beat_interval_s,
+            )  # fmt: skip
+
+    def _drop(self, source: SegmentEvents) -> None:
+        if self.open_segments.get(source.segment) is source:
+            del self.open_segments[source.segment]
+        source.stop()
+        self._hands._revoke(source)
+
+    def _drop_all(self) -> None:
+        for source in list(self.open_segments.values()):
+            self._drop(source)
+
+
+def _answer(requests: Sequence[asyncio.Future[None]], error: PenstockError | None) -> None:
+    for request in requests:
+        if request.done():
+            continue
+        if error is None:
+            request.set_result(None)
+        else:
+            request.set_exception(error)
+            # Its awaiter may have been cancelled: retrieve the exception.
+            request.exception()

@@ -1,0 +1,1 @@
+"""Events, and batch reads of them from stores and from long-term storage."""

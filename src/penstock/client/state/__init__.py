@@ -1,0 +1,1 @@
+"""State that clients share in streams of revisions."""

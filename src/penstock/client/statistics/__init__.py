@@ -1,0 +1,1 @@
+"""Statistics of a cluster, its streams and its groups."""

@@ -1,0 +1,1 @@
+"""Positions in streams and their properties: starts, times, histories, checks of cuts."""

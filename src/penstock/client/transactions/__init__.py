@@ -1,0 +1,1 @@
+"""Transactions of events and of values."""

@@ -1,0 +1,1 @@
+"""Writers: appends in a window, writers of events, values and bytes."""

@@ -1,0 +1,1 @@
+"""Generators of source files of Penstock: in the repository only."""
