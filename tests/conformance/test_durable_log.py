@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile, LocalDisk
+from penstock.runtime.objects import ObjectStore
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.durable_log import DurableLog, DurableLogFactory, LogAddress
@@ -35,6 +37,7 @@ from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock_simulation.simulated.disk import SimulatedDisk
 from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
 from support.inline_work import InlineWork
+from support.s3_server import S3Server
 
 FRAME_LENGTH_MAX = 10_000
 
@@ -64,6 +67,7 @@ BUCKET_SETTINGS = ObjectLogSettings(
     read_bytes_max=40_000,
     truncate_interval_s=0.0,
 )
+_BUCKET_NUMBERS = itertools.count()
 QUICK_BUCKET = ObjectFaults(latency_s_min=0.0, latency_s_max=0.0005)
 #: Each of them leaves the outcome unknown, or is an answer that says nothing.
 FAULTY_BUCKET = ObjectFaults(
@@ -84,7 +88,7 @@ FAULTY_BUCKET = ObjectFaults(
         )
     ),
 )
-KINDS = ["memory", "local", "simulated disk", "bucket", "bucket, a process each", "bucket with faults"]
+KINDS = ["memory", "local", "simulated disk", "bucket", "bucket, a process each", "bucket with faults", "versitygw"]
 
 
 class FillableFile:
@@ -194,19 +198,16 @@ def simulated_backend() -> Backend:
 class LogProcesses:
     """The logs in a bucket, of one process, or each of a process of its own (`is_each`)."""
 
-    def __init__(self, bucket: SimulatedBucket, faults: ObjectFaults, runtime: Runtime, *, is_each: bool) -> None:
-        self.faults = faults
-        self.clients: list[SimulatedObjects] = []
-        self._bucket = bucket
+    def __init__(self, connect: Callable[[], ObjectStore], runtime: Runtime, *, is_each: bool) -> None:
+        self._connect = connect
         self._runtime = runtime
         self._is_each = is_each
         self._factories = [self.begin()]
 
     def begin(self) -> ObjectLogFactory:
         """Begin a process."""
-        self.clients.append(SimulatedObjects(self._bucket, random.Random(len(self.clients)), self.faults))
         return ObjectLogFactory(
-            self.clients[-1], self._runtime, BUCKET_SETTINGS, prefix="log", cluster_id="cluster-a", container_count=4
+            self._connect(), self._runtime, BUCKET_SETTINGS, prefix="log", cluster_id="cluster-a", container_count=4
         )
 
     def next(self) -> ObjectLogFactory:
@@ -238,7 +239,14 @@ class LogProcesses:
 def bucket_backend(*, is_each: bool, faults: ObjectFaults) -> Backend:
     bucket = SimulatedBucket()
     runtime = Runtime(disk=LocalDisk(), work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
-    processes = LogProcesses(bucket, faults, runtime, is_each=is_each)
+    clients: list[SimulatedObjects] = []
+    used = [faults]
+
+    def connect() -> SimulatedObjects:
+        clients.append(SimulatedObjects(bucket, random.Random(len(clients)), used[0]))
+        return clients[-1]
+
+    processes = LogProcesses(connect, runtime, is_each=is_each)
 
     def tear(data: bytes) -> None:
         """An object is created whole or not at all: this one was not. The process that sent it has ended."""
@@ -250,11 +258,24 @@ def bucket_backend(*, is_each: bool, faults: ObjectFaults) -> Backend:
         processes.next()
 
     def set_full(is_full: bool) -> None:
-        for client in processes.clients:
-            client.faults = replace(faults, is_full=is_full)
-        processes.faults = replace(faults, is_full=is_full)
+        used[0] = replace(faults, is_full=is_full)
+        for client in clients:
+            client.faults = used[0]
 
     return Backend(processes, runtime, lambda: set_full(True), lambda: set_full(False), tear)
+
+
+def versitygw_backend(server: S3Server) -> Backend:
+    if not server.is_atomic:
+        pytest.skip("versitygw replaces objects in one step only where files have extended attributes")
+    name = f"log-{next(_BUCKET_NUMBERS)}"
+    server.make_bucket(name)
+    runtime = Runtime(disk=LocalDisk(), work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
+
+    def skip(data: bytes = b"") -> None:
+        pytest.skip("done with the simulated bucket")
+
+    return Backend(LogProcesses(lambda: server.open(name), runtime, is_each=True), runtime, skip, skip, skip)
 
 
 @pytest.fixture(params=KINDS)
@@ -265,6 +286,8 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         made = local_backend(tmp_path)
     elif request.param == "bucket with faults":
         made = bucket_backend(is_each=True, faults=FAULTY_BUCKET)
+    elif request.param == "versitygw":
+        made = versitygw_backend(request.getfixturevalue("s3_server"))
     elif request.param.startswith("bucket"):
         made = bucket_backend(is_each=request.param != "bucket", faults=QUICK_BUCKET)
     else:

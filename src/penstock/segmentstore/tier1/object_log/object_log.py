@@ -147,12 +147,17 @@ class ObjectLog:
         before = ContainerRecord(self.container_id, process.bucket.cluster_id, b"") if stored is None else stored.record
         if not before.is_enabled:
             raise LogDisabledError(f"{self._describe()} is disabled: {before.reason}")
-        self._read = await self._read_last_piece(before, inspect)
-        self._check_opening()
-        former = writer.member(self.container_id)
-        if isinstance(former, ObjectLog):
-            former.fence()
-        end = await self._end_of(before, self._read)
+        try:
+            self._read = await self._read_last_piece(before, inspect)
+            self._check_opening()
+            former = writer.member(self.container_id)
+            if isinstance(former, ObjectLog):
+                former.fence()
+            end = await self._end_of(before, self._read)
+        except CorruptionError:
+            if await self._has_changed(stored):
+                return False  # Its slots were deleted because its owner, or a later one, has truncated it.
+            raise
         self._check_opening()
         may_live = before.epoch > 0 and not before.is_released
         is_unsettled = not before.is_settled or (
@@ -242,12 +247,25 @@ class ObjectLog:
         """See `DurableLog.frame_runs`."""
         self._check_open()
         reader = JournalReader(self._process.bucket, self._settings, self.container_id)
-        async with aclosing(reader.known_range(self._places())) as slots:
-            async for slot in slots:
-                first = frame_address(slot.ordinal, slot.slot, 0)
-                skipped = min(max(self._recovered_truncation - first + 1, 0), len(slot.frames))
-                if skipped < len(slot.frames):
-                    yield LogFrameRun(range(first + skipped, first + len(slot.frames)), slot.frames[skipped:])
+        try:
+            async with aclosing(reader.known_range(self._places())) as slots:
+                async for slot in slots:
+                    first = frame_address(slot.ordinal, slot.slot, 0)
+                    skipped = min(max(self._recovered_truncation - first + 1, 0), len(slot.frames))
+                    if skipped < len(slot.frames):
+                        yield LogFrameRun(range(first + skipped, first + len(slot.frames)), slot.frames[skipped:])
+        except CorruptionError as error:
+            async with self._record_lock:
+                if not await self._has_changed(self._stored):
+                    raise
+            raise LogFencedError(
+                f"{self._describe()} has been opened by another process while it was read: this one must stop"
+            ) from error
+
+    async def _has_changed(self, known: StoredRecord | None) -> bool:
+        """Return whether the record is another one than `known`: then slots may have been deleted with reason."""
+        found = await self._process.bucket.read_record(self.container_id)
+        return known is None or found is None or found.record.nonce != known.record.nonce
 
     def _places(self) -> Iterator[SlotPlace]:
         assert self._stored is not None

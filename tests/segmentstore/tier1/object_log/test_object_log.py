@@ -1,0 +1,372 @@
+"""Failure cases of the log in a bucket, one by one, in virtual time: docs/object-log.md."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from penstock.model.errors import CorruptionError, LogFencedError, StorageUnreachableError
+from penstock.runtime.disk import LocalDisk
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier1.durable_log import LogAddress
+from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
+from penstock.segmentstore.tier1.object_log.journal_format import (
+    HEADER_LENGTH,
+    SectionFrames,
+    encode_data,
+    encode_seal,
+    journal_key,
+)
+from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
+from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
+from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
+from penstock_simulation.simulated.simulation import Simulation
+from support.inline_work import InlineWork
+
+SETTINGS = ObjectLogSettings(truncate_interval_s=0.0, trim_interval_s=1e6)
+QUICK = ObjectFaults(latency_s_min=0.01, latency_s_max=0.02)
+
+
+class CountingObjects(SimulatedObjects):
+    """Counts requests by name."""
+
+    def __init__(self, bucket: SimulatedBucket, rng: random.Random) -> None:
+        super().__init__(bucket, rng, QUICK)
+        self.counts: dict[str, int] = {}
+
+    async def _travel(self, call: str, effect: Callable[[], object]) -> float:
+        self.counts[call] = self.counts.get(call, 0) + 1
+        return await super()._travel(call, effect)
+
+
+class World:
+    """A bucket, and processes with logs in it. They end with the scenario."""
+
+    def __init__(self) -> None:
+        self.bucket = SimulatedBucket()
+        self.clients: list[CountingObjects] = []
+        self.runtime = Runtime(disk=LocalDisk(), work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
+
+    def process(self, settings: ObjectLogSettings = SETTINGS) -> ObjectLogFactory:
+        """Begin a process; its client is the last of `clients`."""
+        self.clients.append(CountingObjects(self.bucket, random.Random(len(self.clients))))
+        return ObjectLogFactory(self.clients[-1], self.runtime, settings, prefix="log", container_count=3)
+
+    def put(self, journal: bytes, slot: int, content: bytes) -> None:
+        """Put an object into a slot, as another process does."""
+        self.bucket.create(journal_key("log", journal, slot), content, "")
+
+    def slots(self) -> list[int]:
+        """Return the lengths of all objects of journals."""
+        return [len(content) for key, (content, _) in self.bucket.contents.items() if key.startswith("log/j/")]
+
+
+def play(scenario: Callable[[World], Awaitable[None]]) -> None:
+    """Run a scenario in virtual time."""
+
+    async def run() -> None:
+        await scenario(World())
+        own = asyncio.current_task()
+        rest = [task for task in asyncio.all_tasks() if task is not own]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    with Simulation(1) as simulation:
+        simulation.run(run)
+
+
+async def opened(factory: ObjectLogFactory, container_id: int = 0) -> ObjectLog:
+    log = factory.create(container_id)
+    await log.open()
+    return log
+
+
+async def append(log: ObjectLog, data: bytes) -> LogAddress:
+    return await log.append([data], len(data))
+
+
+async def contents(log: ObjectLog) -> list[bytes]:
+    return [frame.data async for frame in log.frames()]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ObjectFault.LOST_REPLY,
+        ObjectFault.LOST_REQUEST,
+        ObjectFault.SENT_TWICE,
+        ObjectFault.LATE,
+        ObjectFault.THROTTLE,
+        ObjectFault.HANG,
+    ],
+)
+def test_a_creation_whose_reply_is_lost_is_neither_lost_nor_repeated(fault: ObjectFault) -> None:
+    """The journal goes on: an object of one's own is no seal."""
+
+    async def scenario(world: World) -> None:
+        factory = world.process()
+        log = await opened(factory)
+        world.clients[0].inject("put_new", fault)
+        await asyncio.gather(append(log, b"one"), append(log, b"two"))
+        await append(log, b"three")
+        assert world.clients[0].fault_counts[fault] == 1
+        assert factory.process.writer.use.roll_count == 0
+        assert await contents(await opened(world.process())) == [b"one", b"two", b"three"]
+
+    play(scenario)
+
+
+def test_exists_without_an_object_is_no_seal_and_no_success() -> None:
+    async def scenario(world: World) -> None:
+        factory = world.process()
+        log = await opened(factory)
+        world.clients[0].inject("put_new", ObjectFault.CONFLICT, ObjectFault.CONFLICT)
+        await append(log, b"one")
+        assert factory.process.writer.use.roll_count == 0
+        assert len(world.slots()) == 1
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("fault", [ObjectFault.LOST_REPLY, ObjectFault.SENT_TWICE, ObjectFault.CONFLICT])
+def test_an_open_whose_change_of_the_record_has_no_answer_uses_up_one_epoch(fault: ObjectFault) -> None:
+    async def scenario(world: World) -> None:
+        await (await opened(world.process())).close()
+        factory = world.process()
+        world.clients[-1].inject("put_if", fault)
+        log = await opened(factory)
+        assert log.epoch == 2
+        await append(log, b"mine")
+        await log.close()
+        assert not (await opened(world.process())).may_predecessor_answer
+
+    play(scenario)
+
+
+def test_a_seal_without_a_change_of_the_record_shuts_out_no_container() -> None:
+    """Its opener has ended in between. What was in flight is sent again, in order, and once."""
+
+    async def scenario(world: World) -> None:
+        factory = world.process()
+        first, second = await opened(factory, 0), await opened(factory, 1)
+        await asyncio.gather(append(first, b"a1"), append(second, b"b1"))
+        writer = factory.process.writer
+        world.put(writer.journal, writer.next_slot, encode_seal(writer.journal, writer.next_slot, bytes(16)))
+        await asyncio.gather(append(first, b"a2"), append(second, b"b2"), append(first, b"a3"))
+        assert writer.use.roll_count == 1
+        assert await contents(await opened(world.process(), 0)) == [b"a1", b"a2", b"a3"]
+        assert await contents(await opened(world.process(), 1)) == [b"b1", b"b2"]
+
+    play(scenario)
+
+
+def test_one_container_is_taken_over_and_the_others_of_its_process_go_on() -> None:
+    async def scenario(world: World) -> None:
+        factory = world.process()
+        lost: list[int] = []
+        factory.on_fenced = lost.append
+        taken, kept = await opened(factory, 0), await opened(factory, 1)
+        await asyncio.gather(append(taken, b"a1"), append(kept, b"b1"))
+        successor = await opened(world.process(), 0)
+        assert await contents(successor) == [b"a1"]
+        in_flight = [asyncio.ensure_future(append(kept, b"b%d" % number)) for number in range(2, 9)]
+        with pytest.raises(LogFencedError):
+            await append(taken, b"late")
+        await asyncio.gather(*in_flight)
+        await append(successor, b"a2")
+        assert lost == [0]
+        assert await contents(await opened(world.process(), 1)) == [b"b%d" % number for number in range(1, 9)]
+        assert await contents(await opened(world.process(), 0)) == [b"a1", b"a2"]
+
+    play(scenario)
+
+
+def test_an_idle_process_looks_once_for_all_its_containers_and_finds_the_seal() -> None:
+    async def scenario(world: World) -> None:
+        factory = world.process()
+        logs = [await opened(factory, number) for number in range(3)]
+        confirmed_s = [log.ownership_confirmed_s for log in logs]
+        before = dict(world.clients[0].counts)
+        await logs[0].confirm_ownership()
+        assert world.clients[0].counts["get_range"] == before.get("get_range", 0) + 1
+        assert all(log.ownership_confirmed_s > earlier for log, earlier in zip(logs, confirmed_s, strict=True))
+        await opened(world.process(), 1)
+        with pytest.raises(LogFencedError):
+            await logs[1].confirm_ownership()
+        await logs[0].confirm_ownership()
+        await logs[2].confirm_ownership()
+
+    play(scenario)
+
+
+def test_a_check_fails_when_the_bucket_does_not_answer_and_appends_wait_for_it() -> None:
+    async def scenario(world: World) -> None:
+        factory = world.process()
+        log = await opened(factory)
+        client = world.clients[0]
+        client.faults = replace(QUICK, is_reachable=False)
+        with pytest.raises(StorageUnreachableError):
+            await log.confirm_ownership()
+        appended = asyncio.ensure_future(append(log, b"held"))
+        await asyncio.sleep(300)
+        assert not appended.done()
+        client.heal()
+        await asyncio.wait_for(appended, 5.0)
+        await log.confirm_ownership()
+
+    play(scenario)
+
+
+def test_data_of_another_process_in_a_slot_of_ones_own_is_damage() -> None:
+    async def scenario(world: World) -> None:
+        factory = world.process()
+        log = await opened(factory)
+        journal = factory.process.writer.journal
+        world.put(journal, 0, encode_data(journal, 0, bytes(16), [SectionFrames(0, 1, [[b"theirs"]])]))
+        with pytest.raises(CorruptionError, match="another process writes the same journal"):
+            await append(log, b"mine")
+
+    play(scenario)
+
+
+def test_a_slot_that_is_missing_in_the_midst_of_a_log_is_damage_and_is_named() -> None:
+    async def scenario(world: World) -> None:
+        log = await opened(world.process())
+        for number in range(4):
+            await append(log, b"%d" % number)
+        await log.close()
+        key = next(key for key in world.bucket.contents if key.endswith("/0000000000000002"))
+        del world.bucket.contents[key]
+        with pytest.raises(CorruptionError, match=key):
+            await contents(await opened(world.process()))
+
+    play(scenario)
+
+
+def test_what_an_idle_container_does_not_use_is_deleted_and_its_frames_stay() -> None:
+    """Otherwise its last frame would keep all slots after it."""
+
+    async def scenario(world: World) -> None:
+        factory = world.process(replace(SETTINGS, truncate_bytes=2000))
+        idle, busy = await opened(factory, 0), await opened(factory, 1)
+        await append(idle, b"checkpoint")
+        address = LogAddress(0)
+        for _ in range(30):
+            address = await append(busy, bytes(200))
+        await busy.truncate(address)
+        assert len(world.slots()) == 31
+        await factory.process.trim_once()
+        assert len(world.slots()) == 2
+        await append(idle, b"more")
+        assert await contents(await opened(world.process(), 0)) == [b"checkpoint", b"more"]
+
+    play(scenario)
+
+
+def test_the_data_of_a_journal_that_no_record_names_are_deleted_and_its_seal_stays() -> None:
+    async def scenario(world: World) -> None:
+        old = await opened(world.process())
+        for number in range(5):
+            await append(old, b"%d" % number)
+        factory = world.process()
+        log = await opened(factory)
+        await log.truncate(await append(log, b"new"))
+        await factory.process.trim_once()
+        assert sorted(world.slots())[0] == HEADER_LENGTH
+        assert len(world.slots()) == 2
+        with pytest.raises(LogFencedError):
+            await append(old, b"a zombie's")
+        assert await contents(await opened(world.process())) == []
+
+    play(scenario)
+
+
+def test_objects_are_as_rare_as_the_interval_says_and_a_single_append_waits_for_none() -> None:
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        log = await opened(world.process())
+        began_s = loop.time()
+        await append(log, b"alone")
+        assert loop.time() - began_s < 0.05
+        await asyncio.sleep(10)
+        before = world.clients[0].counts["put_new"]
+        began_s = loop.time()
+        futures = []
+        for _ in range(1000):
+            futures.append(log.append([b"frame"], 5))
+            await asyncio.sleep(0.004)
+        await asyncio.gather(*futures)
+        interval_count = (loop.time() - began_s) / SETTINGS.batch_interval_s
+        assert world.clients[0].counts["put_new"] - before <= interval_count + 1
+
+    play(scenario)
+
+
+def test_a_creation_that_takes_long_gets_a_second_copy_but_few_do() -> None:
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        log = await opened(world.process())
+        client = world.clients[0]
+        client.inject("put_new", ObjectFault.SLOW)
+        began_s = loop.time()
+        await append(log, b"slow")
+        assert loop.time() - began_s < 2 * SETTINGS.hedge_s < QUICK.slow_s
+        client.faults = replace(QUICK, rates=((ObjectFault.SLOW, 1.0),))
+        before = client.counts["put_new"]
+        for _ in range(40):
+            await append(log, b"slow")
+        assert client.counts["put_new"] - before <= 40 + 6
+
+    play(scenario)
+
+
+def test_bytes_in_flight_are_bounded_and_frames_of_many_slots_come_in_order() -> None:
+    settings = replace(SETTINGS, batch_bytes_max=1000, in_flight_bytes_max=2500, in_flight_max=4)
+
+    async def scenario(world: World) -> None:
+        factory = world.process(settings)
+        log = await opened(factory)
+        frames = [bytes([number]) * 300 for number in range(100)]
+        futures = [log.append([frame], 300) for frame in frames]
+        peak = 0
+        while not futures[-1].done():
+            peak = max(peak, factory.process.writer._in_flight_bytes)
+            await asyncio.sleep(0.001)
+        assert 1000 < peak <= 4 * 1200
+        assert await contents(await opened(world.process())) == frames
+
+    play(scenario)
+
+
+def test_a_journal_that_is_full_is_sealed_and_followed_by_another() -> None:
+    async def scenario(world: World) -> None:
+        factory = world.process(replace(SETTINGS, slots_max=3))
+        log = await opened(factory)
+        for number in range(10):
+            await append(log, b"%d" % number)
+        assert factory.process.writer.use.roll_count == 3
+        assert await contents(await opened(world.process())) == [b"%d" % number for number in range(10)]
+
+    play(scenario)
+
+
+def test_a_long_log_is_read_ahead_within_its_bounds() -> None:
+    async def scenario(world: World) -> None:
+        bounds = replace(SETTINGS, read_head_bytes=4096, read_bytes_max=30_000, kept_bytes_max=0)
+        settings = replace(bounds, batch_bytes_max=9000)
+        log = await opened(world.process(settings))
+        frames = [bytes([number]) * 9000 for number in range(60)]
+        await asyncio.gather(*(append(log, frame) for frame in frames))
+        loop = asyncio.get_running_loop()
+        successor = await opened(world.process(settings))
+        began_s = loop.time()
+        assert await contents(successor) == frames
+        # Two requests for each of 60 slots, one after the other, would take at least 1.2 s.
+        assert loop.time() - began_s < 0.8
+
+    play(scenario)
