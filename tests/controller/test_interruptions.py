@@ -279,6 +279,30 @@ async def test_take_over_is_repeated_until_it_is_done(cluster, started):
     assert await commit(service, transaction) is TransactionStatus.COMMITTING
 
 
+async def test_a_start_asks_who_is_alive_once_per_page_of_the_transaction_index(cluster, started):
+    """Each answer may be a request to another service; once per entry, a start would make as many as transactions."""
+    await cluster.coordinator.join("alive")
+    index = started._context.index
+    for number in range(1_200):
+        entry = TransactionIndexEntry("alive", 7)
+        await index.add_transaction("scope", "stream", TransactionId.of(0, 1_000 + number), entry)
+    service = cluster.build(IMPATIENT)
+    announcements, reads = service._context.announcements, []
+    living = announcements.living
+
+    async def counted():
+        reads.append(None)
+        return await living()
+
+    announcements.living = counted
+    await service.start()
+    await service.idle()
+    pages = [len(page) async for page in index.pages()]
+    assert sum(pages) == 1_200
+    assert len(pages) <= len(reads) <= len(pages) + 5
+    assert service.transactions.open_count == 0
+
+
 async def test_sealed_stream_takes_no_transaction_and_keeps_none(cluster, started):
     """A creation that begins after the seal fails with `StreamSealedError` and makes nothing."""
     await started.seal_stream("scope", "stream")

@@ -346,7 +346,7 @@ async def test_scope_that_is_deleted_with_all_it_holds_takes_prepared_transactio
 
 
 async def _has_index_entries(service):
-    return [each async for each in service._context.index.transactions()]
+    return [each async for page in service._context.index.pages() for each in page]
 
 
 async def test_prepared_transaction_is_committed_after_its_stream_was_scaled(cluster, started):

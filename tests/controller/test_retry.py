@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.controller import retry
-from penstock.controller.retry import may_repeat, repeat
+from penstock.controller.retry import may_repeat, repeat, with_several_stores
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
     ConnectionLostError,
@@ -107,6 +107,23 @@ async def test_pauses_grow_tenfold_to_a_limit(pauses_s: list[float]) -> None:
     settings = ControllerSettings(attempts_max=4, retry_delay_ms_first=20, retry_delay_ms_max=150)
     assert await repeat("it", Call(*map(ContainerOfflineError, range(3))), settings, is_idempotent=False) == "done"
     assert pauses_s == [0.02, 0.15, 0.15]
+
+
+async def test_pauses_are_short_and_as_long_in_all_where_several_stores_are(pauses_s: list[float]) -> None:
+    """A container that moves is back within seconds. It may also stay away as long as with one store."""
+    settings = with_several_stores(ControllerSettings())
+    call = Call(*(ContainerOfflineError(1) for _ in range(settings.attempts_max - 1)))
+    assert await repeat("it", call, settings, is_idempotent=False) == "done"
+    assert pauses_s == [0.1, *[1.0] * 71]
+    assert sum(pauses_s) == pytest.approx(0.1 + 1.0 + 7 * 10.0)
+    for unchanged in (
+        ControllerSettings(retry_delay_ms_max=500),
+        ControllerSettings(retry_delay_ms_first=0, retry_delay_ms_max=0),
+        ControllerSettings(attempts_max=1, retry_delay_ms_max=1_000),
+    ):
+        assert with_several_stores(unchanged) == unchanged
+    odd = with_several_stores(ControllerSettings(attempts_max=3, retry_delay_ms_first=700, retry_delay_ms_max=2_500))
+    assert (odd.attempts_max, odd.retry_delay_ms_max) == (5, 1_000)
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyError("a bug")])

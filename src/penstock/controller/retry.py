@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from penstock.controller.settings import ControllerSettings
@@ -23,6 +25,20 @@ def delay_s(settings: ControllerSettings, attempt: int) -> float:
     for _ in range(attempt - 1):
         delay_ms = min(delay_ms * _DELAY_FACTOR, settings.retry_delay_ms_max)
     return delay_ms / 1000
+
+
+def with_several_stores(settings: ControllerSettings) -> ControllerSettings:
+    """Return the settings of a controller of several segment stores: shorter waits, and as many more attempts.
+
+    A request to a container that moves would otherwise wait up to `retry_delay_ms_max` longer than the move takes.
+    """
+    longest_ms = min(settings.retry_delay_ms_max, settings.moved_retry_delay_ms_max)
+    shorter = replace(settings, retry_delay_ms_max=longest_ms)
+    missing_s = sum(
+        delay_s(settings, attempt) - delay_s(shorter, attempt) for attempt in range(1, settings.attempts_max)
+    )
+    more = math.ceil(round(missing_s * 1000 / longest_ms, 6)) if longest_ms else 0
+    return replace(shorter, attempts_max=settings.attempts_max + more)
 
 
 def conflict_delay_s(settings: ControllerSettings, attempt: int, rng: random.Random) -> float:

@@ -132,6 +132,8 @@ class ControllerSettings:
         attempts_max: attempts of a request that failed in a way that is safe to repeat.
         retry_delay_ms_first: wait before the second attempt; ten times more before each further one.
         retry_delay_ms_max: longest wait between two attempts.
+        moved_retry_delay_ms_max: the same, where several segment stores run: a container that moves to another store
+            serves there within seconds. There are more attempts then, so that all waits together are not shorter.
         damaged_retry_delay_ms: wait between two attempts of background work that reads damaged data.
         given_up_records_max: records kept of work that was given up, the newest.
         conflict_attempts_max: attempts of a read-modify-write that lost against another controller's.
@@ -190,6 +192,7 @@ class ControllerSettings:
     attempts_max: int = 10
     retry_delay_ms_first: int = 100
     retry_delay_ms_max: int = 10_000
+    moved_retry_delay_ms_max: int = 1_000
     damaged_retry_delay_ms: int = 60_000
     given_up_records_max: int = 1000
     conflict_attempts_max: int = 20

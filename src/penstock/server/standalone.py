@@ -26,6 +26,7 @@ from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.locator import AssignedLocator, ContainerLocator, SingleStoreLocator
 from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.retry import with_several_stores
 from penstock.controller.service import ControllerService
 from penstock.model.errors import (
     ControllerUnavailableError,
@@ -196,12 +197,14 @@ class Standalone:
             pool, client, locator, cluster_id = await self._start_processes()
             segments = WireSegments(pool, client, self.runtime.rng, token=cluster_id, waits_for_space=False)
             advisor = WireScaleAdvisor(pool, locator.container_count)
+        several = settings.segment_stores > 1
+        controller = with_several_stores(settings.controller) if several else settings.controller
         service = ControllerService(
-            metadata=SegmentsMetadataStore(segments, settings.controller),
+            metadata=SegmentsMetadataStore(segments, controller),
             segments=segments,
             locator=locator,
             runtime=self.runtime,
-            settings=settings.controller,
+            settings=controller,
             advisor=advisor,
         )
         await service.start()
@@ -214,7 +217,7 @@ class Standalone:
             settings.host,
             settings.controller_port,
             published_host=settings.advertised_host,
-            settings=settings.controller,
+            settings=controller,
             connections_max=budget.controller_connections,
         )
         await _listen("controller", settings.host, settings.controller_port, front.start())

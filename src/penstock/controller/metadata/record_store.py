@@ -100,13 +100,22 @@ class RecordStore:
         async for row in self.walk_rows(table):
             yield row.key, Versioned(decode(kind, row.value, table=table, key=row.key), row.version)
 
+    async def walk_pages(self, table: str, kind: type[R]) -> AsyncIterator[Sequence[tuple[str, Versioned[R]]]]:
+        """Yield every key and record of a table, a page at a time. No page is empty."""
+        async for rows in self._pages(table):
+            yield [(row.key, Versioned(decode(kind, row.value, table=table, key=row.key), row.version)) for row in rows]
+
     async def walk_rows(self, table: str) -> AsyncIterator[Row]:
         """Yield every row of a table, page by page."""
+        async for rows in self._pages(table):
+            for row in rows:
+                yield row
+
+    async def _pages(self, table: str) -> AsyncIterator[Sequence[Row]]:
         token = b""
         while True:
             page = await self.store.rows(table, limit=_PAGE_ROWS, token=token)
             if not page.rows:
                 return
-            for row in page.rows:
-                yield row
+            yield page.rows
             token = page.token

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.record_store import RecordStore
@@ -37,8 +37,11 @@ class TransactionIndex:
         if transactions:
             await self._records.remove(layout.TRANSACTION_INDEX, *self.keys(scope, stream, transactions))
 
-    async def transactions(self) -> AsyncIterator[tuple[str, str, TransactionId, TransactionIndexEntry]]:
-        """Yield scope, stream, id and entry of every transaction that is not completed."""
-        async for key, found in self._records.walk(layout.TRANSACTION_INDEX, TransactionIndexEntry):
-            scope, stream, text = key.split("/")
-            yield scope, stream, TransactionId.from_text(text), found.record
+    async def pages(self) -> AsyncIterator[Sequence[tuple[str, str, TransactionId, TransactionIndexEntry]]]:
+        """Yield scope, stream, id and entry of every transaction that is not completed, a page at a time."""
+        async for page in self._records.walk_pages(layout.TRANSACTION_INDEX, TransactionIndexEntry):
+            entries: list[tuple[str, str, TransactionId, TransactionIndexEntry]] = []
+            for key, found in page:
+                scope, stream, text = key.split("/")
+                entries.append((scope, stream, TransactionId.from_text(text), found.record))
+            yield entries

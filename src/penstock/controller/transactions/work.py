@@ -266,10 +266,13 @@ class TransactionWork:
         self._inheritance = self._background.start("search for transactions", self._find_inherited)
 
     async def _find_inherited(self) -> None:
-        async for scope, stream, transaction, entry in self._context.index.transactions():
-            if entry.host not in await self._context.announcements.living():
-                await self._background.room()
-                self._inherited.post(scope, stream, transaction)
+        async for page in self._context.index.pages():
+            # After the page was read: its writers had joined before. One read for all of them, as it may be a request.
+            living = await self._context.announcements.living()
+            for scope, stream, transaction, entry in page:
+                if entry.host not in living:
+                    await self._background.room()
+                    self._inherited.post(scope, stream, transaction)
 
     async def taken_over(self, scope: str, stream: str) -> None:
         """Wait until this controller has taken over all transactions of a stream that earlier controllers left."""
