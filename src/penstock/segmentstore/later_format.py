@@ -12,9 +12,12 @@ from penstock.model.errors import CorruptionError, LaterVersionError, PicklableE
 
 
 class LaterFormatError(PicklableError, ValueError):
-    """Number `found` of `what`, a format version or a kind, is above `known`, the latest readable one."""
+    """Number `found` of `what`, a format version or a kind, is above `known`, the latest readable one.
 
-    def __init__(self, what: str, *, found: int, known: int, oldest: int = 1) -> None:
+    Names instead of numbers: `known` and `oldest` are all readable ones.
+    """
+
+    def __init__(self, what: str, *, found: int | str, known: int | str, oldest: int | str = 1) -> None:
         super().__init__(f"{what} {found} is of a later version, this one reads {oldest} to {known}")
         self.what = what
         self.found = found

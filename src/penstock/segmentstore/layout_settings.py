@@ -6,10 +6,12 @@ cannot be undone, so a mode that precedes the current one is refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.model.errors import StorageLayoutError
+from penstock.segmentstore.later_format import LaterFormatError
 
 
 class LayoutMode(StrEnum):
@@ -25,6 +27,8 @@ class LayoutMode(StrEnum):
     INSTALL_NEW = "install_new"
 
 
+#: Key of the layout mode of the last incarnation, unless that is `install_new`.
+LAYOUT_KEY = b"\0layout"
 #: Mode -> modes that may follow it.
 _FOLLOWING = {
     LayoutMode.INSTALL_NEW: (LayoutMode.INSTALL_NEW, LayoutMode.LAYOUT_UPGRADE),
@@ -48,6 +52,19 @@ class LayoutSettings:
     mode: LayoutMode | None = None
     adopted_bytes_max: int = 1024 * 1024 * 1024
     look_timeout_s: float = 30.0
+
+
+def layout_of(pinned: Mapping[bytes, bytes]) -> LayoutMode:
+    """Return the mode of the last incarnation from a container's pinned records.
+
+    Raises `LaterFormatError` for a mode of a later version.
+    """
+    stored = pinned.get(LAYOUT_KEY, LayoutMode.INSTALL_NEW.encode()).decode(errors="replace")
+    try:
+        return LayoutMode(stored)
+    except ValueError as error:
+        known = ", ".join(LayoutMode)
+        raise LaterFormatError("mode of layout", found=stored, known=known, oldest=known) from error
 
 
 def next_mode(before: LayoutMode, wanted: LayoutMode | None) -> LayoutMode:

@@ -17,6 +17,7 @@ from penstock.model.errors import CorruptionError, LaterVersionError
 from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.later_format import LaterFormatError, check_version
+from penstock.segmentstore.tier1 import older_frames
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
     FRAME_HEADER_LENGTH,
@@ -143,6 +144,7 @@ BEFORE_THE_CLAIM = {
     ),
     "kind of frame": (frame_at_the_end(kind=4), "frame kind 4, this version reads 1 to 3"),
     "flag of a frame": (frame_at_the_end(kind=1, flags=1 | 4), "frame flags 5"),
+    "kind of frame in the oldest file": (frame_in_the_first_file, "frame kind 4"),
     "reserved field of a frame": (frame_at_the_end(kind=1, reserved=1), "reserved field of a frame 1"),
 }
 
@@ -164,8 +166,9 @@ async def test_what_a_later_version_wrote_is_refused_before_the_claim(case: str)
     assert len(await data_of(files)) == 3
 
 
-async def test_a_frame_of_a_later_version_in_an_older_file_does_not_disable_the_log() -> None:
-    """Only the newest file is read before the claim. The replay finds the frame, and leaves the log enabled."""
+async def test_a_frame_of_a_later_version_far_back_does_not_disable_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The length of older files that are read before the claim is limited. The replay finds the rest."""
+    monkeypatch.setattr(older_frames, "OLDER_BYTES_MAX", 16 * 1024)
     files = await written_files()
     later = files | frame_in_the_first_file(files)
     disk = disk_of(later)

@@ -35,7 +35,7 @@ from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.catalog import Catalog, metadata_segment
 from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
-from penstock.segmentstore.container.log.frames import check_later_formats
+from penstock.segmentstore.container.log.later_formats import LaterFormats
 from penstock.segmentstore.container.log.operations import (
     RareOperation,
 )
@@ -211,7 +211,7 @@ class SegmentContainer(SegmentMerges):
         self.status: ContainerStatus = ContainerStatus.STARTING
         try:
             try:
-                await self._log.open(check_later_formats)
+                await self._log.open(LaterFormats())
             except CorruptionError as error:
                 await self._disable_log(error)
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -69,6 +69,17 @@ class ContainerSnapshot(msgspec.Struct, frozen=True, array_like=True):
     pinned: dict[bytes, bytes]
 
 
+class _SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
+    """A `ContainerSnapshot` whose segments and merges are not decoded."""
+
+    version: int
+    container_id: int
+    next_segment_id: int
+    segments: msgspec.Raw
+    merges: msgspec.Raw
+    pinned: dict[bytes, bytes]
+
+
 class _VersionedArray(msgspec.Struct, frozen=True, array_like=True):
     version: int
 
@@ -83,6 +94,7 @@ _decoder = msgspec.msgpack.Decoder(ContainerSnapshot)
 _record_decoder = msgspec.msgpack.Decoder(SegmentRecord)
 
 #: Decodes only the version of a snapshot or record, whose other fields may be those of a later version.
+_head_decoder = msgspec.msgpack.Decoder(_SnapshotHead)
 _version_decoder = msgspec.msgpack.Decoder(_VersionedArray)
 
 
@@ -153,6 +165,17 @@ def decode_snapshot(snapshot: bytes, container_id: int) -> ContainerSnapshot:
     if decoded.container_id != container_id:
         raise ValueError(f"snapshot of container {decoded.container_id}, expected container {container_id}")
     return decoded
+
+
+def pinned_in_snapshot(snapshot: bytes) -> Mapping[bytes, bytes]:
+    """Return the pinned records of a part of a checkpoint, without its segments. Raises as `decode_snapshot`."""
+    try:
+        head = _head_decoder.decode(snapshot)
+    except msgspec.DecodeError as error:
+        _check_later(snapshot, SNAPSHOT_VERSION, "checkpoint version")
+        raise ValueError(f"not a metadata snapshot: {error}") from error
+    check_version(head.version, _SNAPSHOT_VERSIONS, "checkpoint version")
+    return head.pinned
 
 
 def encode_snapshot(snapshot: ContainerSnapshot) -> bytes:

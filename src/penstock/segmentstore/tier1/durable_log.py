@@ -90,8 +90,9 @@ class DurableLog(Protocol):
     async def open(self, inspect: InspectFrame | None = None) -> None:
         """Become the only writer: raise the epoch durably and fence every other holder.
 
-        `inspect` is called with each frame of the log's newest file before anything is changed. It runs in any thread,
-        and raises `LaterFormatError` for a frame that only a later version reads: then the log stays as it is.
+        `inspect` is called with the frames of the log's newest file, and of older ones up to a limit, before anything
+        is changed; with an empty frame where those that follow do not continue those before. It runs in any thread, and
+        raises `LaterFormatError` for a frame that only a later version reads: then the log stays as it is.
 
         Raises `LogRefusedError` (missing, another cluster's, disabled), `LaterVersionError`, `CorruptionError` (with
         file and offset), `StorageFullError`.

@@ -61,6 +61,7 @@ from penstock.segmentstore.tier1.log_records import (
 )
 from penstock.segmentstore.tier1.log_recovery import RecoveredLog, check_end, check_log, log_file_name, recover
 from penstock.segmentstore.tier1.made_logs import MadeLogs
+from penstock.segmentstore.tier1.older_frames import inspect_older_files
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,10 @@ _RESERVE_FILE_PREFIX = "reserve-file-"
 #: Zeros written to all files. Zeros allocated for each write may be pages that the kernel must provide first, during
 #: the copy, which costs more than the write itself.
 _ZEROS = memoryview(bytes(64 * 1024))
+
+
+def _accept(frame: bytes) -> None:
+    """Accept the content of any frame."""
 
 
 class LogDirectory:
@@ -129,7 +134,8 @@ class LogDirectory:
             read_epoch(self._disk, self.path)
             record = read_truncation(self._disk, self.path)
             address = 0 if record is None else record.address
-            recover(self._disk, self.path, self.container_id, address, must_exist=False, inspect=inspect)
+            found = recover(self._disk, self.path, self.container_id, address, must_exist=False, inspect=inspect)
+            inspect_older_files(self._disk, self.path, found.files[:-1], inspect or _accept)
         except (CorruptionError, LogIdentityError, FileNotFoundError):
             return
 

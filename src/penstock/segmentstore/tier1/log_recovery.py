@@ -380,7 +380,7 @@ def _scan_tail(
             if lone is not None:
                 if inspect is not None:
                     for number, data in enumerate(lone.payloads):
-                        _inspect(inspect, data, path, at + number * BLOCK_LENGTH)
+                        inspect_frame(inspect, data, path, at + number * BLOCK_LENGTH)
                 synced = max(synced, lone.synced_offset)
                 next_sequence += len(lone.payloads)
                 continue
@@ -398,7 +398,7 @@ def _scan_tail(
                 is_clean = frame.is_clean_close
                 break
             if inspect is not None and frame.kind is FrameKind.DATA:
-                _inspect(inspect, payload, path, at)
+                inspect_frame(inspect, payload, path, at)
             next_sequence = frame.sequence + 1
     finally:
         handle.close()
@@ -409,7 +409,8 @@ def _scan_tail(
     return _Tail(ChainFile(name, header, first_sequence, scanner.offset), is_clean, link, next_sequence, synced)
 
 
-def _inspect(inspect: InspectFrame, data: bytes, path: str, offset: int) -> None:
+def inspect_frame(inspect: InspectFrame, data: bytes, path: str, offset: int) -> None:
+    """Call `inspect` with a frame; name the file and the offset in what it raises."""
     try:
         inspect(data)
     except LaterFormatError as error:

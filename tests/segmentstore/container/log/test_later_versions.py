@@ -16,11 +16,13 @@ from penstock.model.errors import CorruptionError, LaterVersionError
 from penstock.segmentstore.container.log import frames as frames_module
 from penstock.segmentstore.container.log import operations
 from penstock.segmentstore.container.log.frames import FIRST, LAST, RecordReader, check_later_formats
+from penstock.segmentstore.container.log.later_formats import LaterFormats
 from penstock.segmentstore.container.log.operations import (
     RECORD_HEADER,
     TYPE_MAX,
     Checkpoint,
     UpdateAttributes,
+    UpdatePinned,
     decode_operation,
     encode_operation,
 )
@@ -115,31 +117,39 @@ def with_snapshots(lives: Incarnations, change: Callable[[list[Any]], list[Any]]
     assert frames != before
 
 
-async def test_a_checkpoint_of_a_later_version_is_refused_and_the_log_is_not_disabled(lives: Incarnations) -> None:
-    """It is found in the replay, after the claim. The version that wrote it opens the log as if nothing had been."""
+async def test_a_checkpoint_of_a_later_version_is_refused_before_the_claim(lives: Incarnations) -> None:
+    """The version that wrote it opens the log as if nothing had been."""
     await written_log(lives)
     stored = lives.logs._get(0)
     kept = list(stored.frames)
     # Other fields may have other types, too.
     with_snapshots(lives, lambda fields: [SNAPSHOT_VERSION + 1, "other fields", *fields[2:]])
+    before = log_state(lives)
     for _ in range(2):
         with pytest.raises(LaterVersionError, match=f"checkpoint version {SNAPSHOT_VERSION + 1}"):
             await lives.start()
         lives.live.clear()
-        assert stored.is_enabled
+        assert log_state(lives) == before, "not claimed, not disabled"
     stored.frames = kept
     assert await read_all(await lives.start(), A) == b"acknowledged"
 
 
-async def test_a_mode_of_layout_of_a_later_version_is_refused_and_the_log_is_not_disabled(lives: Incarnations) -> None:
-    await written_log(lives)
+@pytest.mark.parametrize("is_checkpoint", [True, False])
+async def test_a_mode_of_layout_of_a_later_version_is_refused_before_the_claim(
+    lives: Incarnations, is_checkpoint: bool
+) -> None:
+    _, number = await written_log(lives)
     stored = lives.logs._get(0)
     kept = list(stored.frames)
-    with_snapshots(lives, lambda fields: [*fields[:5], fields[5] | {b"\0layout": b"other"}])
+    if is_checkpoint:
+        with_snapshots(lives, lambda fields: [*fields[:5], fields[5] | {b"\0layout": b"other"}])
+    else:
+        add_frame(lives, frame_of(encode_operation(number + 1, UpdatePinned({b"\0layout": b"other", b"x": None}))))
+    before = log_state(lives)
     with pytest.raises(LaterVersionError, match=r"mode of layout other, this version reads .*install_new"):
         await lives.start()
     lives.live.clear()
-    assert stored.is_enabled
+    assert log_state(lives) == before, "not claimed, not disabled"
     stored.frames = kept
     assert await read_all(await lives.start(), A) == b"acknowledged"
 
@@ -178,6 +188,35 @@ def test_the_check_before_the_claim_leaves_all_else_to_the_replay(frame: bytes) 
 def test_the_check_before_the_claim_finds_a_later_kind_in_every_place(frame: bytes) -> None:
     with pytest.raises(LaterFormatError, match="operation type"):
         check_later_formats(frame)
+
+
+def checkpoint_record(change: Callable[[list[Any]], list[Any]]) -> bytes:
+    fields = change([SNAPSHOT_VERSION, 0, 1, [], [], {}])
+    return encode_operation(1, Checkpoint(1, 0, True, msgspec.msgpack.encode(fields)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda fields: [SNAPSHOT_VERSION + 1, *fields[1:]],
+        lambda fields: [*fields[:5], {b"\0layout": b"other"}],
+    ],
+)
+def test_the_check_before_the_claim_reads_a_checkpoint_of_several_frames(
+    change: Callable[[list[Any]], list[Any]],
+) -> None:
+    record = checkpoint_record(change)
+    parts = [record[:12], record[12:20], record[20:]]
+    frames = [frame_of(part, flags=flags) for part, flags in zip(parts, (FIRST, 0, LAST), strict=True)]
+    check = LaterFormats()
+    check(frames[0])
+    check(frames[1])
+    with pytest.raises(LaterFormatError):
+        check(frames[2])
+    # A part without its beginning, and one whose end is missing, are left to the replay.
+    check = LaterFormats()
+    for frame in (frames[2], frames[0], frames[1], b"", frames[2], frame_of(b"\x13damage")):
+        check(frame)
 
 
 def test_a_segment_record_of_a_later_version_is_told_from_damage() -> None:

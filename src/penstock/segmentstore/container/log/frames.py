@@ -11,12 +11,20 @@ import struct
 from collections.abc import Iterator
 
 from penstock.model.segments import Buffer
-from penstock.segmentstore.container.log.operations import FORMAT_VERSION, TYPE_MAX, check_kind
+from penstock.segmentstore.container.log.operations import (
+    FORMAT_VERSION,
+    TYPE_MAX,
+    Checkpoint,
+    UpdatePinned,
+    check_kind,
+)
 from penstock.segmentstore.later_format import check_version
 
 ENTRY_HEADER = struct.Struct(">BI")
 #: An entry's header and, if a record begins with it, the record's type.
 _ENTRY_AND_KIND = struct.Struct(">BIB")
+#: Types of records that have versions of their own.
+_VERSIONED = (Checkpoint.TYPE, UpdatePinned.TYPE)
 FIRST = 1
 LAST = 2
 _VERSION = bytes((FORMAT_VERSION,))
@@ -111,6 +119,11 @@ class RecordReader:
                 records.append(record)
         return records
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a record has begun and not ended."""
+        return self._open is not None
+
     def pass_whole(self) -> None:
         """Note entries that were whole records and were decoded elsewhere."""
         self._open = None
@@ -158,18 +171,23 @@ def check_frame_version(frame: bytes) -> None:
         check_version(frame[0], (FORMAT_VERSION,), "frame format version")
 
 
-def check_later_formats(frame: bytes) -> None:
+def check_later_formats(frame: bytes) -> bool:
     """Raise `LaterFormatError` if a frame, or a record that begins in it, has a format of a later version.
 
-    For frames of a log that is not claimed yet. Other errors in a frame are reported by replay.
+    For frames of a log that is not claimed yet. Other errors in a frame are reported by replay. Return whether a record
+    begins in it that has versions of its own: see `LaterFormats`.
     """
     if not frame:
-        return
+        return False
     if frame[0] > FORMAT_VERSION:
         check_frame_version(frame)
+    is_versioned = False
     position, end = 1, len(frame)
     while end - position >= _ENTRY_AND_KIND.size:
         flags, length, kind = _ENTRY_AND_KIND.unpack_from(frame, position)
-        if kind > TYPE_MAX and flags & FIRST and length:
-            check_kind(kind)
+        if flags & FIRST and length:
+            if kind > TYPE_MAX:
+                check_kind(kind)
+            is_versioned |= kind in _VERSIONED
         position += ENTRY_HEADER.size + length
+    return is_versioned

@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptionError,
-    LaterVersionError,
     MissingChunkError,
     NoSuchSegmentError,
     OutcomeUnknownError,
@@ -33,7 +32,8 @@ from penstock.segmentstore.container.storage.storage_lookups import StorageLooku
 from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.container_settings import ContainerSettings
-from penstock.segmentstore.layout_settings import LayoutMode, next_mode
+from penstock.segmentstore.later_format import LaterFormatError
+from penstock.segmentstore.layout_settings import LAYOUT_KEY, LayoutMode, layout_of, next_mode
 from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 from penstock.segmentstore.tier2.chunk_name import CHUNK_MARK_BYTES
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
@@ -60,8 +60,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 _DAMAGES_MAX = 1000
 #: Key of the container's mark among the records of system segments, whose names contain no NUL.
 MARK_KEY = b"\0mark"
-#: Key of the layout mode of the last incarnation, unless that is `install_new`.
-_LAYOUT_KEY = b"\0layout"
 #: Key of the note that the last incarnation left no chunk without a record when it stopped.
 _END_KEY = b"\0end"
 
@@ -101,7 +99,7 @@ def table_index_segment(segment: Segment) -> str:
 
 def is_mark(key: bytes) -> bool:
     """Return whether a key among the records of system segments belongs to the container itself, not to a segment."""
-    return key in (MARK_KEY, _LAYOUT_KEY, _END_KEY)
+    return key in (MARK_KEY, LAYOUT_KEY, _END_KEY)
 
 
 class Judged(Protocol):
@@ -257,17 +255,13 @@ class ContainerStorage:
 
     async def _settle_layout(self) -> None:
         """Determine the layout mode of this incarnation, and record it."""
-        pinned = self._state.metadata.pinned
-        stored = pinned.get(_LAYOUT_KEY, LayoutMode.INSTALL_NEW.encode()).decode()
         try:
-            before = LayoutMode(stored)
-        except ValueError as error:
-            path = f"the log of container {self._container_id}"
-            known = ", ".join(LayoutMode)
-            raise LaterVersionError(path, found=stored, known=known, oldest=known, what="mode of layout") from error
+            before = layout_of(self._state.metadata.pinned)
+        except LaterFormatError as error:
+            raise error.at(f"the log of container {self._container_id}") from error
         self.layout_mode = next_mode(before, self._settings.layout.mode)
         if self.layout_mode is not before:
-            await self._persist_pinned([TableUpdate(_LAYOUT_KEY, self.layout_mode.encode())], [])
+            await self._persist_pinned([TableUpdate(LAYOUT_KEY, self.layout_mode.encode())], [])
 
     async def open_records(self, create: CreateSegment) -> Segment:
         """Open the records of stored segments, the first part of `open`; return the table with those of user segments.
