@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from penstock.runtime.disk import Disk
 from penstock.segmentstore.container.storage.stale_log import StaleLogCheck
 from penstock.segmentstore.tier1 import log_directory, log_recovery
+from penstock.segmentstore.tier1.durable_log import InspectFrame
 from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier1.log_records import EpochRecord
 from penstock_simulation.mutations.mutation import Mutation, patched
@@ -66,6 +67,13 @@ def _trust_an_old_copy() -> Iterator[None]:
         yield
 
 
+def _claim_what_a_later_version_wrote() -> AbstractContextManager[None]:
+    def check_nothing(self: LogDirectory, inspect: InspectFrame | None) -> None:
+        """Leave it to the replay."""
+
+    return patched(LogDirectory, "check_versions", check_nothing)
+
+
 def _aimed(name: str, *kinds: str, has_images: bool = True) -> Profile:
     plan = replace(
         WRONG_LOGS.plan, duration_s=12.0, mean_gap_s_min=3.0, kinds=("WrongLogs",), wrong_logs=kinds
@@ -93,6 +101,10 @@ WRONG_LOG_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "trust an old copy of a log", "an old copy deletes nothing and acknowledges nothing",
         _aimed("old copies", "rolled-back"), _trust_an_old_copy,
+    ),
+    Mutation(
+        "claim a log before its versions are checked", "what a later version wrote stays as it is, for that version",
+        _aimed("later versions", "later-version", has_images=False), _claim_what_a_later_version_wrote,
     ),
 )  # fmt: skip
 """Planted bugs, part of `MUTATIONS`."""

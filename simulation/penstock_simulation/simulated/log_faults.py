@@ -18,6 +18,7 @@ from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock_simulation.simulated.disk import SimulatedDisk
 from penstock_simulation.simulated.disk_faults import NO_FAULTS
 from penstock_simulation.simulated.host import Death, Host
+from penstock_simulation.simulated.later_version import written_by_later_version
 from penstock_simulation.simulated.simulation import Simulation
 
 _DATA = "/data"
@@ -26,8 +27,9 @@ _TIER2 = f"{_DATA}/tier2"
 _MADE_LOGS = f"{_DATA}/logs"
 
 #: Mistakes: nothing is mounted; a container's log is missing; the logs belong to another cluster; the logs of two
-#: containers are exchanged; the logs are an old copy; the records of the epochs are old copies.
-WRONG_LOG_KINDS = ("missing", "partly-missing", "foreign", "exchanged", "rolled-back", "old-records")
+#: containers are exchanged; the logs are an old copy; the records of the epochs are old copies; a later version has
+#: claimed the logs, or written frames to them, and the host goes back to this version.
+WRONG_LOG_KINDS = ("missing", "partly-missing", "foreign", "exchanged", "rolled-back", "old-records", "later-version")
 _OLD_KINDS = ("rolled-back", "old-records")
 
 
@@ -65,10 +67,17 @@ class WrongLogs:
         loop.at(loop.time() + self.down_s, host.restart)
         if unmounted:
             simulation.trace.add(loop.time(), f"{host.name}: {', '.join(unmounted)}: {self.kind}")
-            loop.at(loop.time() + self.down_s + self.held_s, partial(self._end, simulation, host, unmounted))
+            after = wrong if self.kind == "later-version" else {}
+            loop.at(loop.time() + self.down_s + self.held_s, partial(self._end, simulation, host, unmounted, after))
 
-    def _end(self, simulation: Simulation, host: Host, unmounted: Sequence[str]) -> None:
+    def _end(
+        self, simulation: Simulation, host: Host, unmounted: Sequence[str], after: Mapping[str, Mapping[str, bytes]]
+    ) -> None:
+        """Put the right files back. `after`: files that must be as they were, for the later version that has them."""
         host.crash(Death.KILL)
+        for path, content in after.items():
+            if path in unmounted and (changed := _changed_names(content, _files(host, path))):
+                simulation.problem(f"{host.name} has changed {changed} of {path}, which a later version has written")
         for path in unmounted:
             host.disk.mount(path)
         simulation.trace.add(simulation.loop.time(), f"{host.name}: {', '.join(unmounted)}: the right files again")
@@ -83,6 +92,10 @@ class WrongLogs:
 def epochs_of(host: Host) -> dict[int, int]:
     """Return the epoch of the log of each container on a host's disk."""
     return _epochs(_files(host, _TIER1))
+
+
+def _changed_names(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
 
 
 def _files(host: Host, directory: str) -> dict[str, bytes]:
@@ -128,6 +141,8 @@ def _wrong_files(host: Host, kind: str, copied: Mapping[str, bytes]) -> dict[str
                 return {}
             one, other = sorted(epochs)[:2]
             wrong = {one: _of_container(files, other), other: _of_container(files, one)}
+        case "later-version":
+            wrong = {number: written_by_later_version(_of_container(files, number), number) for number in epochs}
         case "rolled-back":
             wrong = _old_copies(host, epochs, files, copied)
         case _:
