@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.controller.coordinator import Coordinator
 from penstock.controller.errors import MembershipLostError
-from penstock.controller.in_process_coordinator import InProcessCoordinator
+from penstock.controller.ownership.coordinator import Coordinator
+from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
 from penstock.model.errors import InvalidArgumentError
 from penstock_simulation.simulated.coordination import CoordinationServer, CoordinationSettings, Sessions
 from penstock_simulation.simulated.coordination_client import SimulatedCoordinator

@@ -10,10 +10,10 @@ import grpc.aio
 import pytest
 
 from penstock.controller.grpc.server import GrpcServer
-from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.metadata.store import MetadataStore
+from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.segments import Segments

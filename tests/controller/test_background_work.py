@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
 
 import pytest
 
-from penstock.controller.background_work import BackgroundWork, StreamQueue, all_ended
 from penstock.controller.errors import WorkElsewhereError
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
@@ -18,6 +17,7 @@ from penstock.controller.metadata.store import Write
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.creations import Creations
+from penstock.controller.work.background_work import BackgroundWork, StreamQueue, all_ended
 from penstock.model.errors import ContainerOfflineError, CorruptionError, InvalidArgumentError, PenstockError
 
 SETTINGS = ControllerSettings(

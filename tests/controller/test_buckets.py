@@ -11,10 +11,10 @@ from collections import Counter
 
 import pytest
 
-from penstock.controller.buckets import Buckets, Peers, bucket_of, java_hash, shared_out
-from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.ownership.buckets import Buckets, Peers, bucket_of, java_hash, shared_out
+from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import AutoScalingSettings, ControllerSettings
 from penstock.model.errors import ContainerOfflineError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.controller.errors import HalfCreatedStreamError
-from penstock.controller.mark_streams import MARK_CONFIGURATION, mark_segment
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.catalog import tag_chunk
 from penstock.controller.metadata.codec import decode, encode
 from penstock.controller.metadata.records import ScopeRecord, TagChunk
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.watermarks.mark_streams import MARK_CONFIGURATION, mark_segment
 from penstock.model.errors import (
     ConnectionLostError,
     NoSuchScopeError,

@@ -9,12 +9,12 @@ import asyncio
 
 import pytest
 
-from penstock.controller.mark_log import MarkLog
-from penstock.controller.mark_streams import read_mark_segment
 from penstock.controller.metadata.records import TransactionStatus
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.controller.transactions.lease_timers import OpenTransaction
-from penstock.controller.writer_marks import all_marks
+from penstock.controller.watermarks.mark_log import MarkLog
+from penstock.controller.watermarks.mark_streams import read_mark_segment
+from penstock.controller.watermarks.writer_marks import all_marks
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from support.crash_script import AllBuckets

@@ -18,9 +18,9 @@ from penstock.controller.metadata.pending_work import PendingWork, SealStream, S
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import StreamState, TransactionIndexEntry, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.peers import Peers
+from penstock.controller.ownership.peers import Peers
 from penstock.controller.service import ControllerService
-from penstock.controller.work_registry import WorkRegistry
+from penstock.controller.work.work_registry import WorkRegistry
 from penstock.controller.workflows.update_stream import resume_update
 from penstock.model.errors import (
     ContainerOfflineError,

@@ -14,7 +14,7 @@ from penstock.controller.metadata.pending_work import DeleteStream, Subject, Sub
 from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.scope_records import GroupCut, GroupRetention, ReaderGroupConfig
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
-from penstock.controller.writer_marks import all_marks
+from penstock.controller.watermarks.writer_marks import all_marks
 from penstock.model.errors import (
     MetadataConflictError,
     NoSuchStreamError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from penstock.controller.mark_streams import mark_stream_of
 from penstock.controller.metadata.records import StreamState
+from penstock.controller.watermarks.mark_streams import mark_stream_of
 from penstock.model.errors import NoSuchStreamError
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import additions_pb2

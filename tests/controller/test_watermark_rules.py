@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord, WriterMark
-from penstock.controller.watermark_rules import (
+from penstock.controller.watermarks.watermark_rules import (
     is_at_or_before,
     make_watermark,
     records_of,

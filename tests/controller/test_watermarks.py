@@ -7,12 +7,12 @@ import contextlib
 
 import pytest
 
-from penstock.controller.mark_log import MARK_ATTRIBUTE, MarkLog
-from penstock.controller.mark_streams import read_mark_segment
 from penstock.controller.metadata import layout
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.controller.stream_cycle import StreamCycle
-from penstock.controller.writer_marks import all_marks
+from penstock.controller.watermarks.mark_log import MARK_ATTRIBUTE, MarkLog
+from penstock.controller.watermarks.mark_streams import read_mark_segment
+from penstock.controller.watermarks.writer_marks import all_marks
 from penstock.model.errors import NoSuchSegmentError, OutcomeUnknownError, StorageError
 from penstock.model.events import frame_event, split_events
 from penstock.model.names import segment_id
@@ -206,7 +206,7 @@ async def test_what_a_crash_left_off_the_list_is_listed_with_the_next_mark_at_an
     async def dies(*arguments, **options):
         raise OutcomeUnknownError("the controller is gone")
 
-    object.__setattr__(controller._context, "marked", type("Dead", (), {"add": dies})())
+    object.__setattr__(controller.writer_marks._writes, "marked", type("Dead", (), {"add": dies})())
     with pytest.raises(OutcomeUnknownError):
         await note(controller, "w", 10, {0: 1})
     other = await cluster.start(QUIET)

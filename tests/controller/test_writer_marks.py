@@ -7,8 +7,8 @@ import asyncio
 import grpc
 import pytest
 
-from penstock.controller import writer_marks
 from penstock.controller.grpc.convert import transaction_id_message
+from penstock.controller.watermarks import writer_marks
 from penstock.model.errors import NoSuchStreamError, StorageError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
-from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.runtime.disk import LocalDisk

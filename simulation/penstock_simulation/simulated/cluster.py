@@ -24,8 +24,8 @@ from penstock.client.settings import ClientSettings
 from penstock.client.statistics.wire_scale_advice import WireScaleAdvisor
 from penstock.client.transport.connection_pool import ConnectionPool
 from penstock.client.transport.wire_segments import WireSegments
-from penstock.controller.coordinator import Coordinator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.ownership.coordinator import Coordinator
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.routing import container_of

@@ -11,8 +11,8 @@ import json
 import logging
 from typing import cast
 
-from penstock.controller.coordinator import Members
 from penstock.controller.errors import MembershipLostError
+from penstock.controller.ownership.coordinator import Members
 from penstock.model.errors import ControllerUnavailableError, InvalidArgumentError
 from penstock_simulation.simulated.coordination import CoordinationSettings, Lines, Refusal, Reply, Request
 

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from penstock.controller import epochs as history
 from penstock.controller.errors import HalfCreatedStreamError
-from penstock.controller.mark_streams import MARK_CONFIGURATION, marked_stream, read_mark_segment
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
@@ -25,6 +24,7 @@ from penstock.controller.stream_positions import (
     segments_between,
     valid_position_of,
 )
+from penstock.controller.watermarks.mark_streams import MARK_CONFIGURATION, marked_stream, read_mark_segment
 from penstock.controller.workflows.scale_stream import ScaleStatus, scale_status
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
 from penstock.model.policies import StreamConfig

@@ -13,18 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.controller.background_work import BackgroundWork
-from penstock.controller.buckets import Buckets
-from penstock.controller.coordinator import Coordinator
-from penstock.controller.deferred_removals import DeferredRemovals
 from penstock.controller.epochs import Successor
 from penstock.controller.errors import WorkTakenOverError
 from penstock.controller.group_overviews import GroupOverviews
-from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
 from penstock.controller.locks import StreamLocks
-from penstock.controller.mark_streams import mark_stream_of, marked_stream
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.catalog import Catalog, NamePage
@@ -51,7 +45,10 @@ from penstock.controller.metadata.store import MetadataStore
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
-from penstock.controller.peers import Peers
+from penstock.controller.ownership.buckets import Buckets
+from penstock.controller.ownership.coordinator import Coordinator
+from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
+from penstock.controller.ownership.peers import Peers
 from penstock.controller.queries import SegmentPosition, StreamQueries, check_not_empty
 from penstock.controller.reader_groups import ReaderGroups
 from penstock.controller.retention.explanation import RetentionExplanations
@@ -60,15 +57,19 @@ from penstock.controller.scaling.auto_scaler import AutoScaler
 from penstock.controller.scope_deletion import ScopeDeletion
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
-from penstock.controller.sweeper import Sweeper
 from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.commit_order import CommitOrder
 from penstock.controller.transactions.committed import CommittedTransactions
 from penstock.controller.transactions.creations import Creations
 from penstock.controller.transactions.service import Transactions
-from penstock.controller.watermarks import Watermarks
+from penstock.controller.watermarks.mark_streams import mark_stream_of, marked_stream
+from penstock.controller.watermarks.watermarks import Watermarks
+from penstock.controller.watermarks.writer_marks import WriterMarks
 from penstock.controller.whole_tails import WholeTails
-from penstock.controller.work_registry import WorkRegistry
+from penstock.controller.work.background_work import BackgroundWork
+from penstock.controller.work.deferred_removals import DeferredRemovals
+from penstock.controller.work.sweeper import Sweeper
+from penstock.controller.work.work_registry import WorkRegistry
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import create_stream
@@ -80,7 +81,6 @@ from penstock.controller.workflows.scale_stream import ScaleStatus, begin_scale,
 from penstock.controller.workflows.seal_stream import seal_stream
 from penstock.controller.workflows.truncate_stream import truncate_stream
 from penstock.controller.workflows.update_stream import update_stream
-from penstock.controller.writer_marks import WriterMarks
 from penstock.model.errors import (
     ContainerNotFoundError,
     InvalidArgumentError,
@@ -177,8 +177,16 @@ class ControllerService:
             self._auto_scaler = AutoScaler(advisor, self._context, self._runner, locator.container_count, buckets)
         self.reader_groups: ReaderGroups = ReaderGroups(self._context, self._runner)
         self.group_overviews: GroupOverviews = GroupOverviews(self._context, self.reader_groups)
-        self.writer_marks: WriterMarks = WriterMarks(self._context)
-        self._watermarks = Watermarks(self._context, self.watermarking_buckets)
+        self.writer_marks: WriterMarks = WriterMarks(
+            self._context.catalog, self._context.locks, self._context.mark_writes
+        )
+        self._watermarks = Watermarks(
+            self._context.catalog,
+            self._context.marked,
+            self._context.segments,
+            self.watermarking_buckets,
+            self._context.settings.watermarks,
+        )
         self.whole_tails: WholeTails = WholeTails(self._context, self._runner)
         self._retention = Retention(
             self._context, self.retention_buckets, self.truncate_stream, self.whole_tails.of

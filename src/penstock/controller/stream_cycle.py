@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from penstock.controller.buckets import Buckets
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.listed_streams import ListedStream, ListedStreams
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.ownership.buckets import Buckets
 from penstock.controller.steps import pages
 from penstock.model.errors import NoSuchStreamError, OutcomeUnknownError, PenstockError
 from penstock.runtime.bulk import for_each

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar, assert_never
 
-from penstock.controller.background_work import BackgroundWork
 from penstock.controller.errors import WorkElsewhereError, WorkflowTimeoutError, WorkTakenOverError
 from penstock.controller.metadata.pending_work import Lane, Subject, SubjectKind
 from penstock.controller.retry import delay_s
-from penstock.controller.work_registry import WorkRegistry
+from penstock.controller.work.background_work import BackgroundWork
+from penstock.controller.work.work_registry import WorkRegistry
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.key_value_table import table_stream
 from penstock.controller.workflows.pending import free_state

@@ -16,7 +16,6 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from penstock.controller.coordinator import Membership
 from penstock.controller.errors import MembershipLostError, WorkElsewhereError, WorkTakenOverError
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
@@ -29,7 +28,8 @@ from penstock.controller.metadata.pending_work import (
 )
 from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.waiting_requests import Line, WaitingRequests, has_change
-from penstock.controller.peers import Peers
+from penstock.controller.ownership.coordinator import Membership
+from penstock.controller.ownership.peers import Peers
 from penstock.controller.retry import conflict_delay_s, delay_s
 from penstock.controller.settings import ControllerSettings
 from penstock.model.checksum import crc32c

@@ -1,6 +1,6 @@
 """Work that was begun and must be finished: one record type for all kinds.
 
-The work is described by an `Order`, tagged with its kind; `penstock.controller.work_registry` maps kinds to the
+The work is described by an `Order`, tagged with its kind; `penstock.controller.work.work_registry` maps kinds to the
 functions that finish them. Stored form: ``docs/formats.md``; write access: ``docs/controller-ownership.md``.
 """
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from penstock.controller.metadata.pending_work import Lane, Subject, WaitingRequest
-from penstock.controller.peers import Peers
+from penstock.controller.ownership.peers import Peers
 
 #: The line of one bucket of subjects, in order of arrival.
 Line = tuple[WaitingRequest, ...]

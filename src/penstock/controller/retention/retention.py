@@ -15,11 +15,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.controller.buckets import Buckets
 from penstock.controller.errors import PolicyReplacedError
 from penstock.controller.metadata.listed_streams import ListedStream
 from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.ownership.buckets import Buckets
 from penstock.controller.retention.plan import (
     Situation,
     find_situation,

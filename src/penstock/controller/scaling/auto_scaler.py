@@ -13,10 +13,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.controller.buckets import Buckets
 from penstock.controller.metadata.pending_work import Subject, SubjectKind
 from penstock.controller.metadata.records import EpochRecord, EpochTransition, ScaleOrder
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.ownership.buckets import Buckets
 from penstock.controller.scaling.decision import can_merge, neighbours, order_by_load
 from penstock.controller.scaling.mutes import Mutes
 from penstock.controller.workflow_runner import WorkflowRunner

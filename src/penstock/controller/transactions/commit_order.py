@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock.controller.deferred_removals import DeferredRemovals
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import ActiveTransaction, CommitCounter
 from penstock.controller.metadata.stream_tables import CommitView, StreamTables
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
+from penstock.controller.work.deferred_removals import DeferredRemovals
 from penstock.model.errors import ControllerUnavailableError, PenstockError
 
 _Key = tuple[str, str, str]

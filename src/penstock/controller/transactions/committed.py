@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Iterable
 from itertools import islice
 
-from penstock.controller.background_work import BackgroundWork
 from penstock.controller.metadata.completed import CompletedTransactions
 from penstock.controller.metadata.records import TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.metadata.transaction_tables import TransactionTables
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.work.background_work import BackgroundWork
 
 _Key = tuple[str, str, str]
 

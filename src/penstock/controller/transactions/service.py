@@ -13,7 +13,6 @@ import logging
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from penstock.controller.background_work import BackgroundWork, all_ended
 from penstock.controller.metadata.records import (
     ActiveTransaction,
     EpochRecord,
@@ -28,7 +27,8 @@ from penstock.controller.transactions.creations import StreamView
 from penstock.controller.transactions.descriptions import TransactionDescriptions
 from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.controller.transactions.work import VERSION_UNKNOWN, TransactionWork
-from penstock.controller.work_registry import WorkRegistry
+from penstock.controller.work.background_work import BackgroundWork, all_ended
+from penstock.controller.work.work_registry import WorkRegistry
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.abort import decide_abort
 from penstock.controller.workflows.commit import decide_commit

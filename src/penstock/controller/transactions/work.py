@@ -11,7 +11,6 @@ import logging
 from collections.abc import Collection
 from dataclasses import replace
 
-from penstock.controller.background_work import BackgroundWork, StreamQueue, all_ended
 from penstock.controller.errors import PERMANENT_ERRORS, WorkElsewhereError
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import CommitTransactions, Lane, Subject, SubjectKind
@@ -27,7 +26,8 @@ from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.transactions.lease_timers import LeaseTimers, OpenTransaction
 from penstock.controller.transactions.leases import elapsed_at_first_sight_ms, lifetime_left_ms, limit_ms
-from penstock.controller.work_registry import WorkRegistry
+from penstock.controller.work.background_work import BackgroundWork, StreamQueue, all_ended
+from penstock.controller.work.work_registry import WorkRegistry
 from penstock.controller.workflows.abort import (
     abort,
     decide_abort,

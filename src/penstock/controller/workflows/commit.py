@@ -17,7 +17,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.controller.background_work import all_ended
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import (
@@ -30,9 +29,10 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.stream_tables import CommitView, StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.segment_requests import together
+from penstock.controller.watermarks.writer_marks import CommitMark, note_commits
+from penstock.controller.work.background_work import all_ended
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.roll_transactions import roll_transactions
-from penstock.controller.writer_marks import CommitMark, note_commits
 from penstock.model.errors import (
     MetadataConflictError,
     NoSuchSegmentError,
@@ -332,7 +332,7 @@ async def _merge_into(
                 segment.id: merged[index] for segment, merged in zip(epoch.segments, ends, strict=True) if merged
             }
             marks.append(CommitMark(found.record.writer_id, found.record.commit_time_ms, position))
-    await note_commits(context, tables, marks)
+    await note_commits(context.mark_writes, tables, marks)
 
 
 async def _merge_segment(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from penstock.controller.deferred_removals import DeferredRemovals
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.catalog import Catalog
@@ -21,6 +20,8 @@ from penstock.controller.settings import ControllerSettings
 from penstock.controller.transactions.commit_order import CommitOrder
 from penstock.controller.transactions.committed import CommittedTransactions
 from penstock.controller.transactions.creations import Creations
+from penstock.controller.watermarks.writer_marks import MarkWrites
+from penstock.controller.work.deferred_removals import DeferredRemovals
 from penstock.runtime.runtime import Runtime
 
 
@@ -54,6 +55,11 @@ class WorkflowContext:
     def host(self) -> str:
         """This controller's name in announcements and indexes."""
         return self.announcements.owner
+
+    @property
+    def mark_writes(self) -> MarkWrites:
+        """What writes of writers' marks need."""
+        return MarkWrites(self.marked, self.settings.conflict_attempts_max)
 
     def new_id(self) -> str:
         """Return a fresh UUID as text."""

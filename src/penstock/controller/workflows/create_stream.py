@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from penstock.controller.change_log import CHANGES, policies_text
 from penstock.controller.errors import WorkTakenOverError
-from penstock.controller.mark_streams import MARK_CONFIGURATION, mark_segment
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import CreateStream, Subject, SubjectKind
 from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.segment_requests import together
+from penstock.controller.watermarks.mark_streams import MARK_CONFIGURATION, mark_segment
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (
     MetadataConflictError,

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock.controller.change_log import CHANGES
-from penstock.controller.mark_streams import mark_segment
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
 from penstock.controller.metadata.records import SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.steps import pages
+from penstock.controller.watermarks.mark_streams import mark_segment
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (
     NoSuchScopeError,

@@ -21,7 +21,7 @@ from penstock.controller.metadata.pending_work import (
 )
 from penstock.controller.metadata.records import ScaleOrder, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.work_registry import WorkRegistry
+from penstock.controller.work.work_registry import WorkRegistry
 from penstock.controller.workflows.commit import commit_batches, merge_batch
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import resume_create

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.controller.coordinator import Membership
+from penstock.controller.ownership.coordinator import Membership
 
 
 class Peers:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.controller.coordinator import Members
 from penstock.controller.errors import MembershipLostError
+from penstock.controller.ownership.coordinator import Members
 from penstock.model.errors import InvalidArgumentError
 
 

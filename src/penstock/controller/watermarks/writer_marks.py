@@ -14,11 +14,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.controller.errors import NoSuchWriterError, WriterPositionError, WriterTimeError
+from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.catalog import Catalog
+from penstock.controller.metadata.marked_streams import MarkedStreams
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import WriterMark
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import InvalidArgumentError, MetadataConflictError, NoSuchSegmentError, NoSuchStreamError
 from penstock.model.names import USER_NAME_LENGTH_MAX
 from penstock.model.segments import VERSION_ABSENT
@@ -39,11 +41,26 @@ def check_mark(previous: WriterMark, timestamp: int, position: Mapping[int, int]
             )
 
 
+@dataclass(frozen=True, slots=True)
+class MarkWrites:
+    """What a write of a mark needs besides its stream.
+
+    Attributes:
+        marked: the streams that have marks.
+        attempts_max: how often a write is attempted when the mark changes meanwhile.
+    """
+
+    marked: MarkedStreams
+    attempts_max: int
+
+
 class WriterMarks:
     """Notes and removes marks."""
 
-    def __init__(self, context: WorkflowContext) -> None:
-        self._context = context
+    def __init__(self, catalog: Catalog, locks: StreamLocks, writes: MarkWrites) -> None:
+        self._catalog = catalog
+        self._locks = locks
+        self._writes = writes
 
     async def note(
         self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]
@@ -62,21 +79,21 @@ class WriterMarks:
 
             async def create_table() -> None:
                 # Under the lock: a concurrent deletion of the stream would miss the table.
-                async with self._context.locks.hold(tables.name):
+                async with self._locks.hold(tables.name):
                     await tables.state()
                     await _create_table(tables)
 
             mark = WriterMark(timestamp, dict(sorted(position.items())))
-            await _put(self._context, tables, writer, mark, create_table)
+            await _put(self._writes, tables, writer, mark, create_table)
 
-        await self._context.catalog.on_stream(scope, stream, write)
+        await self._catalog.on_stream(scope, stream, write)
 
     async def remove(self, scope: str, stream: str, writer: str) -> None:
         """Record that a writer has left. Raises `NoSuchWriterError`, also for a missing stream."""
         _check_writer(writer)
 
         async def write(tables: StreamTables) -> None:
-            for _ in range(self._context.settings.conflict_attempts_max):
+            for _ in range(self._writes.attempts_max):
                 found = await _read(tables, writer)
                 if found is None:
                     raise NoSuchWriterError(f"writer {writer} has noted no time on {tables.name}")
@@ -89,7 +106,7 @@ class WriterMarks:
             raise MetadataConflictError(f"the mark of writer {writer} on {tables.name} keeps changing; try again")
 
         try:
-            await self._context.catalog.on_stream(scope, stream, write)
+            await self._catalog.on_stream(scope, stream, write)
         except NoSuchStreamError as error:
             raise NoSuchWriterError(f"writer {writer} has noted no time on {scope}/{stream}: {error}") from error
 
@@ -103,7 +120,7 @@ class CommitMark:
     position: Mapping[int, int]
 
 
-async def note_commits(context: WorkflowContext, tables: StreamTables, commits: Iterable[CommitMark]) -> None:
+async def note_commits(writes: MarkWrites, tables: StreamTables, commits: Iterable[CommitMark]) -> None:
     """Record the marks of committed transactions, given in the order in which they were merged.
 
     The caller holds the stream's lock. Idempotent. A time or a position before one that the writer has noted since is
@@ -122,7 +139,7 @@ async def note_commits(context: WorkflowContext, tables: StreamTables, commits: 
             latest[commit.writer] = mark
     for writer, mark in latest.items():
         try:
-            await _put(context, tables, writer, mark, lambda: _create_table(tables))
+            await _put(writes, tables, writer, mark, lambda: _create_table(tables))
         except (WriterTimeError, WriterPositionError) as error:
             _logger.debug("writer %s of %s: %s", writer, tables.name, error)
 
@@ -136,13 +153,13 @@ def _follows(previous: WriterMark, mark: WriterMark) -> bool:
 
 
 async def _put(
-    context: WorkflowContext,
+    writes: MarkWrites,
     tables: StreamTables,
     writer: str,
     mark: WriterMark,
     create_table: Callable[[], Awaitable[None]],
 ) -> None:
-    for _ in range(context.settings.conflict_attempts_max):
+    for _ in range(writes.attempts_max):
         found = await _read(tables, writer)
         if found is not None:
             check_mark(found.record, mark.timestamp, mark.position)
@@ -154,7 +171,7 @@ async def _put(
         except MetadataConflictError:
             continue
         else:
-            await context.marked.add(tables.scope, tables.stream, tables.stream_id, is_new=found is None)
+            await writes.marked.add(tables.scope, tables.stream, tables.stream_id, is_new=found is None)
             return
     raise MetadataConflictError(f"the mark of writer {writer} on {tables.name} keeps changing; try again")
 

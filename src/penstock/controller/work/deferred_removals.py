@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from itertools import islice
 
-from penstock.controller.background_work import BackgroundWork
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.work.background_work import BackgroundWork
 from penstock.model.errors import NoSuchSegmentError
 
 

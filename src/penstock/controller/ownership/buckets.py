@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 
-from penstock.controller.peers import Peers
+from penstock.controller.ownership.peers import Peers
 
 
 class Buckets:

@@ -13,15 +13,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from penstock.controller.background_work import BackgroundWork
-from penstock.controller.coordinator import Coordinator, Members, Membership
 from penstock.controller.errors import MembershipLostError
 from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.pending_work import Subject
-from penstock.controller.peers import Peers
+from penstock.controller.ownership.coordinator import Coordinator, Members, Membership
+from penstock.controller.ownership.peers import Peers
 from penstock.controller.retry import delay_s
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
+from penstock.controller.work.background_work import BackgroundWork
 from penstock.model.errors import PenstockError
 
 _logger = logging.getLogger(__name__)

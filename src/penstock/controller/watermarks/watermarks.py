@@ -13,23 +13,26 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.controller.buckets import Buckets
-from penstock.controller.mark_log import MarkLog, MarkLogEnd
-from penstock.controller.mark_streams import read_mark_segment
+from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.listed_streams import ListedStream
+from penstock.controller.metadata.marked_streams import MarkedStreams
 from penstock.controller.metadata.records import SegmentRecord, WriterMark
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.ownership.buckets import Buckets
+from penstock.controller.segment_requests import SegmentRequests
+from penstock.controller.settings import WatermarkSettings
 from penstock.controller.stream_cycle import CyclePace, StreamCycle
 from penstock.controller.stream_positions import beginning_of, position_of
-from penstock.controller.watermark_rules import (
+from penstock.controller.watermarks.mark_log import MarkLog, MarkLogEnd
+from penstock.controller.watermarks.mark_streams import read_mark_segment
+from penstock.controller.watermarks.watermark_rules import (
     greatest_offsets,
     is_at_or_before,
     make_watermark,
     records_of,
     sort_writers,
 )
-from penstock.controller.workflows.context import WorkflowContext
-from penstock.controller.writer_marks import all_marks, forget_marks
+from penstock.controller.watermarks.writer_marks import all_marks, forget_marks
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_epoch
 
@@ -54,14 +57,22 @@ class Watermarks:
     It inspects the streams in this controller's `buckets`.
     """
 
-    def __init__(self, context: WorkflowContext, buckets: Buckets) -> None:
-        self._context = context
-        self._settings = settings = context.settings.watermarks
+    def __init__(
+        self,
+        catalog: Catalog,
+        marked: MarkedStreams,
+        segments: SegmentRequests,
+        buckets: Buckets,
+        settings: WatermarkSettings,
+    ) -> None:
+        self._marked = marked
+        self._segments = segments
+        self._settings = settings
         pace = CyclePace(
             settings.interval_s, settings.streams_at_once, settings.stream_timeout_s, "watermarks.stream_timeout_s"
         )
         self._cycle = StreamCycle(
-            "watermarks", context.catalog, context.marked, buckets, pace, _Seen, self._look
+            "watermarks", catalog, marked, buckets, pace, _Seen, self._look
         )
 
     async def run(self) -> None:
@@ -76,10 +87,10 @@ class Watermarks:
         found = await all_marks(tables)
         if not found:
             # A writer that arrives from now on changes the version of the entry, so the entry is not removed.
-            await self._context.marked.remove(listed)
+            await self._marked.remove(listed)
             return
         policy = (await tables.configuration()).record.configuration
-        log = MarkLog(self._context.segments, (await read_mark_segment(tables)).name)
+        log = MarkLog(self._segments, (await read_mark_segment(tables)).name)
         end = await log.end()
         writers = sort_writers(
             {writer: mark.record for writer, mark in found.items()},

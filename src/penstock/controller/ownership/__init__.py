@@ -1,0 +1,1 @@
+"""Which controllers are alive, and which of them does which periodic work."""
