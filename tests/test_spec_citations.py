@@ -35,7 +35,7 @@ _OLD_FORM = re.compile(
 
 _FILES = [
     file
-    for tree in ("src", "simulation", "tests", "bench", "docs")
+    for tree in ("src", "simulation", "tools", "tests", "bench", "docs")
     for file in sorted((ROOT / tree).rglob("*"))
     if file.suffix in (".py", ".md") and SPEC not in file.parents and file != Path(__file__) and "_pb2" not in file.name
 ] + [ROOT / "README.md"]
