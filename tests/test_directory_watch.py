@@ -58,7 +58,7 @@ async def test_a_lock_is_taken_again_each_time_and_shared(
         watched.directory.check_held()
         with pytest.raises(DataDirectoryInUseError):
             watched.another().open(4)
-    assert caplog.text.count("has locked it again and goes on") == 3
+    assert caplog.text.count("has locked it again and continues") == 3
     await watched.watch.stop()
     watched.disk.remove(f"{ROOT}/LOCK")
     watched.another().open(4)
@@ -100,7 +100,7 @@ async def test_a_check_that_hangs_does_not_hold_up_the_stop(
     watched.watch.start()
     await begun.wait()
     await watched.watch.stop()
-    assert "is left behind" in caplog.text
+    assert "is abandoned" in caplog.text
 
     def close_meanwhile(call: str, path: str) -> None:
         if call == DiskCall.LOCK:

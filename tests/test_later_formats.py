@@ -166,7 +166,7 @@ CASES = {
     "table entry": Case(
         ENTRY, b"\2" + ENTRY[1:], lambda data: list(parse_entries("table", data, 5)), "byte 5 of .* version 2"
     ),
-    "mark of a table's index": Case(MARK, b"\2" + MARK, lambda data: TableMark.decode("table", data), "version 2"),
+    "header of a table's index": Case(MARK, b"\2" + MARK, lambda data: TableMark.decode("table", data), "version 2"),
     "controller record": Case(
         *controller_record(STATE, 2), lambda data: decode_controller_record(StateRecord, data, table="t", key="k"),
         "table t, key 'k' .* version 2, this version reads 1",
@@ -206,7 +206,7 @@ def test_data_of_a_later_version_are_told_from_damage(name: str) -> None:
 #: Their values are compared with nothing else, or they are only told apart by their number of values.
 WITHOUT_CHECKSUM = {
     "table entry",
-    "mark of a table's index",
+    "header of a table's index",
     "parts of a reader group",
     "ledger of a sink",
     "offset of a query",

@@ -319,6 +319,6 @@ async def test_a_log_without_a_whole_checkpoint_is_left_as_it_is(tmp_path: Path)
     for path in (logs_of(settings) / "0").glob("log-*-*"):
         path.write_bytes(bytes(len(path.read_bytes())))
     before = files(logs_of(settings))
-    with pytest.raises(LogNotSalvageableError, match="no whole checkpoint"):
+    with pytest.raises(LogNotSalvageableError, match="no complete checkpoint"):
         await salvage(settings)
     assert files(logs_of(settings)) == before

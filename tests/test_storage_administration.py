@@ -272,7 +272,7 @@ async def test_what_cannot_be_checked_is_refused_by_name(stopped: StandaloneSett
     directory.close()
     with pytest.raises(DataDirectoryError, match="is not a data directory"):
         await check(replace(stopped, data_dir=str(tmp_path / "none")))
-    with pytest.raises(StorageUnavailableError, match="say where it is with --tier2") as refused:
+    with pytest.raises(StorageUnavailableError, match="give its place with --tier2") as refused:
         await check(replace(stopped, tier2=str(tmp_path / "elsewhere")))
     assert not isinstance(refused.value, StorageIdentityError)
     (tmp_path / "foreign").mkdir()

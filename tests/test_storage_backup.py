@@ -174,12 +174,12 @@ async def test_a_running_store_that_cannot_be_backed_up_says_why(
             await back_up_running([port], str(tmp_path / "one"), runtime, unseen)
         await store.containers[0].stop()
         store._containers.pop(0)
-        with pytest.raises(BackupError, match="container 0 does not run behind 127"):
+        with pytest.raises(BackupError, match="container 0 does not run on the segment stores at 127"):
             await back_up_running([port], str(tmp_path / "two"), runtime, unseen)
         with pytest.raises(DataDirectoryInUseError):
             await back_up_stopped(settings, str(tmp_path / "three"), runtime, unseen)
         for directory in ("one", "two", "three"):
-            with pytest.raises(BackupError, match="is no backup that was finished"):
+            with pytest.raises(BackupError, match="is not a complete backup"):
                 read_backup(runtime.disk, str(tmp_path / directory))
     with pytest.raises(ConnectionLostError):
         await AdminClient.open("127.0.0.1", server.port)
@@ -199,7 +199,7 @@ async def test_what_does_not_fit_is_refused_and_nothing_is_made(stopped: Standal
         await restored(tmp_path / "backup", stopped)
     gone = next(Path(stopped.tier2, "s", "3").iterdir())
     gone.unlink()
-    with pytest.raises(BackupUnfitError, match="nothing was made") as refused:
+    with pytest.raises(BackupUnfitError, match="nothing was created") as refused:
         await restored(tmp_path / "backup", new)
     assert {(problem.kind, problem.chunk) for problem in refused.value.problems} == {
         ("chunk_missing", f"s/3/{gone.name}")
@@ -288,7 +288,7 @@ async def test_a_backup_that_is_cut_off_anywhere_is_none(stopped: StandaloneSett
         except (DataDirectoryError, BackupError):
             if (directory / MANIFEST_NAME).exists():
                 continue  # Renamed, and not known to be durable.
-            with pytest.raises(BackupError, match="is no backup that was finished"):
+            with pytest.raises(BackupError, match="is not a complete backup"):
                 read_backup(LocalDisk(), str(directory))
             continue
         assert calls > 8

@@ -58,7 +58,7 @@ async def test_a_directory_is_tried_and_left_as_it_was(tmp_path: Path, runtime: 
 
 async def test_a_place_that_is_not_there_is_not_made(tmp_path: Path, runtime: Runtime) -> None:
     for settings in (StandaloneSettings(tier2=str(tmp_path / "none")), StandaloneSettings(data_dir=str(tmp_path))):
-        with pytest.raises(StorageUnavailableError, match="is no directory: make it, or mount"):
+        with pytest.raises(StorageUnavailableError, match="is not a directory: create it, mount"):
             await probe(runtime, settings)
     assert list(tmp_path.iterdir()) == []
 
@@ -143,7 +143,7 @@ async def test_what_cannot_be_deleted_is_named(monkeypatch: pytest.MonkeyPatch, 
     inner = InMemory()
     with (
         standing_in(monkeypatch, Breaking(inner, "read", "before", deletes=False)),
-        pytest.raises(StorageError, match="still there, to be deleted by hand") as told,
+        pytest.raises(StorageError, match="these chunks remain, delete them by hand") as told,
     ):
         await probe(runtime)
     (left,) = await inner.list()
@@ -182,11 +182,11 @@ class Lying(WrappedChunkStorage):
 @pytest.mark.parametrize(
     ("lie", "message"),
     [
-        ("bit", "from byte 500 on it is not what was written"),
-        ("short", "from byte 700 on it is not what was written"),
+        ("bit", "its bytes from 500 on differ from those written"),
+        ("short", "its bytes from 700 on differ from those written"),
         ("length", "1000 bytes were written, it has 1001"),
-        ("create", "was created over it a second time"),
-        ("list", "a listing there does not have it"),
+        ("create", "creating it a second time succeeded"),
+        ("list", "missing from a listing"),
         ("exists", "although it was deleted"),
     ],
 )

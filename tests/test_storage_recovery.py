@@ -188,17 +188,17 @@ async def test_what_cannot_be_recovered_is_refused_and_nothing_is_made(
     (image,) = images(lost, 1)
     content = image.read_bytes()
     image.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(NotRecoverableError, match="container 1 has no image that is whole"):
+    with pytest.raises(NotRecoverableError, match="container 1 has no complete image"):
         await recover(lost)
     image.unlink()
     with pytest.raises(NotRecoverableError, match="of a store with 2 containers, and has no image of 1"):
         await recover(lost)
     images(lost, 0)[0].unlink()
-    with pytest.raises(NotRecoverableError, match=r"there is no image of a container.*interval_s was 0"):
+    with pytest.raises(NotRecoverableError, match=r"contains no image of a container.*interval_s was 0"):
         await recover(lost)
     with pytest.raises(StorageUnavailableError, match="it has no identity"):
         await recover(replace(lost, tier2=str(tmp_path / "elsewhere")))
-    with pytest.raises(InvalidArgumentError, match="say with --tier2"):
+    with pytest.raises(InvalidArgumentError, match="--tier2 is required"):
         await recover(replace(lost, tier2=""))
     assert not Path(lost.data_dir).exists()
 

@@ -132,7 +132,7 @@ def test_another_descriptor_than_that_of_the_lock_is_refused(tmp_path: Path, run
         with pytest.raises(DataDirectoryError, match="not locked through"):
             child.check_lock(again.fileno())
         parent.close()
-        with pytest.raises(DataDirectoryError, match="nobody holds"):
+        with pytest.raises(DataDirectoryError, match="is not locked"):
             child.check_lock(again.fileno())
     with pytest.raises(DataDirectoryError, match="only a server's own child"):
         child.check_lock(10_000)
@@ -158,7 +158,7 @@ def opened(root: Path, runtime: Runtime) -> DataDirectory:
 
 def test_nobody_claims_logs_of_a_directory_that_is_not_open(tmp_path: Path, runtime: Runtime) -> None:
     directory = DataDirectory(str(tmp_path), runtime)
-    with pytest.raises(DataDirectoryLostError, match="has not locked it"):
+    with pytest.raises(DataDirectoryLostError, match="has not locked the directory"):
         directory.check_held()
     with pytest.raises(InvalidArgumentError, match="is not open"):
         directory.retake()

@@ -71,7 +71,7 @@ def test_the_key_is_taken_from_a_field(penstock: Run) -> None:
     [
         (b"not json", "line 3 of the input has no routing key in the field 'customer'"),
         (b"", "line 3 of the input has no routing key in the field 'customer': it is blank"),
-        (b'\xef\xbb\xbf{"customer": "a"}', "it begins with a byte order mark (the bytes EF BB BF)"),
+        (b'\xef\xbb\xbf{"customer": "a"}', "it starts with a byte order mark (the bytes EF BB BF)"),
         (b'{"customer": "a", "x": ' + b"[" * 1500 + b"]" * 1500 + b"}", "its JSON is nested too deeply"),
         (b'{"other": 1}', "missing required field `customer`"),
         (b'{"customer": null}', "line 3"),

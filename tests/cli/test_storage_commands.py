@@ -20,7 +20,7 @@ def test_a_server_is_checked_once_it_is_stopped(
     check = ("storage", "check", "--data-dir", str(server.data_dir))
     refused = run_command(*check)
     assert (refused.code, refused.stdout) == (1, "")
-    assert f"a server runs on {server.data_dir}: stop it" in refused.stderr
+    assert f"nothing was checked: a server runs on {server.data_dir}; stop it" in refused.stderr
     server.kill9()
 
     assert run_command(*check).ok.lines[-1] == "no problems found"
@@ -40,7 +40,7 @@ def test_a_server_is_checked_once_it_is_stopped(
 
     for arguments, message in (
         (("storage", "check", "--data-dir", str(tmp_path / "none")), "is not a data directory of Penstock"),
-        ((*check, "--tier2", str(tmp_path)), "it has no identity; mount it, or say where it is with --tier2"),
+        ((*check, "--tier2", str(tmp_path)), "it has no identity; mount it, or give its place with --tier2"),
     ):
         wrong = run_command(*arguments)
         assert wrong.code == 1, arguments

@@ -537,7 +537,7 @@ class FakeController:
         if any(end.get(number, offset) < offset for number, offset in start.items()):
             raise grpc.aio.AioRpcError(
                 grpc.StatusCode.UNKNOWN, grpc.aio.Metadata(), grpc.aio.Metadata(),
-                "the end of the range lies before its start",
+                "the end of the range is before its start",
             )  # fmt: skip
         info, found, pending = request.streamInfo, set(), list(start)
         while pending:

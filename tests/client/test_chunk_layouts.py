@@ -371,7 +371,7 @@ async def test_a_store_that_knows_no_layouts_ends_one_connection_and_is_not_aske
     """As every store of before and Pravega's do. Reads and writes go over other connections."""
     stranger, error = await ask_stranger(None)
     assert isinstance(error, ConnectionLostError)
-    assert "know no layouts" in "".join(error.__notes__)
+    assert "without support for chunk layouts" in "".join(error.__notes__)
     assert stranger.connections == 3
 
 

@@ -100,7 +100,7 @@ async def test_a_controller_with_too_many_calls_has_no_full_disk():
         hanging = asyncio.ensure_future(client._stub.checkScopeExists(pb.ScopeInfo(scope="hang")))
         await answers.hanging.wait()
         for call in (client.create_scope, client.scope_exists):
-            with pytest.raises(ControllerUnavailableError, match=r"as many calls as it may.*attempts") as caught:
+            with pytest.raises(ControllerUnavailableError, match=r"its maximum number of calls.*attempts") as caught:
                 await call("a")
             assert "disk" not in str(caught.value)
         assert answers.calls == ["hang"]

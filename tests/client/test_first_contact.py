@@ -59,7 +59,7 @@ def test_a_missing_server_is_a_connection_error_that_names_the_command_that_star
     error = caught.value
     assert isinstance(error, penstock.ControllerUnavailableError)
     assert not isinstance(error, penstock.OutcomeUnknownError)
-    for part in ("tcp://127.0.0.1:1", "nothing was done", "nothing listens there", "penstock standalone"):
+    for part in ("tcp://127.0.0.1:1", "nothing was done", "no server listens at this address", "penstock standalone"):
         assert part in str(error)
 
 
@@ -67,7 +67,8 @@ def test_the_address_of_a_segment_store_is_told_from_that_of_a_controller(uri):
     with penstock.connect(uri) as client:
         client.create_stream("contact/one", exist_ok=True)
         _, port = client._portal.call(client._client._controller_client.endpoint_of("contact/one/0.#epoch.0"))
-    refused = pytest.raises(ConnectionError, match="a segment store listens there: give the controller's address")
+    refused = pytest.raises(ConnectionError, match="a segment store listens at this address: give the controller's "
+        "address")
     with penstock.connect(f"tcp://localhost:{port}", SETTINGS) as client, refused:
         client.create_stream("contact/two")
 
@@ -99,14 +100,14 @@ def port_of_another_protocol():
 
 def test_what_speaks_another_protocol_is_told_in_the_error_alone(port_of_another_protocol, caplog):
     """A controller that is too busy to answer in time does, too; nothing is logged beside the error."""
-    refused = pytest.raises(ConnectionError, match="what listens there does not answer as a controller")
+    refused = pytest.raises(ConnectionError, match="the server there does not answer as a controller")
     with penstock.connect(f"tcp://127.0.0.1:{port_of_another_protocol}", SETTINGS) as client, refused:
         client.stream_exists("a/b")
     assert [record.message for record in caplog.records if "penstock" in record.name] == []
 
 
 def test_something_else_at_the_address_is_said_to_be_that(silent_port):
-    refused = pytest.raises(ConnectionError, match="what listens there is not a controller")
+    refused = pytest.raises(ConnectionError, match="the server at this address is not a controller")
     with penstock.connect(f"tcp://127.0.0.1:{silent_port}", SETTINGS) as client, refused:
         client.stream_exists("a/b")
 

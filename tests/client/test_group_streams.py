@@ -91,7 +91,7 @@ async def test_event_of_a_removed_stream_is_not_handed_out_any_more(cluster):
                 while first in [segment.rpartition("/")[0] for segment in reader.segments]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert await drain(reader) == events(other, *range(10))
-            with pytest.raises(InvalidArgumentError, match="nothing but"):
+            with pytest.raises(InvalidArgumentError, match="reads only"):
                 await group.remove_streams([other])
 
 
@@ -298,7 +298,7 @@ async def test_group_whose_only_pattern_is_taken_away_keeps_it(cluster):
     async with cluster.client(**FAST) as client:
         await fill(client, "retail/orders-1")
         async with client.reader_group("audit", ["retail/orders-*"]) as group:
-            with pytest.raises(InvalidArgumentError, match="nothing but"):
+            with pytest.raises(InvalidArgumentError, match="reads only"):
                 await group.remove_streams(["retail/orders-*"])
             assert (await group.describe()).patterns == ["retail/orders-*"]
 
@@ -369,7 +369,7 @@ async def test_pattern_is_added_and_removed_with_what_it_has_found(cluster):
             assert len(await drain(reader, 3)) == 3
             await group.add_streams(["retail/orders-*"])
             assert len(await drain(reader, 6)) == 6
-            with pytest.raises(InvalidArgumentError, match="find it again"):
+            with pytest.raises(InvalidArgumentError, match="add it again"):
                 await group.remove_streams(["retail/orders-1"])
             await group.remove_streams(["retail/orders-*"])
             await fill(client, "retail/orders-3", 3)
@@ -431,7 +431,7 @@ async def test_end_before_the_start_beyond_the_tail_or_inside_an_event_is_refuse
     async with cluster.client(**FAST) as client:
         await fill(client, A, 10)
         length = (await client.tail(A)).positions[0]
-        with pytest.raises(InvalidArgumentError, match="before it begins"):
+        with pytest.raises(InvalidArgumentError, match="is before the start"):
             await client.reader_group("audit", [A], start="latest", until=StreamCut("retail", "a", {0: 18}))
         with pytest.raises(InvalidArgumentError, match="beyond the end"):
             await client.reader_group("audit", [A], until=StreamCut("retail", "a", {0: length + 1}))
@@ -545,7 +545,7 @@ async def test_time_that_is_none_or_still_to_come_is_refused():
         for bad, text in (
             (datetime.now(), "no time zone"),  # that is the matter
             ("2026-01-01T00:00:00", "no time zone"),
-            ("2026-99-99", "no time in ISO 8601"),
+            ("2026-99-99", "not an ISO 8601 time"),
             (datetime.now(UTC) + timedelta(hours=1), "ahead of this machine's clock"),
         ):
             with pytest.raises(InvalidArgumentError, match=text):

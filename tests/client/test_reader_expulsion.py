@@ -74,7 +74,7 @@ async def test_commit_of_a_reader_that_lost_its_segment_raises_once(cluster, pos
         async with group.reader("r1", positions=positions) as reader:
             event = await reader.read(5)
             await expel(group, "r1")
-            with pytest.raises(StreamError, match="come again"):
+            with pytest.raises(StreamError, match="delivered again"):
                 await reader.commit()
             again = await reader.read(5)
             assert (again.offset, again.redelivery_count) == (event.offset, 1)

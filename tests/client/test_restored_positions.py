@@ -39,7 +39,7 @@ async def test_a_read_beyond_the_end_is_refused_at_once(cluster):
         await write(client, *range(5))
         end = 5 * EVENT_LENGTH
         segments = client._segment_client
-        with pytest.raises(PositionBeyondEndError, match=f"{end + 1} lies beyond the end.*byte {end}") as caught:
+        with pytest.raises(PositionBeyondEndError, match=f"{end + 1} is after the end.*byte {end}") as caught:
             await segments.read(SEGMENT, end + 1, 100, wait=True)
         assert is_of(caught.value, end + 1, end)
         assert isinstance(caught.value, InvalidArgumentError)

@@ -62,7 +62,7 @@ async def test_a_table_that_exists_is_fine_only_in_the_same_shape(cluster):
         await client.create_table(TABLE, key_length=8, exist_ok=True)
         with pytest.raises(TableExistsError, match="exists already"):
             await client.create_table(TABLE, key_length=8)
-        with pytest.raises(TableExistsError, match="another shape"):
+        with pytest.raises(TableExistsError, match="another configuration"):
             await client.create_table(TABLE, key_length=9, exist_ok=True)
 
 
@@ -224,7 +224,7 @@ async def test_a_put_on_a_version_whose_reply_was_lost_is_neither_done_nor_refus
     async with cluster.client() as client, await opened(client) as table:
         version = await table.insert("apple", b"1")
         cluster.store.faults["drop_after_table_put"] = 1
-        with pytest.raises(OutcomeUnknownError, match="read the key to see"):
+        with pytest.raises(OutcomeUnknownError, match="read the key to check"):
             await table.put("apple", b"2", version=version)
         assert await table.get("apple") == b"2"
         version = (await table.entry("apple")).version

@@ -57,7 +57,7 @@ async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):
         await (await transaction.write(b"x"))
         await client._controller_client.abort_transaction("retail", "orders", transaction._id)
         ack = await transaction.write(b"y")
-        with pytest.raises(TransactionAbortedError, match="on stream retail/orders: somebody aborted it"):
+        with pytest.raises(TransactionAbortedError, match="on stream retail/orders: it was aborted on request"):
             await ack.wait(5)
         with pytest.raises(TransactionError):
             await transaction.commit()

@@ -92,12 +92,12 @@ async def delete(client, stream, transaction_id):
 
 #: How it ends -> who does that, the error, its words, and the call that is fine then, as there is nothing left to do.
 ENDINGS = {
-    "expired": (expire, TransactionExpiredError, r"as its lease had run out and nobody renewed it", "abort"),
-    "aborted": (abort, TransactionAbortedError, r"somebody aborted it .* s ago; none of its events", "abort"),
-    "committed": (commit, TransactionCommittedError, r"it was committed .* s ago: its events are read", "commit"),
+    "expired": (expire, TransactionExpiredError, r"as its lease ran out without renewal", "abort"),
+    "aborted": (abort, TransactionAbortedError, r"it was aborted on request .* s ago; none of its events", "abort"),
+    "committed": (commit, TransactionCommittedError, r"it was committed .* s ago: its events are readable", "commit"),
     "sealed": (seal, TransactionStreamSealedError, r"as the stream was sealed", "abort"),
     "deleted": (delete, TransactionStreamDeletedError, r"the stream was deleted", None),
-    "unknown": (abort, NoSuchTransactionError, r"no transaction of this id is known there", None),
+    "unknown": (abort, NoSuchTransactionError, r"the stream has none with this id", None),
 }  # fmt: skip
 
 
@@ -126,7 +126,7 @@ async def ask(call, transaction, client, stream, lease_s):
             await done(transaction.commit())
         case "abort":
             await done(transaction.abort())
-        case "go on with":
+        case "resume":
             await done(client.transaction(stream, transaction.id, lease_s=lease_s))
 
 
@@ -134,7 +134,7 @@ TRIED = {"write": "write to", "flush": "write to"}
 
 
 @pytest.mark.parametrize("is_blocking", [False, True], ids=["asyncio", "blocking"])
-@pytest.mark.parametrize("call", ["write", "flush", "commit", "abort", "go on with"])
+@pytest.mark.parametrize("call", ["write", "flush", "commit", "abort", "resume"])
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_what_is_over_says_how_to_each_call(uri, monkeypatch, ending, call, is_blocking):
     """Every call raises the same kind of error, which names the call, the transaction and its stream."""
@@ -157,7 +157,7 @@ async def test_what_is_over_says_how_to_each_call(uri, monkeypatch, ending, call
             if call == fine:
                 await ask(call, transaction, client, stream, 60)
                 return
-            if call == "go on with" and ending == "deleted":
+            if call == "resume" and ending == "deleted":
                 # With an id alone a client cannot know whether the stream existed.
                 kind, words = NoSuchStreamError, "stream"
             with pytest.raises(kind, match=words) as raised:
@@ -166,7 +166,7 @@ async def test_what_is_over_says_how_to_each_call(uri, monkeypatch, ending, call
             if isinstance(raised.value, TransactionError):
                 assert tried in str(raised.value)
                 assert (raised.value.stream, raised.value.transaction) == (stream, transaction.id)
-            if call != "go on with":
+            if call != "resume":
                 # Later calls raise the same error.
                 with pytest.raises(kind):
                     await write(transaction)
@@ -215,7 +215,7 @@ async def test_a_controller_that_is_not_penstocks_tells_the_state_alone(uri, mon
         monkeypatch.setattr(client._controller_client._stub, "describeTransaction", unsupported)
         found = await client._controller_client.describe_transaction(*stream.split("/"), transaction._id)
         assert (found.state, found.abort_reason, found.age_s) == ("ABORTED", "", None)
-        with pytest.raises(TransactionAbortedError, match="by somebody or as its lease had run out") as raised:
+        with pytest.raises(TransactionAbortedError, match="on request or because its lease ran out") as raised:
             await transaction.commit()
         assert not isinstance(raised.value, TransactionExpiredError)
 
@@ -228,7 +228,7 @@ async def test_a_lease_that_the_server_renews_no_more_says_so(uri):
             stream = f"endings/s{next(_names)}"
             await client.create_stream(stream)
             transaction = await client.begin_transaction(stream, lease_s=60)
-            with pytest.raises(TransactionExpiredError, match="open for as long as the server allows"):
+            with pytest.raises(TransactionExpiredError, match="the maximum time that the server allows"):
                 await client.transaction(stream, transaction.id, lease_s=200)
             await transaction.commit()
             assert await transaction.state() in ("COMMITTING", "COMMITTED")

@@ -49,7 +49,7 @@ def test_a_long_wait_is_reported_with_its_reason_and_the_time_left_and_again_and
     assert run(scenario) == [
         f"create stream a/b: waiting for {at} s: {UNREACHABLE}, {60 - at} s left (10.0.0.1:6000: connection refused)"
         for at in (3, 13, 23)
-    ] + ["the wait is over after 25 s"]
+    ] + ["the wait ended after 25 s"]
 
 
 def test_a_wait_that_fails_ends_with_its_error_and_no_line(run) -> None:
@@ -76,7 +76,7 @@ def test_many_waits_for_one_reason_share_a_line(run) -> None:
 
     assert run(scenario) == [
         f"write to a/0: waiting for 3 s: {DISK_FULL}; 999 more waits for the same reason",
-        "the wait is over after 5 s",
+        "the wait ended after 5 s",
     ]
 
 

@@ -275,7 +275,7 @@ async def test_closing_the_client_aborts_undecided_transactions(cluster, caplog)
         transaction = await client.begin_transaction(STREAM)
         await transaction.write(b"12345678")
     assert list(cluster.controller.transactions.values()) == ["ABORTED"]
-    assert "was closed without a commit: aborting it" in caplog.text
+    assert "was closed without commit: aborting it" in caplog.text
     with pytest.raises(TransactionError):
         await transaction.write(b"late")
 
@@ -415,7 +415,7 @@ def test_a_client_is_refused_in_another_event_loop():
         client._open()
 
     async def use_it() -> None:
-        with pytest.raises(InvalidArgumentError, match="belongs to the event loop it was opened in"):
+        with pytest.raises(InvalidArgumentError, match="belongs to the event loop in which it was opened"):
             await client.stream_exists("a/b")
 
     asyncio.run(open_it())

@@ -214,7 +214,7 @@ async def test_a_store_that_hangs_is_given_up(cluster, advisor, caplog):
 
     advisor.scale_advice = hangs
     await look(service)
-    assert "did not say within 0.05 s" in caplog.text
+    assert "did not report its scaling advice within 0.05 s" in caplog.text
 
 
 async def test_neighbours_of_which_nothing_is_known_are_not_merged(cluster, advisor):
@@ -334,7 +334,7 @@ async def test_one_stream_that_cannot_be_scaled_keeps_no_other_from_it(cluster, 
     await look(service)
     assert await ids(service) == [0]
     assert len(await ids(service, "other")) == 2
-    assert "scope/stream is not scaled by its load this time: no luck" in caplog.text
+    assert "scope/stream was not scaled by its load in this pass: no luck" in caplog.text
     service._runner.alone = alone
     await look(service)
     assert len(await ids(service)) == 2

@@ -142,7 +142,7 @@ async def test_what_is_given_up_is_told_in_log_record_and_statistic(house: House
     for number in range(5):
         error = InvalidArgumentError(f"never, {number}")
         assert await house.work.until_done(f"work {number}", lambda error=error: _fails(error)) is None
-    assert "work 4 is given up, nothing can mend it: never, 4" in caplog.text
+    assert "work 4 is abandoned, it cannot be completed: never, 4" in caplog.text
     assert house.given_up.count == 5
     found = await house.given_up.newest()
     assert [(one.number, one.work, one.owner, one.given_up_ms) for one in found] == [

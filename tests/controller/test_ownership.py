@@ -531,7 +531,7 @@ async def test_one_announcement_that_cannot_be_read_does_not_hide_the_others(clu
     entries[b"stream/scope/b"] = type(damaged)(damaged.key, damaged.value[:-1] + b"\xff", damaged.version)
     second = await cluster.start(SETTINGS)
     await until(lambda: announced(cluster) == ["stream/scope/b"], "the others are done")
-    assert "stream scope/b: what is announced cannot be read" in caplog.text
+    assert "stream scope/b: the claim cannot be read" in caplog.text
     entries[b"stream/scope/b"] = damaged
     await until(lambda: not announced(cluster), "it is done once it was repaired")
     await second.idle()

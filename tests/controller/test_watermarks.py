@@ -365,8 +365,8 @@ async def test_a_stream_whose_watermarks_cannot_be_read_is_named_once_and_the_ot
         await cycle(controller)
         await cycle(controller)
     assert await times(controller, "b") == [(10, 10)]
-    assert [record.message.split(",")[0] for record in caplog.records if "looked after" in record.message] == [
-        "watermarks of stream scope/a is not looked after"
+    assert [record.message.split(",")[0] for record in caplog.records if "retrying" in record.message] == [
+        "watermarks of stream scope/a fails"
     ]
 
 
@@ -499,8 +499,8 @@ async def test_a_cycle_that_cannot_read_its_list_is_tried_again(cluster, caplog)
             return len(failures) == 3 and await times(service) == [(10, 10)]
 
         await until(is_made)
-        await until(lambda: asyncio.sleep(0, "looked at again for their watermarks" in caplog.text))
-    assert caplog.text.count("no stream is looked at for its watermarks, it is tried again") == 1
+        await until(lambda: asyncio.sleep(0, "scanned again for watermarks" in caplog.text))
+    assert caplog.text.count("streams are not scanned for watermarks, retrying") == 1
 
 
 async def test_nothing_is_made_when_it_is_turned_off(cluster):

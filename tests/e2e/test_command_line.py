@@ -248,4 +248,4 @@ def test_commands_report_a_lost_server_and_the_end_of_the_outage(tmp_path: Path)
             assert tail.stdout.readline() == b"after\n"
             assert write.wait(_TIMEOUT_S) == 0
             assert write.stderr is not None
-            assert re.search(rb"the wait is over after \d+ s", write.stderr.read())
+            assert re.search(rb"the wait ended after \d+ s", write.stderr.read())

@@ -160,7 +160,7 @@ def play(directory: Path, fault_count: int) -> None:
                     consumer.process.kill()
                     consumer.process.wait()
     for consumer in lives:
-        lost.update(re.findall(r"has declared reader (\S+) dead", consumer.log.read_text()))
+        lost.update(re.findall(r"declared reader (\S+) dead", consumer.log.read_text()))
     _judge(lives, lost, rest, written)
 
 

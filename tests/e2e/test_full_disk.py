@@ -327,7 +327,7 @@ def test_clients_and_commands_report_a_full_disk_and_resume(small_file_system: P
         ballast.unlink()
         assert writing.wait(60) == 0, write_errors.read_text()
         assert creating.wait(60) == 0, create_errors.read_text()
-        assert "penstock: the wait is over after " in write_errors.read_text()
+        assert "penstock: the wait ended after " in write_errors.read_text()
         assert run_penstock("ready", "--uri", server.uri).returncode == 0
         with penstock.connect(server.uri) as client:
             assert client.stream_exists("shop/later")

@@ -168,7 +168,7 @@ def test_a_server_whose_storage_is_not_mounted_waits_for_it_and_loses_nothing(
 
     server.spawn()
     wait_until(lambda: "waiting for long-term storage" in server.log, server, "the warning")
-    assert f"{mount.place} is not the long-term storage that was used so far" in server.log
+    assert f"{mount.place} is not the long-term storage used so far" in server.log
     time.sleep(1.0)  # It looks several times.
     assert mount.files_below() == []
     assert log_files(server) == logs
@@ -264,5 +264,5 @@ def test_the_storage_of_another_cluster_is_refused(server: StandaloneProcess, mo
     (mount.source / "penstock-storage.toml").write_bytes(identity[:-5])
     refused = server.launch()
     assert refused["kind"] == "StorageIdentityError"
-    assert "no good checksum" in str(refused["message"])
+    assert "checksum of its identity" in str(refused["message"])
     assert server.wait() == 1

@@ -185,7 +185,7 @@ async def test_every_promise_is_kept_though_sleepers_wake_up_as_zombies(tmp_path
         store_settings=settings + "is_hung_killed = false\n",
     )  # fmt: skip
     log = (tmp_path / "server.log").read_text()
-    assert "is away, its containers move to the others" in log
+    assert "is down, its containers move to other stores" in log
     assert "is back" in log
     assert "ended with code" not in log
     # What a zombie says when it finds itself shut out is no sign of harm.

@@ -57,7 +57,7 @@ def test_no_position_of_before_a_restore_is_read_where_other_events_are(
             with pytest.raises(penstock.PositionBeyondEndError) as caught:
                 open_reader.read()
             assert (caught.value.segment, caught.value.position, caught.value.end) == (segment, position, end)
-        with pytest.raises(penstock.PositionBeyondEndError, match=f"{position} lies beyond the end"):
+        with pytest.raises(penstock.PositionBeyondEndError, match=f"{position} is after the end"):
             client.segment_reader(segment, position).read()
         with pytest.raises(penstock.PositionBeyondEndError, match=f"{position}"):
             client.reader_group("audit", [STREAM], start=cut)

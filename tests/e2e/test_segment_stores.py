@@ -454,11 +454,11 @@ def test_containers_move_away_from_a_store_whose_new_process_hangs_before_it_is_
     flag.touch()
     server.signal_store(0, signal.SIGKILL)
     eventually(lambda: length(second, SEGMENTS[0]) is not None, "the other store has the container")
-    assert "segment store 0 is away, its containers move to the others: it is not ready after 4 s" in server.log
+    assert "segment store 0 is down, its containers move to other stores: it is not ready after 4 s" in server.log
     flag.unlink()
     eventually(lambda: length(first, SEGMENTS[0]) is not None, "the container is at home again")
     assert content(first, SEGMENTS[0]) == EVENT
-    assert server.log.count("starting it again") == 1
+    assert server.log.count("restarting it") == 1
     assert server.terminate() == 0
     assert " ERROR " not in server.log
 
@@ -555,7 +555,7 @@ def test_a_store_without_its_parents_lock_refuses(tmp_path: Path, lock: int) -> 
     """No lock at all; a lock that is not held; a lock that another process holds."""
     settings = {"data_dir": str(tmp_path)}
     assert "only a server's own child" in refuse(order(settings=settings))["message"]
-    assert "nobody holds" in refuse(order(settings=settings, lock_descriptor=lock), lock)["message"]
+    assert "is not locked" in refuse(order(settings=settings, lock_descriptor=lock), lock)["message"]
     held = LocalDisk().lock(str(tmp_path / "LOCK"))
     said = refuse(order(settings=settings, lock_descriptor=lock), lock)
     assert said["kind"] == "DataDirectoryError"

@@ -109,7 +109,7 @@ async def test_a_name_below_or_above_a_chunk_is_no_chunk_that_exists(s3_server: 
     storage = ObjectChunkStorage(s3_server.open(new_bucket(s3_server)), random.Random(1))
     await storage.create_with_content("s/a/0", [b"abc"])
     for name in ("s/a/0/below", "s/a"):
-        with pytest.raises(ObjectExistsError, match="cannot be created beside the others"):
+        with pytest.raises(ObjectExistsError, match="conflicts with other objects"):
             await storage.create_with_content(name, [b"abc"])
     assert [info.name for info in await storage.list()] == ["s/a/0"]
 

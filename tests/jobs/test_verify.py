@@ -247,7 +247,7 @@ def test_chunks_that_are_others_at_each_look_are_not_known(model: Model) -> None
     report = verified(model, ModelSums(*[join] * 10), VerifySettings(look_count_max=3))
     assert told(report) == []
     assert report.unknown_count == 1
-    assert report.unknowns == ["a: its chunks were others at each of 3 looks"]
+    assert report.unknowns == ["a: its chunks changed between each of 3 attempts"]
 
 
 def test_a_server_that_is_away_is_asked_again_and_not_for_ever(model: Model) -> None:
@@ -275,7 +275,7 @@ def test_storage_that_is_away_is_waited_for_and_is_no_damage(model: Model) -> No
 
     verifier = Verifier(model, ModelSums(unmount), SMALL)
     verifier.add("s/x")
-    with pytest.raises(StorageUnavailableError, match="it is not there"):
+    with pytest.raises(StorageUnavailableError, match="it does not exist"):
         verifier.run(lambda report: None)
     assert verifier.report.problem_count == 0
 
@@ -305,7 +305,7 @@ def test_a_name_that_leads_out_of_storage_is_refused(model: Model) -> None:
     model.add("a", 30)
     (chunk,) = model.chunks["a"]
     model.chunks["a"] = [ChunkRow("../identity", 0, 30, BLOCK, 0, chunk.checksums)]
-    with pytest.raises(ProtocolError, match="is no name of a chunk"):
+    with pytest.raises(ProtocolError, match="is not the name of a chunk"):
         verified(model)
 
 

@@ -168,5 +168,5 @@ def test_a_killed_segment_store_is_named_until_it_runs_again(tmp_path: Path) -> 
         found: set[str] = set()
         while "ready" not in found or len(found) == 1:
             found.update(get(port, "/ready")[1].splitlines())
-        assert "stores/1: its process does not run; it is being started" in found
+        assert "stores/1: its process is not running; it is being restarted" in found
         assert get(port, "/live") == (200, "live\n")

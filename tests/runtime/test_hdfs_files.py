@@ -85,7 +85,8 @@ class PanicException(BaseException):  # The library's name.
 
 def test_a_panic_is_told_and_what_ends_the_program_passes() -> None:
     place, path = "hdfs://node:8020", "/root/x"
-    with pytest.raises(StorageError, match="the library panicked about /root/x"), told_in_our_words(place, path):
+    wanted = "the library panicked during an operation on /root/x"
+    with pytest.raises(StorageError, match=wanted), told_in_our_words(place, path):
         raise PanicException("Cannot read past end of the file")
     for error in (SystemExit(3), KeyboardInterrupt(), NoSuchRemoteFileError("/root/y")):
         with pytest.raises(type(error)) as caught, told_in_our_words(place, path):

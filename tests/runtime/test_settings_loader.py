@@ -74,7 +74,7 @@ def test_wrong_keys_and_values_in_a_file_are_refused(file: Path, text: str, told
     [
         ("PENSTOCK_HOTS", "PENSTOCK_HOTS.*did you mean host"),
         ("PENSTOCK_SEGMENT_STORE__CACHE", "is a table"),
-        ("PENSTOCK_HOST__NAME", "has no settings below it"),
+        ("PENSTOCK_HOST__NAME", "has no nested settings"),
         ("PENSTOCK_CONTROLLER_PORT", "controller_port"),
         ("PENSTOCK_", "no setting"),
     ],

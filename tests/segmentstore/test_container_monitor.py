@@ -133,7 +133,7 @@ async def test_an_absent_assignment_changes_nothing_and_is_logged(caplog: pytest
     await world.monitor.refresh(source)
     await turns()
     assert sorted(world.living) == [1, 2]
-    assert "cannot be read, all stays as it is: not now" in caplog.text
+    assert "cannot be read, nothing changes: not now" in caplog.text
     await world.monitor.refresh(source)
     await world.settled()
     assert sorted(world.living) == [2]
@@ -269,7 +269,7 @@ async def test_a_stop_that_fails_or_takes_too_long_is_not_tried_again(
         world.stops.clear()
     world.monitor.assign(())
     await until(lambda: world.monitor.held == [])
-    assert "container 3 did not stop in order" in caplog.text
+    assert "container 3 did not stop cleanly" in caplog.text
     world.stop_error = None
     world.stops.set()
     world.monitor.assign({3})

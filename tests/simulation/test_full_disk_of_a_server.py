@@ -113,7 +113,7 @@ def test_a_writer_resumes_when_there_is_space_and_reports_the_end_of_the_wait(ca
 
     assert run(use) == 101
     found = lines(caplog)
-    assert found[-1].startswith("the wait is over after "), found
+    assert found[-1].startswith("the wait ended after "), found
     # At 3 s and at 13 s; the reason is known a moment after the first report.
     assert 2 <= len(found) - 1 <= 4, found
 

@@ -126,7 +126,7 @@ async def test_truncated_log_without_checkpoint_is_corrupt_and_not_a_new_contain
     log = logs.create(0)
     await log.open()
     assert log.is_truncated
-    with pytest.raises(CorruptionError, match="checkpoint that it then began with is gone"):
+    with pytest.raises(CorruptionError, match="checkpoint at its new start is missing"):
         await recover(log, ContainerState(0, Cache(CacheSettings()), ContainerSettings()))
     await log.close()
 

@@ -117,7 +117,7 @@ def test_storage_that_is_full_is_told_and_used_again(binding: str) -> None:
         for remote in cluster.remote_clients:
             remote.faults = replace(remote.faults, is_full=begins)
 
-    play(binding, full, "truncations and deletions make room")
+    play(binding, full, "truncations and deletions free space")
 
 
 @pytest.mark.parametrize("binding", ["bucket", "hdfs"])

@@ -177,7 +177,7 @@ def test_a_driver_that_comes_late_is_refused(server: MemoryServer) -> None:
     async def step(driver: Driver) -> None:
         await driver.write(0, events_of(0), 1)
         await driver.write(1, events_of(1), 1)
-        with pytest.raises(BatchOvertakenError, match="batch 1 is on record already"):
+        with pytest.raises(BatchOvertakenError, match="batch 1 is already recorded"):
             await driver.write(0, events_of(0), 1)
         assert await driver.events() == Counter(events_of(0) + events_of(1))
 
@@ -235,7 +235,7 @@ def test_an_intent_of_which_a_part_is_committed_and_a_part_aborted_is_never_gues
         await intend(driver, 0, named)
         await driver.client.commit_transaction(driver.stream, named[driver.stream][0])
         await driver.client.abort_transaction(driver.stream, named[driver.stream][1])
-        with pytest.raises(LostBatchError, match=r"batch 0 of 'app' writing to once/.* a part of its transactions"):
+        with pytest.raises(LostBatchError, match=r"batch 0 of 'app' writing to once/.* some of its transactions"):
             await driver.write(0, events_of(0), 2)
         assert await driver.events() == Counter([b"one"])
 

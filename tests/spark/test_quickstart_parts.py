@@ -184,7 +184,7 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     answer = invoke("--data-dir", str(tmp_path))
     assert answer.exit_code == 2
-    assert "is not empty" in answer.output
+    assert "is not an empty directory" in answer.output
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
     # A file prevents it as well; with `--json` the refusal is JSON.
     answer = invoke("--json", "--data-dir", str(tmp_path / "mine"))
@@ -233,9 +233,9 @@ def test_the_table_the_chart_the_books_and_the_rates_are_shown() -> None:
     assert "AA  American Airlines Inc." in text
     assert "05h ████████████████████████████████████████  15.0" in text
     assert "2 windows count 3 flights, 3 were written" in text
-    assert "the store was killed in the midst of micro-batch 3: back after 0.5 s, that micro-batch done after" in text
-    assert "the driver was killed in the midst of micro-batch 5: back after 6.0 s" in text
-    assert "0 rows dropped as late: the latest flight came 7 h behind" in text
+    assert "the store was killed during micro-batch 3: back after 0.5 s, that micro-batch done after" in text
+    assert "the driver was killed during micro-batch 5: back after 6.0 s" in text
+    assert "0 rows dropped as late: the latest flight came 7 h after" in text
     assert "repeated 2 results" in text
     assert "ingest" in text
     assert "6" in text

@@ -137,7 +137,8 @@ def test_a_task_under_which_its_range_goes_reads_what_is_left_once(store, client
     assert offsets[-50_000:] == list(range(middle, middle + 108 * 50_000, 108))
     lost = [record.getMessage() for record in caplog.records]
     assert lost[0] == (
-        f"stream {stream}: data loss, passed as failOnDataLoss is false: bytes [0, {2 * EVENT_BYTES}) of segment 0"
+        f"stream {stream}: data loss, ignored because failOnDataLoss is false: bytes [0, {2 * EVENT_BYTES}) of "
+        "segment 0"
     )
     # What came before the second truncation was noticed is there without a gap; the rest is said.
     before = offsets[:-50_000]

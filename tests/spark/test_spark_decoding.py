@@ -152,10 +152,10 @@ def test_an_avro_schema_has_a_type_in_spark() -> None:
 @pytest.mark.parametrize(
     ("schema", "complaint"),
     [
-        ("{", "no Avro schema in JSON"),
+        ("{", "not an Avro schema in JSON"),
         ('"long"', "must be that of a record"),
         ({"type": "record", "name": "R", "fields": []}, "without fields"),
-        ({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}, "holds itself"),
+        ({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}, "recursive"),
         ({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["int", "string"]}]}, "a union of 2"),
         ({"type": "record", "name": "R", "fields": [{"name": "r", "type": "number"}]}, "is 'number'"),
         (

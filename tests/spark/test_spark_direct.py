@@ -64,7 +64,7 @@ def test_each_segment_is_asked_for_once_and_each_piece_gets_its_part() -> None:
     assert [(plan.layout.start, plan.layout.end) for plan in plans if plan.layout] == [(0, 250), (250, 900), (100, 300)]
     assert [plan.is_sole for plan in plans] == [False, False, True, False]
     assert plans[3].layout is None
-    assert "did not have it" in plans[3].reason
+    assert "it was not in long-term storage" in plans[3].reason
     assert [layout.segment for layout in shared_layouts(plans)] == ["s/t/1"]
     assert pickle.loads(pickle.dumps(plans)) == plans
 
@@ -111,7 +111,7 @@ def test_a_task_gives_its_lease_back_if_nobody_else_has_it(is_sole: bool, caplog
     assert record.levelno == logging.INFO
     assert record.getMessage() == (
         "bytes [0, 1200) of segment s/t/1: 1000 read directly from /storage, 200 through the store "
-        "(long-term storage did not have the rest when the query was planned)"
+        "(the rest was not in long-term storage when the query was planned)"
     )
 
 

@@ -211,7 +211,7 @@ def test_behind_a_scale_event_the_offsets_are_not_enough_and_the_store_may_be_as
     lag = LagTracker(lambda name: ScaledStream(is_there=False)).lag(scaled)
     assert lag is not None
     assert (lag.segments, lag.is_whole) == (at_least, False)
-    assert "not known whole: no store" in caplog.text
+    assert "only partly known: no store" in caplog.text
 
 
 def test_nobody_is_asked_where_nothing_was_scaled() -> None:

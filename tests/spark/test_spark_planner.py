@@ -172,9 +172,9 @@ def test_ranges_that_the_stream_does_not_hold_are_refused() -> None:
 
     stream = Truncated({0: events(2, 2, 2)})
     check_ranges(stream, [ByteRange(0, 10, 30)])
-    with pytest.raises(InvalidArgumentError, match=r"\[10, 31\) of segment 0 are asked for, but it ends at 30"):
+    with pytest.raises(InvalidArgumentError, match=r"\[10, 31\) of segment 0 were requested, but it ends at 30"):
         check_ranges(stream, [ByteRange(0, 10, 31)])
-    with pytest.raises(InvalidArgumentError, match=r"\[0, 10\) of segment 0 are gone"):
+    with pytest.raises(InvalidArgumentError, match=r"\[0, 10\) of segment 0 are lost"):
         check_ranges(stream, [ByteRange(0, 0, 20)])
 
 
@@ -222,7 +222,7 @@ def test_what_is_gone_is_passed_and_noted_when_losses_are_asked_for() -> None:
     assert losses.deleted == {0: 10, 1: 0, 3: 0}
     assert losses.ranges == [ByteRange(4, 0, 10)]
     assert losses.byte_count == 10
-    assert str(losses).startswith("bytes [0, 10) of segment 4, all of segment 0 behind byte 10, if anything")
+    assert str(losses).startswith("bytes [0, 10) of segment 4, any data of segment 0 after byte 10")
 
 
 def test_a_batch_that_is_replayed_behind_its_own_end_has_nothing_left() -> None:

@@ -183,7 +183,7 @@ def test_a_store_that_hangs_ends_the_read_once_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, stream: StoredStream
 ) -> None:
     client = serve(monkeypatch, (60, TimeoutError()))
-    with pytest.raises(OutcomeUnknownError, match=r"behind byte 60 for 120 s \(readTimeout\)"):
+    with pytest.raises(OutcomeUnknownError, match=r"after byte 60 for 120 s \(readTimeout\)"):
         list(stream.read(SEGMENT, 0, 200))
     assert client.starts == [0]
 
@@ -197,7 +197,7 @@ def test_bytes_that_are_gone_are_reported_at_once(
     client = serve(monkeypatch, (30, error))
     with pytest.raises(type(error)) as caught:
         list(stream.read(SEGMENT, 0, 200))
-    assert "bytes [30, 200) of a/b/3.#epoch.1 are gone" in caught.value.__notes__[0]
+    assert "bytes [30, 200) of a/b/3.#epoch.1 are lost" in caught.value.__notes__[0]
     assert len(client.starts) == 1
 
 
@@ -212,7 +212,7 @@ def test_an_error_that_a_retry_cannot_mend_passes_through(
 
 def test_a_segment_that_ends_early_is_an_error(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:
     serve(monkeypatch)
-    with pytest.raises(InvalidArgumentError, match=r"asked for bytes \[0, 500\), but the segment ends at 200"):
+    with pytest.raises(InvalidArgumentError, match=r"requested bytes \[0, 500\), but the segment ends at 200"):
         list(stream.read(SEGMENT, 0, 500))
 
 

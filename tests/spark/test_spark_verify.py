@@ -119,7 +119,7 @@ def test_chunks_that_are_damaged_missing_or_too_short_are_told_and_nothing_else(
     # The reader has no access to the storage: nothing is known then, whatever is damaged.
     away = run_command("verify", stream, "--tier2", str(tmp_path), "--outage", "1s", "--spark", uri=store.uri)
     assert away.code == 1
-    assert "it is not there, or not the store's long-term storage" in away.stderr
+    assert "it does not exist, or is not the store's long-term storage" in away.stderr
     assert away.lines[-1] == "the check was stopped before its end"
 
 

@@ -36,7 +36,7 @@ class SimulatedCoordinator:
             raise
         if reply["refusal"] == Refusal.TAKEN.value:
             link.close()
-            raise InvalidArgumentError(f"controller {name} is a member already: names are not given twice")
+            raise InvalidArgumentError(f"controller {name} is already a member: names must be unique")
         return SimulatedMembership(link, name, reply["session"], self._settings)
 
 
@@ -112,7 +112,7 @@ class SimulatedMembership:
         self._link.close()
 
     def _lost(self) -> MembershipLostError:
-        return MembershipLostError(f"controller {self._name} is not a member any more: it must join again")
+        return MembershipLostError(f"controller {self._name} is no longer a member: it must join again")
 
 
 def _members(reply: Reply) -> Members:

@@ -45,7 +45,7 @@ class AdminClient:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(host, port)
         except (OSError, TimeoutError) as error:
-            raise ConnectionLostError(f"there is no administrator's port at {address}: {error}") from error
+            raise ConnectionLostError(f"cannot connect to an administration port at {address}: {error}") from error
         client = cls(address, reader, writer)
         try:
             hello = await client._ask(wire.Hello(WIRE_VERSION, WIRE_VERSION_OLDEST))
@@ -81,7 +81,7 @@ class AdminClient:
         while not self._is_elsewhere(reply, wire.ContainerImagePart):
             assert isinstance(reply, wire.ContainerImagePart)
             if reply.offset != at:
-                raise ProtocolError(f"{self.address} tells bytes {reply.offset} of an image, not {at}")
+                raise ProtocolError(f"{self.address} sent byte {reply.offset} of an image, expected byte {at}")
             pieces.append(reply.data)
             at += len(reply.data)
             note(len(reply.data))
@@ -96,7 +96,7 @@ class AdminClient:
         if isinstance(reply, expected):
             return False
         said = getattr(reply, "message", "") or type(reply).__name__
-        raise AdminRefusedError(f"the segment store at {self.address} refuses: {said}")
+        raise AdminRefusedError(f"the segment store at {self.address} refused the request: {said}")
 
     async def _ask(self, command: WireCommand) -> WireCommand:
         self._writer.write(encode(command))
@@ -113,7 +113,7 @@ class AdminClient:
             raise OutcomeUnknownError(f"{self.address} has not answered within {_ANSWER_TIMEOUT_S:g} s") from error
         except (asyncio.IncompleteReadError, OSError) as error:
             raise ConnectionLostError(
-                f"the segment store at {self.address} has ended the connection; its log says why, if it is well"
+                f"the segment store at {self.address} closed the connection; see its log for the reason"
             ) from error
 
 
@@ -123,6 +123,6 @@ def parse_endpoints(texts: Sequence[str]) -> list[tuple[str, int]]:
     for text in texts:
         host, _, port = text.rpartition(":")
         if not host or not port.isdigit():
-            raise InvalidArgumentError(f"{text!r} is no administrator's port: write host:port")
+            raise InvalidArgumentError(f"{text!r} is not the address of an administration port: write host:port")
         found.append((host, int(port)))
     return found

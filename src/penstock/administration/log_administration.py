@@ -81,7 +81,7 @@ class LogAdministration:
         path = self._path(container_id)
         problem = str(LogMissingError(container_id, path, record=self._made_logs.path(container_id)))
         if self._disk.exists(f"{path}.salvaged"):
-            problem = f"its salvage was cut off: run `penstock log salvage {container_id}` again"
+            problem = f"its salvage was interrupted: run `penstock log salvage {container_id}` again"
         return LogReport(container_id, LogState.MISSING, 0, 0, 0, path, problem)
 
     def _report(self, container_id: int) -> LogReport:

@@ -114,7 +114,7 @@ async def salvage_log(
         identity = await runtime.work.run(directory.open_existing)
     except DataDirectoryInUseError as error:
         raise DataDirectoryInUseError(
-            f"a server runs on {directory.root}: stop it, repeat this, and start it again; nothing was changed"
+            f"nothing was changed: a server runs on {directory.root}; stop it, repeat this command, and start it again"
         ) from error
     try:
         return await _Salvage(directory, identity, settings, runtime, container_id).run(is_dry_run=is_dry_run)
@@ -244,7 +244,7 @@ class _Salvage:
         found = await self._read(damaged, whole)
         if whole.report.is_intact and not damaged.problems:
             raise InvalidArgumentError(
-                f"the log of container {self._id} in {self._path} is not damaged, and was left as it was. If it is "
+                f"the log of container {self._id} in {self._path} is not damaged and was not changed. If it is "
                 f"disabled, `penstock log enable {self._id}` enables it"
             )
         if whole.report.loses_nothing:
@@ -277,8 +277,9 @@ class _Salvage:
                     return plan, image_problem
         because = "; ".join(filter(None, [image_problem, *problems[-1:]]))
         raise LogNotSalvageableError(
-            f"the log of container {self._id} in {self._path} has no whole checkpoint to begin a new log with, or none "
-            f"that fits long-term storage, and that has no usable image{f' ({because})' if because else ''}. Nothing "
+            f"the log of container {self._id} in {self._path} has no complete checkpoint that a new log could start "
+            f"with and that matches long-term storage, and long-term storage has no usable "
+            f"image{f' ({because})' if because else ''}. Nothing "
             "was changed. Put the log's files back from a copy, or build a data directory with `penstock storage "
             "restore`",
             whole.report,
@@ -338,14 +339,14 @@ class _Salvage:
                 if plan.keeps_system and doubtful:
                     # It cannot be determined whether records of storage lead to chunks of the earlier or of the later
                     # segment.
-                    problems.append(f"{min(doubtful)} was deleted and created again around the loss")
+                    problems.append(f"{min(doubtful)} was deleted and created again near the loss")
                     return False
                 unfit = await inspection.unfit_system()
                 if not unfit:
                     await inspection.open_tables()
                     for name in salvage.forgotten_names | lost:
                         if await inspection.is_stored(name):
-                            raise CorruptionError(name, 0, "long-term storage has it, and the log does not")
+                            raise CorruptionError(name, 0, "it is in long-term storage but not in the log")
                     if inspection.index_problem is not None:
                         raise inspection.index_problem
                     unfit = await inspection.unfit()
@@ -360,7 +361,8 @@ class _Salvage:
                 for ended in plan.ended:
                     ended.correct(plan.report)
                 return True
-        problems.append(f"segments do not fit long-term storage: {', '.join(each.segment.name for each in unfit[:3])}")
+        problems.append(f"segments do not match long-term storage: "
+            f"{', '.join(each.segment.name for each in unfit[:3])}")
         return False
 
     def _frames(self, salvage: LogSalvage, damaged: DamagedLog, plan: _Plan) -> Iterator[list[bytes]]:

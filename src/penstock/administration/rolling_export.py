@@ -106,7 +106,7 @@ async def export_rolling(
     async with stopped_store(settings, runtime, settings.segment_store.container.layout) as (store, chunks):
         containers = [one for one in store.containers if container_id in (None, one.id)]
         if not containers:
-            raise InvalidArgumentError(f"there is no container {container_id}: there are {len(store.containers)}")
+            raise InvalidArgumentError(f"there is no container {container_id}: the store has {len(store.containers)}")
         report = ExportReport(chunks.place)
         wanted: list[tuple[SegmentContainer, str]] = []
         for container in containers:
@@ -205,8 +205,8 @@ async def _check_replaceable(
         return True
     raise AdoptionError(
         segment.name,
-        f"there is another header of that name, which leads to {strange[0]}: an older store may have left it; move it "
-        "away if nobody needs it",
+        f"another header of that name exists and refers to {strange[0]}: an older store may have left it; move it "
+        "away if it is not needed",
     )
 
 
@@ -254,4 +254,5 @@ async def _check_read(chunks: ChunkStorage, segment: Segment, expected: Sequence
     """Read the header as an older store would, and compare."""
     found = await read_layout(chunks, segment.name)
     if found is None or found.length != segment.length or found.chunks != tuple(expected):
-        raise CorruptionError(header_name(segment.name), 0, f"it does not read as what was exported: {found}")
+        raise CorruptionError(header_name(segment.name), 0, f"reading it back does not return what was exported: "
+            f"{found}")

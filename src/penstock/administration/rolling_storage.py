@@ -115,7 +115,8 @@ async def check_rolling(
                 report.segments.append(_described(segment, layout))
         is_empty = not (report.segments or report.problems or report.left_over_count)
         if is_empty and not names and await chunks.read_identity() is None:
-            raise StorageUnavailableError(f"nothing that any store has left is in {chunks.place}: mount it, or name it")
+            raise StorageUnavailableError(f"{chunks.place} contains no data of any store: mount the storage, or give "
+                "another place")
         report.segments.sort(key=lambda segment: segment.name)
         return report
     finally:
@@ -183,9 +184,9 @@ def _renamed(found: Sequence[RollingSegment], stream: str) -> dict[str, str]:
     """Return new names for segments: in the order of their creation epochs, then of their numbers."""
     scope, slash, name = stream.partition("/")
     if not (scope and slash and name) or "/" in name:
-        raise InvalidArgumentError(f"{stream!r} is not a stream: say scope/stream")
+        raise InvalidArgumentError(f"{stream!r} is not a stream: write scope/stream")
     if any(segment.name.startswith(f"{stream}/") for segment in found):
-        raise InvalidArgumentError(f"{stream} has segments here: what becomes of them by other names is another stream")
+        raise InvalidArgumentError(f"{stream} has segments here: import them under the name of another stream")
     segments = sorted((_age(segment.name), segment.name) for segment in found if segment.is_adoptable)
     return {old: f"{stream}/{number}.#epoch.0" for number, (_, old) in enumerate(segments)}
 

@@ -38,7 +38,7 @@ async def stopped_store(
             identity = await runtime.work.run(directory.open_existing)
         except DataDirectoryInUseError as error:
             raise DataDirectoryInUseError(
-                f"a server runs on {directory.root}: stop it, and repeat this; nothing was done"
+                f"nothing was changed: a server runs on {directory.root}; stop it and repeat this command"
             ) from error
         held.callback(directory.close)
         chunks = open_long_term_storage(settings, directory, runtime)

@@ -61,7 +61,7 @@ async def check_storage(
             identity = await runtime.work.run(directory.open_existing)
         except DataDirectoryInUseError as error:
             raise DataDirectoryInUseError(
-                f"a server runs on {directory.root}: stop it, and repeat this; nothing was looked at"
+                f"nothing was checked: a server runs on {directory.root}; stop it and repeat this command"
             ) from error
         held.callback(directory.close)
         chunks = open_long_term_storage(settings, directory, runtime)
@@ -138,11 +138,12 @@ async def check_identity(chunks: ChunkStorage, identity: Identity) -> None:
     stored = await chunks.read_identity()
     if stored is None:
         raise StorageUnavailableError(
-            f"{chunks.place} is not the long-term storage of this server: it has no identity; mount it, or say where "
-            "it is with --tier2"
+            f"{chunks.place} is not the long-term storage of this server: it has no identity; mount it, or give its "
+            "place with --tier2"
         )
     found = StorageIdentity.decode(stored, chunks.place)
     if found.cluster_id != identity.cluster_id:
         raise StorageIdentityError(
-            chunks.place, f"it belongs to cluster {found.cluster_id}, this server is of cluster {identity.cluster_id}"
+            chunks.place, f"it belongs to cluster {found.cluster_id}, this server belongs to cluster "
+                f"{identity.cluster_id}"
         )

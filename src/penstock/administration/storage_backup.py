@@ -178,7 +178,7 @@ def read_backup(disk: Disk, directory: str) -> Backup:
         data = _read_file(disk, path, _MANIFEST_LENGTH_MAX)
     except OSError as error:
         raise BackupError(
-            f"{directory} is no backup that was finished: {MANIFEST_NAME} cannot be read ({error.strerror})"
+            f"{directory} is not a complete backup: {MANIFEST_NAME} cannot be read ({error.strerror})"
         ) from error
     return Backup.decode(data, path)
 
@@ -191,7 +191,7 @@ def read_image(disk: Disk, directory: str, backup: Backup, container: BackedUpCo
     except OSError as error:
         raise CorruptionError(path, 0, f"it cannot be read: {error.strerror}") from error
     if len(data) != container.length_bytes or _checksum(data) != container.crc32c:
-        raise CorruptionError(path, 0, f"it has other bytes than the {container.length_bytes} that were written")
+        raise CorruptionError(path, 0, f"its bytes differ from the {container.length_bytes} that were written")
     image = ContainerImage.decode(ImageName.of(data), data)
     if (image.name.container_id, image.container_count) != (container.id, backup.container_count):
         raise CorruptionError(path, 0, f"it is of container {image.name.container_id} of {image.container_count}")
@@ -209,7 +209,8 @@ class _Running:
             if await port.flush(container_id) and (found := await port.image(container_id, note)) is not None:
                 return found
         where = ", ".join(port.address for port in self._ports)
-        raise BackupError(f"container {container_id} does not run behind {where}: name the ports of all segment stores")
+        raise BackupError(f"container {container_id} does not run on the segment stores at {where}: give the ports of "
+            "all segment stores")
 
 
 class _Stopped:

@@ -86,7 +86,7 @@ async def probe_storage(settings: StandaloneSettings, runtime: Runtime, *, chunk
         except StorageError as error:
             left = await probe.clean_up()
             if left:
-                raise StorageError(f"{error}; still there, to be deleted by hand: {', '.join(left)}") from error
+                raise StorageError(f"{error}; these chunks remain, delete them by hand: {', '.join(left)}") from error
             raise
         except asyncio.CancelledError:
             await probe.clean_up()
@@ -99,7 +99,7 @@ async def probe_storage(settings: StandaloneSettings, runtime: Runtime, *, chunk
 def _demand_directory(path: str | Path) -> None:
     if not Path(path).is_dir():
         raise StorageUnavailableError(
-            f"{path} is no directory: make it, or mount what belongs there, or say where it is with --tier2"
+            f"{path} is not a directory: create it, mount the storage there, or give another place with --tier2"
         )
 
 
@@ -125,7 +125,7 @@ class _Probe:
         if info.length != length:
             raise StorageError(f"chunk {first} of {chunks.place}: {length} bytes were written, it has {info.length}")
         if await self._step("create once more", first, self._is_created_again):
-            raise StorageError(f"chunk {first} of {chunks.place}: it was there, and was created over it a second time")
+            raise StorageError(f"chunk {first} of {chunks.place}: it existed, but creating it a second time succeeded")
         await self._compare("read", first, content)
         whole = content
         if chunks.supports_append:
@@ -141,7 +141,7 @@ class _Probe:
             await self._compare("read all of", first, whole)
         listed = await self._step("list", first, lambda: chunks.list(first))
         if [one.name for one in listed] != [first]:
-            raise StorageError(f"chunk {first} is in {chunks.place}, and a listing there does not have it")
+            raise StorageError(f"chunk {first} is in {chunks.place}, but missing from a listing")
         await self._step("delete", first, lambda: chunks.delete(first))
         self._made.remove(first)
         if await self._step("look in vain for", first, lambda: chunks.exists(first)):
@@ -172,7 +172,8 @@ class _Probe:
         if found != wanted:
             pairs = enumerate(zip(found, wanted, strict=False))
             at = next((position for position, (one, other) in pairs if one != other), min(len(found), len(wanted)))
-            raise StorageError(f"chunk {name} of {self._chunks.place}: from byte {at} on it is not what was written")
+            raise StorageError(f"chunk {name} of {self._chunks.place}: its bytes from {at} on differ from those "
+                "written")
 
     async def _step(self, what: str, name: str, attempt: Callable[[], Awaitable[T]]) -> T:
         begin_s = time.perf_counter()

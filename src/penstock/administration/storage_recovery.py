@@ -77,7 +77,7 @@ async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_pro
         InvalidArgumentError: `settings` name none.
     """
     if not settings.tier2:
-        raise InvalidArgumentError("say with --tier2 where the long-term storage is that a store is to be built from")
+        raise InvalidArgumentError("--tier2 is required: the long-term storage to rebuild a store from")
     directory = DataDirectory(settings.data_dir, runtime)
     async with AsyncExitStack() as held:
         chunks = open_long_term_storage(settings, directory, runtime)
@@ -123,8 +123,8 @@ async def _check_complete(chunks: ChunkStorage, names: dict[int, list[ImageName]
     """Return how many containers the store has. Raises `NotRecoverableError` unless each has an image that is whole."""
     if not names:
         raise NotRecoverableError(
-            f"there is no image of a container in {chunks.place}: none were written, the setting "
-            "segment_store.container.images.interval_s was 0, or its server was an earlier version"
+            f"{chunks.place} contains no image of a container: none were written, the setting "
+            "segment_store.container.images.interval_s was 0, or the server was of an earlier version"
         )
     counts: dict[int, int] = {}
     for container_id in sorted(names):
@@ -162,7 +162,7 @@ async def newest_whole_image(chunks: ChunkStorage, names: Sequence[ImageName]) -
             passed_over.append(name.name)
     assert first is not None
     raise NotRecoverableError(
-        f"container {names[0].container_id} has no image that is whole in {chunks.place}: {first}"
+        f"container {names[0].container_id} has no complete image in {chunks.place}: {first}"
     ) from first
 
 

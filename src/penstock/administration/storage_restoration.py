@@ -65,7 +65,7 @@ async def restore_store(
     disk = runtime.disk
     backup = await runtime.work.run(read_backup, disk, backup_directory)
     if not (settings.tier2 or backup.tier2):
-        raise InvalidArgumentError("say with --tier2 where the long-term storage is: the backup does not know")
+        raise InvalidArgumentError("--tier2 is required: the backup does not record the place of long-term storage")
     settings = replace(settings, tier2=settings.tier2 or backup.tier2)
     directory = DataDirectory(settings.data_dir, runtime)
     identity = Identity(backup.cluster_id, backup.container_count)
@@ -92,8 +92,8 @@ async def restore_store(
             await runtime.work.run(_remove, disk, directory.tier1)
             await runtime.work.run(_remove, disk, directory.made_logs)
             raise BackupUnfitError(
-                f"{chunks.place} does not have all that the backup leads to: {check.problem_count} problems; nothing "
-                "was made. --accept-missing makes the directory all the same",
+                f"{chunks.place} does not have all chunks that the backup refers to: {check.problem_count} problems; "
+                "nothing was created. Use --accept-missing to create the directory anyway",
                 check.problems,
                 check.problem_count,
             )

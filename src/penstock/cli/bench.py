@@ -147,7 +147,7 @@ def _measured(
                 sys.stderr.flush()
         return 0
     except (KeyboardInterrupt, Interrupted) as interruption:
-        # What was measured until now is told all the same.
+        # The measurements so far are reported anyway.
         return exit_code_of(interruption)
     finally:
         session.cancel(future)

@@ -1,6 +1,6 @@
 """How a command ends when it does not end well: a line or two, or JSON; never a traceback. The exit codes are here.
 
-They are told to users in ``docs/guide/command-line.md``.
+``docs/guide/command-line.md`` documents them.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def termination_interrupts() -> Iterator[None]:
 
 
 class _Lines(logging.Formatter):
-    """What the client logs, as lines of the command. A traceback helps nobody at a shell."""
+    """Formats the client's log records as lines of the command, without tracebacks."""
 
     def formatException(self, ei: object) -> str:
         error = ei[1] if isinstance(ei, tuple) else None

@@ -37,6 +37,6 @@ class Latencies:
         return 0.0
 
     def in_ms(self) -> dict[str, float]:
-        """Return the percentiles that are told, in milliseconds."""
+        """Return the reported percentiles, in milliseconds."""
         told = {f"p{percent:g}".replace(".", "_"): self.percentile_s(percent) for percent in (50, 95, 99, 99.9)}
         return {name: round(seconds * 1000, 3) for name, seconds in (*told.items(), ("max", self.max_s))}

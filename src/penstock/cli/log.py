@@ -39,7 +39,7 @@ log: typer.Typer = typer.Typer(
 
 @contextmanager
 def _logs(data_dir: str | None, config: Path | None, *, is_locked: bool) -> Iterator[LogAdministration]:
-    """Find the logs; with `is_locked` nobody else works on them meanwhile."""
+    """Find the logs; with `is_locked`, hold the lock of the data directory meanwhile."""
     # Only now: the help of all commands should not load a server.
     from penstock.administration.log_administration import LogAdministration
     from penstock.model.errors import DataDirectoryInUseError

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: More names than anybody looks through.
 _NAME_COUNT_MAX = 1000
-#: How long somebody who has pressed a key waits.
+#: How long a completion may take after the key press.
 _TIMEOUT_S = 1.0
 
 

@@ -38,7 +38,7 @@ def write_bytes(lines: bytes) -> None:
 
 
 def write_all(data: bytes) -> None:
-    """Write to standard output, and let whoever reads it have it now."""
+    """Write to standard output and flush it."""
     output = sys.stdout.buffer
     left = memoryview(data)
     while left:

@@ -17,7 +17,7 @@ class Progress(Protocol):
 
 class _Silent:
     def note(self, event_count: int, length_bytes: int) -> None:
-        """Nobody looks."""
+        """Ignore the progress."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``penstock quickstart``: a year of flights through a store and Spark, which are killed in the midst."""
+"""``penstock quickstart``: a year of flights through a store and Spark, both killed during the run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`Session`: one command's connection to a server. The client's loop runs beside the command, which may block.
 
-So its connections are looked after while it waits for its input, or for whoever reads its output.
+So its connections are served while it waits for its input or for the reader of its output.
 """
 
 from __future__ import annotations

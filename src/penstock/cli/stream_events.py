@@ -1,4 +1,4 @@
-"""`StreamEvents`: the events of a stream from one cut on, to another one or for ever, without a reader group.
+"""`StreamEvents`: the events of a stream from one cut to another, or without end, without a reader group.
 
 Nothing is left on the server, and nothing is taken from anybody. Events of one segment come in order, and those of a
 segment after all of the segments that it replaces: hence those of one routing key come in the order written.
@@ -101,7 +101,7 @@ class StreamEvents:
                 await self._ready.wait()
 
     async def close(self) -> None:
-        """Stop reading ahead. Whoever iterates is at the end."""
+        """Stop reading ahead. Iterations end."""
         for source in self._open:
             source.close()
         self._open.clear()

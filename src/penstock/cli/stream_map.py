@@ -22,7 +22,7 @@ _HEIGHT_MIN, _HEIGHT_MAX, _SEGMENT_HEIGHT = 240, 2400, 12
 _LABEL_HEIGHT_MIN, _DIGIT_WIDTH = 9, 7
 _TICK_SPACE = 28
 
-#: Two shades for each epoch in which segments begin, in turn: whoever splits or merges changes colour.
+#: Two shades for each epoch in which segments begin, in turn: a segment that splits or merges changes colour.
 _COLOURS = (
     ("#8ecae6", "#a9d7ec"), ("#ffb703", "#ffc636"), ("#b5e48c", "#c6eaa5"),
     ("#f4a3b4", "#f7bac7"), ("#cdb4db", "#d9c6e4"), ("#e9c46a", "#eed189"),

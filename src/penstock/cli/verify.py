@@ -67,7 +67,7 @@ def verify(
         verifier = Verifier(StoredChunks(store), _sums(store, tier2 or "", on_spark=spark))
         total_bytes = 0
         for each in dict.fromkeys(found):
-            # One that nobody has named may be deleted meanwhile.
+            # A stream found by a pattern may be deleted meanwhile.
             with nullcontext() if named else suppress(NoSuchStreamError):
                 total_bytes += verifier.add(each)
         try:

@@ -146,7 +146,7 @@ class Client(StreamCalls):
 
         async def resume() -> Transaction | ValueTransaction[Value]:
             transaction = self._new_transaction(stream, lease_s)
-            with self._deadline(f"go on with transaction {transaction_id} on {stream}"):
+            with self._deadline(f"resume transaction {transaction_id} on {stream}"):
                 await transaction._resume(transaction_id)
             return transaction if serializer is None else ValueTransaction(transaction, serializer)
 

@@ -169,7 +169,7 @@ class ClientCore(LifeCycle):
             return self._cluster  # For a front end that creates objects outside the loop, and uses them in it.
         if loop is not self._loop:
             raise InvalidArgumentError(
-                f"the {self._what} belongs to the event loop it was opened in, and this is another one: connect in each"
+                f"the {self._what} belongs to the event loop in which it was opened: connect in each event loop"
             )
         return self._cluster
 

@@ -225,7 +225,7 @@ class StreamQueries:
                 starts.append(await position_of(tables, start))
             until = await position_of(tables, end) if end else at_epoch(current)
             if start and end and not await in_turns(is_equal_or_after(until, starts[-1])):
-                raise InvalidArgumentError("the end of the range lies before its start")
+                raise InvalidArgumentError("the end of the range is before its start")
             return [found async for page in segments_between(tables, starts, until) for found in page]
 
         return await self.on_stream(scope, stream, read)

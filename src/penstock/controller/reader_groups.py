@@ -151,7 +151,8 @@ async def _check_cut(tables: StreamTables, cut: Mapping[int, int], previous: Map
         raise StreamCutBehindError(f"the stream cut is not valid for {tables.name}: {error}") from error
     if not is_good:
         raise StreamCutBehindError(
-            f"the stream cut does not cover the keys of {tables.name} once, or lies before the one published last"
+            f"the stream cut does not cover every key of {tables.name} exactly once, or is before the one published "
+            "last"
         )
 
 

@@ -72,7 +72,7 @@ class ScopeDeletion:
                 await self._catalog.close_scope(scope)
                 await self._delete_with_contents(scope)
         except NoSuchScopeError:
-            _logger.debug("scope %s is gone already", scope)
+            _logger.debug("scope %s is already deleted", scope)
         await self._context.announcements.withdraw(announced)
 
     async def _delete_with_contents(self, scope: str) -> None:
@@ -106,4 +106,5 @@ class ScopeDeletion:
                 for stream in names:
                     await self._drop_stream(scope, stream)
         except NoSuchScopeError:
-            _logger.debug("scope %s has no table of streams any more: its deletion was cut off after that", scope)
+            _logger.debug("scope %s has no table of streams any more: its deletion was interrupted after that "
+                "step", scope)

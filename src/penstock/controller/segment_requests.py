@@ -158,7 +158,7 @@ class SegmentRequests:
     async def table_exists(self, segment: str) -> bool:
         """Say whether a table segment of this name exists."""
         try:
-            await self._send("ask for table", segment, lambda: self._segments.table_info(segment))
+            await self._send("read table", segment, lambda: self._segments.table_info(segment))
         except NoSuchSegmentError:
             return False
         return True
@@ -221,7 +221,7 @@ class SegmentRequests:
                             if not isinstance(result, PenstockError):
                                 found[segment] = result
             except (TimeoutError, PenstockError) as error:
-                _logger.debug("container %d does not say how long segments are: %s", container, error)
+                _logger.debug("container %d does not report the lengths of segments: %s", container, error)
 
         await together(ask(container, names) for container, names in sorted(by_container.items()))
         return found
@@ -260,7 +260,7 @@ class SegmentRequests:
     async def get_attribute(self, segment: str, attribute: bytes) -> int:
         """Return an attribute, or `NO_VALUE`. Raises `NoSuchSegmentError`."""
         return await self._send(
-            "ask for an attribute of", segment, lambda: self._segments.get_attribute(segment, attribute)
+            "read an attribute of", segment, lambda: self._segments.get_attribute(segment, attribute)
         )
 
     async def update_attribute(self, segment: str, attribute: bytes, *, value: int, expected: int) -> None:

@@ -68,7 +68,7 @@ class Position:
 def epoch_bounds(cut: Mapping[int, int]) -> tuple[int, int]:
     """Return the lowest and the highest creation epoch of the segments in a cut."""
     if not cut:
-        raise InvalidArgumentError("a stream cut without segments says nothing")
+        raise InvalidArgumentError("a stream cut needs at least one segment")
     if min(cut) < 0:
         raise InvalidArgumentError("a stream cut names a negative segment id")
     return segment_epoch(min(cut)), segment_epoch(max(cut))
@@ -106,7 +106,7 @@ class PositionFold:
     def position(self) -> Steps[Position]:
         """Return the position. Raises `InvalidArgumentError` for a segment that is not in the history."""
         if missing := self._cut.keys() - self._records.keys():
-            raise InvalidArgumentError(f"segment {min(missing)} is not, and never was, a segment of the stream")
+            raise InvalidArgumentError(f"segment {min(missing)} is not and never was a segment of the stream")
         newest, ends = self._newest, self._ends
         if not ends:
             return Position(self._cut, self._records, dict.fromkeys(self._cut, newest))

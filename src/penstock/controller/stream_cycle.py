@@ -119,11 +119,11 @@ class StreamCycle(Generic[S]):
                 except PenstockError as error:
                     # Logged only at the first failure and at the recovery: a store may be away for days.
                     if not is_failing:
-                        _logger.warning("no stream is looked at for its %s, it is tried again: %s", self._what, error)
+                        _logger.warning("streams are not scanned for %s, retrying: %s", self._what, error)
                     is_failing = True
                 else:
                     if is_failing:
-                        _logger.info("streams are looked at again for their %s", self._what)
+                        _logger.info("streams are scanned again for %s", self._what)
                     is_failing = False
 
     async def once(self) -> None:
@@ -184,8 +184,8 @@ class StreamCycle(Generic[S]):
             task.cancel()
             self._note_problem(
                 listed,
-                f"it took longer than {self._pace.place_s:g} s while {self._slow_count} other streams did; its turn "
-                "comes again among the streams that fail",
+                f"it took longer than {self._pace.place_s:g} s while {self._slow_count} other streams did; it is "
+                "retried among the failed streams",
             )
             return
         self._slow_count += 1
@@ -214,9 +214,9 @@ class StreamCycle(Generic[S]):
             return  # The stream has left the list, or was assigned to another controller, meanwhile.
         name = f"{listed.scope}/{listed.stream}"
         if problem and not known.problem:
-            _logger.warning("%s of stream %s is not looked after, it is tried again: %s", self._what, name, problem)
+            _logger.warning("%s of stream %s fails, retrying: %s", self._what, name, problem)
         elif known.problem and not problem:
-            _logger.info("%s of stream %s is looked after again", self._what, name)
+            _logger.info("%s of stream %s works again", self._what, name)
         known.problem = problem
 
     async def _look_at(self, listed: ListedStream) -> None:

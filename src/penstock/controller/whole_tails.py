@@ -41,7 +41,7 @@ class WholeTails:
         async def look_alone() -> dict[int, int]:
             found = await look()
             if found is None:
-                raise WorkElsewhereError(f"the tail of {scope}/{stream}: transactions are being merged; ask again")
+                raise WorkElsewhereError(f"the tail of {scope}/{stream}: transactions are being merged; try again")
             return found
 
         found = await look()

@@ -55,7 +55,7 @@ class WorkflowRunner:
             except WorkElsewhereError:
                 raise
             except MetadataConflictError as error:
-                _logger.info("unfinished work on %s is looked at again: %s", subject, error)
+                _logger.info("unfinished work on %s is retried: %s", subject, error)
             await asyncio.sleep(delay_s(settings, attempt))
         return await self.settle(subject)
 
@@ -88,7 +88,7 @@ class WorkflowRunner:
                 except MetadataConflictError as error:
                     if await self._is_taken_over(subject):
                         # The conflict says nothing about the request: the new owner of the work decides its outcome.
-                        raise WorkTakenOverError(f"{subject}: another controller has this work now: {error}") from error
+                        raise WorkTakenOverError(f"{subject}: another controller owns the work: {error}") from error
                     self.finish_what_is_left(subject)
                     raise
                 except Exception:
@@ -114,7 +114,7 @@ class WorkflowRunner:
         try:
             return any([await self._context.announcements.is_taken_over(part) for part in _parts(subject)])
         except PenstockError as error:
-            _logger.info("whose the work on %s is cannot be found out: %s", subject, error)
+            _logger.info("the owner of the work on %s cannot be determined: %s", subject, error)
             return False
 
     def finish_what_is_left(self, subject: Subject) -> None:
@@ -151,7 +151,7 @@ class WorkflowRunner:
         timeout_s = self._context.settings.workflow_timeout_s
         done, _ = await asyncio.wait([task], timeout=timeout_s)
         if not done:
-            raise WorkflowTimeoutError(f"{name} has not ended within {timeout_s:g} s; it goes on in the background")
+            raise WorkflowTimeoutError(f"{name} has not ended within {timeout_s:g} s; it continues in the background")
         if task.cancelled():
             raise ControllerUnavailableError("the controller is stopping")
         return task.result()

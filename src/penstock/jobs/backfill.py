@@ -121,7 +121,7 @@ class BackfillSource:
                 raise InvalidArgumentError(f"a file has no column {each!r}, but {', '.join(schema.names)}")
         kind = schema.field(self._event_column).type
         if kind not in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string()):
-            raise InvalidArgumentError(f"column {self._event_column!r} is {kind}, and neither bytes nor texts")
+            raise InvalidArgumentError(f"column {self._event_column!r} is {kind}, but must be bytes or text")
         key = self._key_column
         if key is None and {"scope", "stream", "segment_id", "offset"} <= names:
             key = "segment_id"
@@ -148,7 +148,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         inside = sorted(each for each in path.glob("*.parquet") if each.name[0] not in "._")
         if not (path.is_file() or inside):
-            raise InvalidArgumentError(f"{path} is no file, and no directory with any that end in .parquet")
+            raise InvalidArgumentError(f"{path} is neither a file nor a directory with .parquet files")
         found += inside or [path]
     return found
 

@@ -143,7 +143,7 @@ class _Sums:
             try:
                 data = await place.read(chunk.name, start, wanted)
             except NoSuchChunkError:
-                message = f"the chunk is gone, its record says {chunk.length} bytes"
+                message = f"the chunk is missing, its record says {chunk.length} bytes"
                 return PartResult(Finding.MISSING, start, start - first, message)
             except _AWAY:
                 raise

@@ -177,7 +177,7 @@ class Exporter:
         identity: str | None = None,
     ) -> None:  # fmt: skip
         if batch_bytes < 1:
-            raise InvalidArgumentError(f"a batch of {batch_bytes} bytes holds nothing: give more")
+            raise InvalidArgumentError(f"a batch of {batch_bytes} bytes cannot hold an event: give a larger size")
         self._source = source
         self._target = target
         self._writer = writer
@@ -263,7 +263,7 @@ class Exporter:
             return
         if before is None:
             raise StreamRecreatedError(
-                f"stream {self._source.name} was deleted and created again while this export began: run it again"
+                f"stream {self._source.name} was deleted and created again while this export started: run it again"
             )
         raise StreamRecreatedError(
             f"the table holds {self._source.name} up to {before.cut.to_text()}, but that stream was deleted, and "

@@ -186,7 +186,7 @@ class IcebergTable:
     def _unknown(self, batch: WrittenBatch, why: Exception) -> OutcomeUnknownError:
         return OutcomeUnknownError(
             f"table {self._name}: it is not known whether batch {batch.id} was committed: the catalogue did not answer "
-            f"({_said(why)}). Run the export again: it continues from what the table says"
+            f"({_said(why)}). Run the export again: it continues from the progress recorded in the table"
         )
 
     def discard(self, batch: WrittenBatch) -> None:
@@ -281,9 +281,9 @@ class IcebergTable:
             return None
         if self._confirmed is None or self._confirmed != StreamCut.from_text(text):
             raise ExportTargetError(
-                f"table {self._name}: the snapshots that say how far {self._stream} is have been expired. If the "
-                f"table was not rolled back since, it is as far as the cut {text}: start from there, with --from; "
-                f"otherwise remove its property {END}.{self._stream}, and it begins anew"
+                f"table {self._name}: the snapshots that record the progress of {self._stream} have expired. If the "
+                f"table was not rolled back since, its progress is the cut {text}: start there with --from; otherwise "
+                f"remove its property {END}.{self._stream} to export from the beginning"
             )
         return TablePosition(self._confirmed, table.properties.get(f"{IDENTITY}.{self._stream}"))
 
@@ -291,13 +291,13 @@ class IcebergTable:
         try:
             namespace, _, _ = self._name.rpartition(".")
             if not namespace:
-                raise InvalidArgumentError(f"{self._name!r} is no table: write NAMESPACE.TABLE")
+                raise InvalidArgumentError(f"{self._name!r} is not the name of a table: write NAMESPACE.TABLE")
             self._catalog.create_namespace_if_not_exists(namespace)
             return self._catalog.create_table_if_not_exists(self._name, schema=self._schema)
         except PenstockError:
             raise
         except Exception as error:
-            raise ExportTargetError(f"table {self._name} can be neither made nor opened: {error}") from error
+            raise ExportTargetError(f"table {self._name} can be neither created nor opened: {error}") from error
 
     def _loaded(self) -> Table:
         """Return the current table; retries for `outage_s_max` while the catalogue is unavailable."""
@@ -308,7 +308,7 @@ class IcebergTable:
             try:
                 return self._catalog.load_table(self._name)
             except NoSuchTableError as error:
-                raise ExportTargetError(f"table {self._name} is not there any more: {error}") from error
+                raise ExportTargetError(f"table {self._name} no longer exists: {error}") from error
             except Exception as error:
                 if time.monotonic() + pause_s > give_up_s:
                     raise ExportTargetError(f"table {self._name} cannot be opened: {error}") from error
@@ -319,7 +319,8 @@ class IcebergTable:
         """Refuse a table whose schema does not fit the rows of this export."""
         if not table.spec().is_unpartitioned():
             raise InvalidArgumentError(
-                f"table {self._name} is partitioned: export to one that is not, and partition what is made of it"
+                f"table {self._name} is partitioned: export to an unpartitioned table, and partition a table derived "
+                "from it"
             )
         has = {field.name: str(field.field_type) for field in table.schema().fields}
         probe = {field.name: kind for field, kind in zip(self._schema, _iceberg_types(self._schema), strict=True)}
@@ -327,7 +328,8 @@ class IcebergTable:
         required = sorted(field.name for field in table.schema().fields if field.required)
         if others or required:
             raise InvalidArgumentError(
-                f"table {self._name} has other columns than this export: {(others + required)[0]!r} differs; it has "
+                f"table {self._name} has different columns from this export: {(others + required)[0]!r} differs; it "
+                "has "
                 f"{', '.join(f'{name} {kind}' for name, kind in has.items())}"
             )
 
@@ -337,8 +339,8 @@ def _remove(io: FileIO, places: Iterable[str]) -> None:
     for place in places:
         try:
             io.delete(place)
-        except Exception as error:  # noqa: BLE001  # of any file system; it is in nobody's way
-            _log.warning("%s is part of no table, and is left behind: %s", place, error)
+        except Exception as error:  # noqa: BLE001  # of any file system; the file does no harm
+            _log.warning("%s is not part of a table and could not be deleted: %s", place, error)
 
 
 def _refusals() -> tuple[type[Exception], ...]:

@@ -17,9 +17,9 @@ def why_no_json(data: bytes, error: Exception) -> str:
     if not data.strip():
         return "it is blank"
     if data.startswith(_BYTE_ORDER_MARKS[0]):
-        return "it begins with a byte order mark (the bytes EF BB BF), which JSON does not allow: remove it"
+        return "it starts with a byte order mark (the bytes EF BB BF), which JSON does not allow: remove it"
     if data.startswith(_BYTE_ORDER_MARKS[1:]):
-        return "it begins with a byte order mark of UTF-16, and JSON is UTF-8: convert it"
+        return "it starts with a byte order mark of UTF-16, and JSON is UTF-8: convert it"
     if isinstance(error, RecursionError):
         return "its JSON is nested too deeply"
     return str(error)

@@ -133,8 +133,8 @@ class LedgeredCopy:
             plan, before, behind = _noted(row)
             if plan != self._source.plan:
                 raise InvalidArgumentError(
-                    f"job {self._name!r} into {self._sink.target} has begun with another plan, {plan}: give this one "
-                    "another name"
+                    f"job {self._name!r} into {self._sink.target} was started with another plan, {plan}: give this "
+                    "job another name"
                 )
             is_done = row.state is BatchState.DONE
             batch, position = (row.batch + 1, behind) if is_done else (row.batch, before)
@@ -171,7 +171,7 @@ class LedgeredCopy:
             try:
                 await ended.abort()
             except PenstockError as second:
-                error.add_note(f"and what was prepared stays until its limit ends it: {second}")
+                error.add_note(f"and the prepared transactions stay until their limit ends: {second}")
             raise
         row = await _look(self._client, self._sink)
         return dict(row.transactions) == transactions

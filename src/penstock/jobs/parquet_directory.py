@@ -252,7 +252,7 @@ class ParquetDirectory:
         columns = tuple((field.name, str(field.type)) for field in self._schema)
         if manifest.schema != columns:
             raise InvalidArgumentError(
-                f"{self.path} has other columns than this export: it has "
+                f"{self.path} has different columns from this export: it has "
                 f"{', '.join(f'{name} {kind}' for name, kind in manifest.schema)}"
             )
 

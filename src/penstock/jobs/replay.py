@@ -124,7 +124,7 @@ class ReplaySource:
         found, expected = self._source.identity(), self._planned.identity
         if None not in (found, expected) and found != expected:
             raise StreamRecreatedError(
-                f"this replay began to read {self._source.name}, but that stream was deleted, and another stream has "
+                f"this replay started to read {self._source.name}, but that stream was deleted, and another stream has "
                 f"its name now (identity {found} instead of {expected}): replay that stream under another job name"
             )
 

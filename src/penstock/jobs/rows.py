@@ -76,7 +76,7 @@ class RowShape:
         import pyarrow as pa
 
         if (value == "json") != bool(fields):
-            raise InvalidArgumentError("a schema is needed for JSON, and is of no use otherwise")
+            raise InvalidArgumentError("a schema is required for JSON, and not allowed otherwise")
         self.value = value
         self._fields = tuple(fields)
         types = {
@@ -187,7 +187,7 @@ def fields_of(text: str) -> list[Field]:
         match = _FIELD.fullmatch(part)
         if match is None or match[3].lower() not in _JSON_TYPES:
             raise InvalidArgumentError(
-                f"{part.strip()!r} is no column: write NAME TYPE, or NAME TYPE as COLUMN, with one of the types "
+                f"{part.strip()!r} is not a column: write NAME TYPE, or NAME TYPE as COLUMN, with one of the types "
                 f"{', '.join(_JSON_TYPES)}"
             )
         name = match[1] or match[2]
@@ -204,11 +204,11 @@ def fields_of(text: str) -> list[Field]:
         )
         if field.column in (*POSITION_COLUMNS, UNDECODED):
             raise InvalidArgumentError(
-                f"column {field.column!r} would be there twice: every table has {', '.join(POSITION_COLUMNS)} and "
+                f"column {field.column!r} would occur twice: every table has {', '.join(POSITION_COLUMNS)} and "
                 f"{UNDECODED}; {as_another}"
             )
         if field.column in columns:
-            raise InvalidArgumentError(f"column {field.column!r} is there twice: {as_another}")
+            raise InvalidArgumentError(f"column {field.column!r} occurs twice: {as_another}")
         columns.add(field.column)
     return found
 

@@ -75,7 +75,7 @@ class SparkSums:
                 results[at] = row
         found = [result for result in results if result is not None]
         if len(found) != len(parts):
-            raise SparkTaskError(f"Spark gave {len(found)} results of {len(parts)} parts of chunks")
+            raise SparkTaskError(f"Spark returned {len(found)} results for {len(parts)} parts of chunks")
         return found
 
     def _rows(self, task: _Task) -> dict[int, list[PartResult]]:
@@ -88,8 +88,8 @@ class SparkSums:
                 break
             except Exception as error:
                 if not left:
-                    raise SparkTaskError(f"Spark has not summed chunks: {told_by(error)}") from error
-                _log.warning("tasks that sum chunks have failed and are run again: %s", told_by(error))
+                    raise SparkTaskError(f"Spark did not compute the checksums of chunks: {told_by(error)}") from error
+                _log.warning("tasks that compute checksums of chunks failed and are run again: %s", told_by(error))
         rows: dict[int, list[PartResult]] = {}
         for row in told:
             result = PartResult(Finding(row["finding"]), row["offset"], row["read_bytes"], row["message"])

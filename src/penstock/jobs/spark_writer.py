@@ -80,9 +80,9 @@ class SparkWriter:
         try:
             done = numbers.mapInArrow(run, "place string, row_count long").collect()
         except Exception as error:
-            raise ExportTargetError(f"Spark has not written a batch of {source.name}: {told_by(error)}") from error
+            raise ExportTargetError(f"Spark did not write a batch of {source.name}: {told_by(error)}") from error
         if len(done) != len(shares):
-            raise ExportTargetError(f"Spark gave {len(done)} results of {len(shares)} tasks of {source.name}")
+            raise ExportTargetError(f"Spark returned {len(done)} results for {len(shares)} tasks of {source.name}")
         return [WrittenFile(row["place"], row["row_count"]) for row in done]
 
     def _shares(self, ranges: Sequence[ByteRange]) -> list[list[ByteRange]]:

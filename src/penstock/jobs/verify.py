@@ -315,12 +315,13 @@ class Verifier:
             self.report.checked_bytes += result.read_bytes
             if result.finding is Finding.AWAY:
                 raise StorageUnavailableError(
-                    f"long-term storage cannot be read where it is summed: {result.message}; nothing more is known"
+                    f"the checking process cannot read long-term storage: {result.message}; the remaining chunks are "
+                    "unchecked"
                 )
             if result.finding is Finding.SOUND:
                 continue
             if part.looks + 1 >= self._settings.look_count_max:
-                self._note_unknown(f"{layout.segment}: its chunks were others at each of {part.looks + 1} looks")
+                self._note_unknown(f"{layout.segment}: its chunks changed between each of {part.looks + 1} attempts")
                 continue
             name = layout.chunks[0].name
             again.append(_Range(layout.segment, layout.start, layout.end, part.looks + 1, name, result))

@@ -57,8 +57,8 @@ def _check(kind: str, name: str, pattern: re.Pattern[str], length_max: int) -> s
 def _check_no_file_system_name(kind: str, name: str) -> None:
     if name in _FILE_SYSTEM_NAMES:
         raise InvalidNameError(
-            f"{kind} name {name!r}: file systems or object stores that keep long-term storage have another meaning for "
-            "it; choose another name"
+            f"{kind} name {name!r}: file systems or object stores used as long-term storage reserve it; choose "
+            "another name"
         )
 
 

@@ -160,7 +160,7 @@ class StreamCut:
 def _number(text: str) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > len(str(_INT64_MAX)):
-        raise ValueError(f"{text[:32]!r} is no number")
+        raise ValueError(f"{text[:32]!r} is not a number")
     return int(text)
 
 
@@ -170,7 +170,7 @@ def _unpacked(text: str) -> str:
     try:
         data = unpacker.decompress(base64.b64decode(text, validate=True), _PRAVEGA_TEXT_LENGTH_MAX)
         if not unpacker.eof or unpacker.unused_data:
-            raise ValueError("it is cut off, too long, or something follows")
+            raise ValueError("it is truncated, too long, or followed by other data")
         return data.decode()
     except (binascii.Error, zlib.error, ValueError) as error:
         raise InvalidArgumentError(f"stream cut {text[:80]!r} is damaged: {error}") from error

@@ -37,7 +37,7 @@ def time_ms(value: Time, what: str) -> int:
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
-        raise InvalidArgumentError(f"{what}={value!r} is no time in ISO 8601, as 2026-11-22T10:30:00+01:00") from None
+        raise InvalidArgumentError(f"{what}={value!r} is not an ISO 8601 time, as 2026-11-22T10:30:00+01:00") from None
     if moment.tzinfo is None:
         raise InvalidArgumentError(
             f"{what}={value!r} has no time zone: use datetime.now(UTC), .astimezone(), or text that ends in Z or +01:00"

@@ -74,7 +74,7 @@ class Watermark:
         try:
             return cls._decode(data)
         except (struct.error, IndexError, ValueError) as error:
-            raise CorruptionError(segment, offset, f"{len(data)} bytes are no watermark: {error}") from error
+            raise CorruptionError(segment, offset, f"{len(data)} bytes are not a watermark: {error}") from error
 
     @classmethod
     def _decode(cls, data: bytes) -> Watermark:
@@ -104,7 +104,7 @@ def _revision(data: bytes, at: int) -> tuple[int, int]:
         raise ValueError(f"format {format_version}, version {version}, {revisions} revisions from {revision}")
     start = at + _HEADER.size
     if not 0 <= length <= len(data) - start:
-        raise ValueError(f"{length} bytes are announced, {len(data) - start} are there")
+        raise ValueError(f"{length} bytes expected, {len(data) - start} found")
     return start, start + length
 
 

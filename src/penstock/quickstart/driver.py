@@ -85,7 +85,7 @@ def _listen(orders: list[bytes], is_ordered: threading.Event) -> None:
         orders.append(line)
         is_ordered.set()
         sys.stdin.buffer.read()
-    # Whoever started this is gone. The JVM sees the end of its own input, and goes, too.
+    # The parent has exited. The JVM reads the end of its own input and exits, too.
     os._exit(1)
 
 

@@ -65,7 +65,7 @@ class DriverProcess:
         while not self._is_started:
             self.look()
             if time.monotonic() > deadline_s:
-                raise SparkStartError(f"Spark was not up after {timeout_s:g} s; {self._advice()}")
+                raise SparkStartError(f"Spark was not ready after {timeout_s:g} s; {self._advice()}")
             time.sleep(POLL_INTERVAL_S)
 
     def go(self, plan: Plan) -> None:
@@ -76,7 +76,7 @@ class DriverProcess:
             self._process.stdin.write(plan.to_line())
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise QueryFailedError(f"the driver has ended; {self._advice()}") from None
+            raise QueryFailedError(f"the driver has exited; {self._advice()}") from None
 
     def look(self) -> PassResult:
         """Take in what it has said since the last time, and return its progress. Never waits.
@@ -131,7 +131,7 @@ class DriverProcess:
         return count
 
     def _advice(self) -> str:
-        return f"what Spark said is at the end of {self._log_path}"
+        return f"Spark's output is at the end of {self._log_path}"
 
     def __enter__(self) -> DriverProcess:
         return self.start()

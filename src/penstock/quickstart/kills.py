@@ -1,4 +1,4 @@
-"""Killing in the midst: when a micro-batch is under way, proven by its checkpoint while nothing moves."""
+"""Kills during a micro-batch, which the checkpoint proves to be running, while its processes are stopped."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class QueryWatch:
         return self._until(driver, lambda progress: progress.last_batch >= batch)
 
     def until_midst(self, driver: DriverProcess, event_count: int) -> Midst | None:
-        """Wait for a micro-batch to be under way behind so many events, and hold the driver in the midst of it.
+        """Wait for a running micro-batch after `event_count` events, and stop the driver during it.
 
         One in which the sink has begun to write, if one of the next is. All that the driver has done before is
         reported. None: the query is done.
@@ -131,8 +131,8 @@ class QueryWatch:
                 return False
             if time.monotonic() > self._deadline_s:
                 raise QueryFailedError(
-                    f"the query was not done after {self._timeout_s:g} s (QUERY_TIMEOUT_S): on a machine that is busy "
-                    "with other things try again later, or fewer flights (--limit)"
+                    f"the query was not done after {self._timeout_s:g} s (QUERY_TIMEOUT_S): on a busy machine try "
+                    "again later, or with fewer flights (--limit)"
                 )
             time.sleep(POLL_INTERVAL_S)
 

@@ -42,7 +42,7 @@ class Member:
 
 
 def members(leader: int) -> list[Member]:
-    """Return the living processes of the session that `leader` leads, or led; empty where nobody can tell."""
+    """Return the living processes of the session that `leader` leads, or led; empty if unknown."""
     found = []
     for path in _PROC.glob("[0-9]*"):
         try:
@@ -111,7 +111,7 @@ def _signal_until(leader: int, number: signal.Signals, is_obeyed: Callable[[Memb
         for pid in left:
             _send(pid, number)
         if time.monotonic() > deadline_s:
-            raise FamilyError(f"processes {left} do not obey {number.name} after {SIGNAL_TIMEOUT_S:g} s")
+            raise FamilyError(f"processes {left} did not end on {number.name} within {SIGNAL_TIMEOUT_S:g} s")
         time.sleep(_POLL_S)
 
 

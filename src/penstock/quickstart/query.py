@@ -119,7 +119,7 @@ def start_session(log_path: Path, core_count: int = 2) -> SparkSession:
         try:
             session = builder.getOrCreate()
         except PySparkException as error:
-            raise SparkStartError(f"Spark did not start: {error}; what it said is in {log_path}") from error
+            raise SparkStartError(f"Spark did not start: {error}; its output is in {log_path}") from error
     session.sparkContext.setLogLevel("ERROR")
     return session
 

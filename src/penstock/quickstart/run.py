@@ -1,4 +1,5 @@
-"""The run itself: store up, flights in, query, store and driver killed in the midst, results out and checked."""
+"""The run itself: start the store, write the flights, run the query, kill store and driver during it, check the "
+    "results."""
 
 from __future__ import annotations
 
@@ -175,7 +176,7 @@ class _QueryRun:
         self._done_before = first.event_count
         if midst is None:
             self._report.passes.append(PassResult())
-            self._watcher.note("the query was done before all could be killed in the midst of it: take more flights")
+            self._watcher.note("the query finished before both processes were killed: use more flights")
             return
         kill = Kill("driver", process_count, midst.batch, midst.open_count, first.event_count)
         self._report.kills.append(kill)
@@ -189,13 +190,13 @@ class _QueryRun:
             kill.back_s = time.monotonic() - killed_s
             with (
                 self._clock("query, second half"),
-                self._watcher.phase("Spark: on from the checkpoint", self._count) as self._advance,
+                self._watcher.phase("Spark: resumed from the checkpoint", self._count) as self._advance,
             ):
                 other.go(self._plan)
                 self._await_batch(other, kill, killed_s)
                 self._watcher.note(
-                    f"another driver was up {kill.back_s:.1f} s after the kill, took the micro-batch up again from the "
-                    f"checkpoint, and had it done after {kill.done_s:.1f} s"
+                    f"another driver was ready {kill.back_s:.1f} s after the kill, resumed the micro-batch from the "
+                    f"checkpoint, and finished it after {kill.done_s:.1f} s"
                 )
                 self._watch.until_done(other)
         self._report.passes.append(other.progress)
@@ -211,8 +212,8 @@ class _QueryRun:
         self._report.kills.append(kill)
         self._await_batch(driver, kill, killed_s)
         self._watcher.note(
-            f"killed the store (SIGKILL), {_midst(kill)}: it was back after {kill.back_s:.1f} s, the query went on by "
-            f"itself, and the micro-batch was done after {kill.done_s:.1f} s"
+            f"killed the store (SIGKILL), {_midst(kill)}: it was ready again after {kill.back_s:.1f} s, the query "
+            f"continued, and the micro-batch was finished after {kill.done_s:.1f} s"
         )
 
     def _await_batch(self, driver: DriverProcess, kill: Kill, killed_s: float) -> None:
@@ -225,7 +226,7 @@ class _QueryRun:
 
 def _midst(kill: Kill) -> str:
     return (
-        f"in the midst of micro-batch {kill.batch}, behind {kill.event_count:,} flights, with {kill.open_count} "
+        f"during micro-batch {kill.batch}, after {kill.event_count:,} flights, with {kill.open_count} "
         "transactions open"
     )
 

@@ -136,13 +136,14 @@ def _show_accounts(console: Console, report: Report) -> None:
     )
     for kill in report.kills:
         console.print(
-            f"  although the {kill.victim} was killed in the midst of micro-batch {kill.batch}: "
+            f"  although the {kill.victim} was killed during micro-batch {kill.batch}: "
             f"back after {kill.back_s:.1f} s, that micro-batch done after {kill.done_s:.1f} s"
         )
     late_hours = report.latest_straggler.total_seconds() / 3600
     console.print(
-        f"  {report.dropped_count} rows dropped as late: the latest flight came {late_hours:.0f} h behind others "
-        f"processed before, the watermark waits {WATERMARK_DELAY}; the sink, which writes exactly once, repeated "
+        f"  {report.dropped_count} rows dropped as late: the latest flight came {late_hours:.0f} h after later "
+        f"flights had been processed, the watermark waits {WATERMARK_DELAY}; the sink, which writes exactly once, "
+        "repeated "
         f"{results.repeated_count:,} results"
     )
     rates = Table(title="Rates", title_justify="left")

@@ -118,7 +118,7 @@ class LockState(Enum):
     """Whether the path by which a lock was taken still leads to the locked file."""
 
     IN_PLACE = "the path leads to the locked file"
-    FILE_GONE = "the directory is the same, but the file was removed or replaced: others can lock the path"
+    FILE_GONE = "the directory is the same, but the file was removed or replaced: another process can lock the path"
     DIRECTORY_GONE = "the directory of the path was removed, renamed, replaced or unmounted"
 
 
@@ -415,8 +415,8 @@ class LocalDisk:
             # The file was removed or replaced after it was opened: another process can lock the one at the path now.
             lock.release()
         raise DataDirectoryInUseError(
-            f"{path} was removed or replaced each of {_LOCK_ATTEMPTS_MAX} times while it was being locked: find out "
-            "which program does that, and try again"
+            f"{path} was removed or replaced each of {_LOCK_ATTEMPTS_MAX} times while it was being locked: stop the "
+            "program that does this, and try again"
         )
 
     def space(self, path: str) -> DiskSpace:

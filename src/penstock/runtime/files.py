@@ -185,11 +185,11 @@ class FilePlace:
         authority, _, path = rest.partition("/")
         host, mark, port = authority.rpartition(":") if ":" in authority else (authority, "", "")
         path = path.rstrip("/")
-        wrong = f"{url!r} is no folder of a file system: write hdfs://host:port/path"
+        wrong = f"{url!r} is not a folder of a file system: write hdfs://host:port/path"
         if scheme not in FILE_SCHEMES or not host or not path or any(each in url for each in "?#@"):
             raise InvalidArgumentError(wrong)
         if mark and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise InvalidArgumentError(f"{wrong}; {port!r} is no port")
+            raise InvalidArgumentError(f"{wrong}; {port!r} is not a port")
         if any(part in ("", ".", "..") for part in path.split("/")):
             raise InvalidArgumentError(f"{wrong}; a part of its path is empty, '.' or '..'")
         if len(path.encode()) > ROOT_BYTES_MAX:

@@ -70,19 +70,19 @@ def hdfs_error(error: BaseException, place: str, path: str, *, said: str = "") -
     name = names[0] if names else ""
     if "SafeModeException" in text or "in safe mode" in text:
         return StorageSafeModeError(
-            f"{place} is in safe mode and takes no changes for now; after a start it leaves it by itself, else `hdfs "
-            f"dfsadmin -safemode leave` does: {line}"
+            f"{place} is in safe mode and accepts no changes; after a start it leaves safe mode automatically, "
+            f"otherwise run `hdfs dfsadmin -safemode leave`: {line}"
         )
     if "is not a directory" in text or "ParentNotDirectoryException" in text:
         return NoSuchRemoteFileError(path)
     if isinstance(error, PermissionError) or any(mark in text for mark in _REFUSED):
         return StorageCredentialsError(
-            f"{place} does not permit this user what is asked about {path}: HADOOP_USER_NAME says who it is, and the "
-            f"folder must be that user's. It said: {line}"
+            f"{place} does not permit this operation on {path}: set HADOOP_USER_NAME to the user that owns the "
+            f"folder. Answer: {line}"
         )
     if isinstance(error, FileExistsError) or name in _LEASED or name == "FileAlreadyExistsException":
         if name in _LEASED or "lease" in text or "being created" in text or "recover" in text:
-            return RemoteFileLeasedError(path, f"somebody writes to it, or did when his program died: {line}")
+            return RemoteFileLeasedError(path, f"it is open for writing, or its writer crashed: {line}")
         return RemoteFileExistsError(path, line)
     if isinstance(error, (FileNotFoundError, IsADirectoryError)) or name == "FileNotFoundException":
         return NoSuchRemoteFileError(path)
@@ -90,23 +90,24 @@ def hdfs_error(error: BaseException, place: str, path: str, *, said: str = "") -
         return StorageFullError(f"no space is left in {place}, or a quota is reached: {line}")
     if (found := _NO_PLACE.search(text)) is not None:
         if found[1] == "0":
-            return StorageUnreachableError(f"{place} has no DataNode that runs: {line}")
+            return StorageUnreachableError(f"{place} has no running DataNode: {line}")
         return StorageFullError(f"no DataNode of {place} has room for another block: {line}")
     if isinstance(error, NotADirectoryError):
         return NoSuchRemoteFileError(path)
     if "ChecksumError" in text or "ChecksumException" in text or "checksums didn't match" in text:
-        return CorruptionError(f"{place}: {path}", 0, f"bytes did not arrive as they were written: {line}")
+        return CorruptionError(f"{place}: {path}", 0, f"bytes were corrupted in transfer: {line}")
     if name in _NOT_ACTIVE:
-        return StorageUnreachableError(f"{place} has no active NameNode for now: {line}")
+        return StorageUnreachableError(f"{place} has no active NameNode at present: {line}")
     if isinstance(error, TimeoutError) or "timed out" in text:
-        return StorageNotRespondingError(f"{place} did not answer in time; what was asked may still happen: {line}")
+        return StorageNotRespondingError(f"{place} did not answer in time; the operation may still take effect: {line}")
     if isinstance(error, OSError) or any(mark in text for mark in _BROKEN):
         return StorageUnreachableError(
             f"{place} cannot be reached, or the connection broke, with an unknown outcome: {line}"
         )
     if not isinstance(error, Exception):
-        return StorageError(f"{place}: the library panicked about {path}, with an unknown outcome: {line}")
-    return StorageError(f"{place} could not do what was asked about {path}: {line}")
+        return StorageError(f"{place}: the library panicked during an operation on {path}, with an unknown outcome: "
+            f"{line}")
+    return StorageError(f"{place} could not carry out the operation on {path}: {line}")
 
 
 def _short(text: str) -> str:

@@ -158,7 +158,7 @@ class HdfsFiles:
                 for pool in pools:
                     await pool.drained(with_abandoned=True)
         except TimeoutError:
-            _log.warning("calls to %s still go on after %g s, and are left behind", self._place, _CLOSE_TIMEOUT_S)
+            _log.warning("calls to %s are still running after %g s, and are abandoned", self._place, _CLOSE_TIMEOUT_S)
         self._web.close()
 
     async def _run(self, pool: WorkPool, path: str, function: Callable[[], T]) -> T:
@@ -197,7 +197,7 @@ class HdfsFiles:
                 with told_in_our_words(self._place, path):
                     self._client.delete(path)
             except StorageError as second:
-                problem.add_note(f"and what is there of {path} could not be deleted: {second}")
+                problem.add_note(f"and the incomplete {path} could not be deleted: {second}")
             raise
 
     def _append(self, path: str, offset: int, content: Buffer) -> None:
@@ -208,7 +208,7 @@ class HdfsFiles:
             # The file is leased, or the path is a folder.
             if self._client.get_file_info(path).isdir:
                 raise NoSuchRemoteFileError(path) from error
-            raise RemoteFileLeasedError(path, f"somebody writes to it, or did when he died: {error}") from error
+            raise RemoteFileLeasedError(path, f"it is open for writing, or its writer crashed: {error}") from error
         # This client holds the lease, so the length cannot change.
         length_bytes = self._client.get_file_info(path).length
         if length_bytes != offset:
@@ -269,7 +269,8 @@ class HdfsFiles:
             parts.append(self._web.read(path, start, end - start))
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if len(data) != end - offset:
-            raise StorageError(f"{self._place}: {len(data)} of {end - offset} bytes of {path} came from {offset} on")
+            raise StorageError(f"{self._place}: {len(data)} of {end - offset} bytes of {path} were returned from "
+                f"offset {offset}")
         return data
 
     def _stat(self, path: str) -> FileInfo:

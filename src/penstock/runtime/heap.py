@@ -116,7 +116,7 @@ def _keep_small(trim: HeapTrim) -> None:
     while not pause.wait(INTERVAL_S):
         gone = trim.look()
         if gone:
-            logger.debug("gave %.1f MB of free memory back", gone / 1e6)
+            logger.debug("returned %.1f MB of free memory to the system", gone / 1e6)
 
 
 def _glibc_trim() -> HeapTrim | None:

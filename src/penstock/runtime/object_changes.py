@@ -108,7 +108,7 @@ async def change_object(
         else:
             if found is not None and found.content == content:
                 if problem is not None:
-                    _log.info("%s was changed by a request without a good answer: %s", key, problem)
+                    _log.info("%s was changed by a request whose answer failed: %s", key, problem)
                 return found.version
             if found is None and version is not None:
                 raise ObjectChangedError(key, "it was deleted")
@@ -122,8 +122,8 @@ async def change_object(
     if unknown is None and problem is not None and not isinstance(problem, ObjectExistsError | ObjectChangedError):
         unknown = problem
     raise unknown or StorageError(
-        f"{objects.place}: {key} was not changed: {attempt} attempts were refused because of other changes, and there "
-        "were none"
+        f"{objects.place}: {key} was not changed: {attempt} attempts were refused because of concurrent changes, but "
+        "none occurred"
     )
 
 

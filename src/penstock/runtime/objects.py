@@ -110,7 +110,7 @@ class ObjectStoreSettings:
     def __post_init__(self) -> None:
         """Check the values. Raises `InvalidArgumentError`."""
         if bool(self.access_key_id) != bool(self.secret_access_key):
-            raise InvalidArgumentError("access_key_id and secret_access_key of object storage belong together")
+            raise InvalidArgumentError("give both access_key_id and secret_access_key of object storage, or neither")
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
             raise InvalidArgumentError(
                 f"the endpoint of object storage is {self.endpoint!r}: it is a URL, http://... or https://..."
@@ -206,15 +206,17 @@ class ObjectPlace:
         scheme, mark, rest = url.partition("://")
         if not mark or scheme not in OBJECT_SCHEMES:
             examples = ", ".join(f"{each}://bucket/prefix" for each in OBJECT_SCHEMES)
-            raise InvalidArgumentError(f"{url!r} is no place for objects: write {examples}")
+            raise InvalidArgumentError(f"{url!r} is not a place in object storage: write {examples}")
         bucket, _, prefix = rest.partition("/")
         prefix = prefix.rstrip("/")
         if not bucket or "?" in url or "#" in url:
-            raise InvalidArgumentError(f"{url!r} is no place for objects: write a bucket, a prefix, and nothing else")
+            raise InvalidArgumentError(f"{url!r} is not a place in object storage: write only a bucket and a prefix")
         if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
-            raise InvalidArgumentError(f"{url!r} is no place for objects: a part of its prefix is empty, '.' or '..'")
+            raise InvalidArgumentError(f"{url!r} is not a place in object storage: a part of its prefix is empty, '.' "
+                "or '..'")
         if len(prefix.encode()) > PREFIX_BYTES_MAX:
-            raise InvalidArgumentError(f"{url!r} is no place for objects: its prefix is above {PREFIX_BYTES_MAX} bytes")
+            raise InvalidArgumentError(f"{url!r} is not a place in object storage: its prefix is above "
+                f"{PREFIX_BYTES_MAX} bytes")
         return cls(scheme, bucket, prefix)
 
     def __str__(self) -> str:

@@ -197,8 +197,8 @@ class ObstoreObjects:
         version = ObjectVersion(answer["e_tag"], answer["version"])
         if version.e_tag is None and version.version is None:
             raise StorageError(
-                f"{self._place} reports no version of {key}: it cannot replace objects on condition, or a proxy in "
-                "front of it removes the header ETag"
+                f"{self._place} reports no version of {key}: it cannot replace objects on condition, or a proxy "
+                "removes the header ETag"
             )
         return version
 
@@ -227,7 +227,8 @@ class ObstoreObjects:
         if len(data) < length:
             expected = min(length, (await self.head(key)).length_bytes - offset)
             if len(data) != expected:
-                raise StorageError(f"{self._place}: {len(data)} of {expected} bytes of {key} came from {offset} on")
+                raise StorageError(f"{self._place}: {len(data)} of {expected} bytes of {key} were returned from "
+                    f"offset {offset}")
         return data
 
     async def delete(self, key: str) -> None:
@@ -276,8 +277,8 @@ class ObstoreObjects:
             if not limit.expired():
                 raise
             raise StorageNotRespondingError(
-                f"{self._place} did not answer about {key} within {settings.call_timeout_s:g} s; what was asked of it "
-                "may still happen"
+                f"{self._place} did not answer about {key} within {settings.call_timeout_s:g} s; the operation may "
+                "still take effect"
             ) from error
         except (BaseError, OSError, ValueError) as error:
             raise storage_error(error, self._place, key) from error
@@ -301,22 +302,22 @@ def storage_error(error: Exception, place: str, key: str) -> StorageError:
     if any(mark in text for mark in _ROLE_MARKS):
         variables = _CREDENTIALS.get(place.partition("://")[0], "them")
         return StorageCredentialsError(
-            f"no credentials for {place}: set {variables}, or give this machine a role. It was tried: {line}"
+            f"no credentials for {place}: set {variables}, or give this machine a role. Attempts: {line}"
         )
     if code in _CLOCK_CODES or "date header too old" in text:
         return StorageClockError(
-            f"{place} refuses requests because the clocks differ too much: set this machine's (chronyc tracking, "
-            f"timedatectl). It said: {line}"
+            f"{place} refuses requests because the clocks differ too much: set this machine's clock (chronyc "
+            f"tracking, timedatectl). Answer: {line}"
         )
     if code in _BUCKET_CODES or "BareRedirect" in text:
         return StorageBucketMissingError(
-            f"{place} is not there ({code or 'it is elsewhere'}): create the bucket, or correct its name, the endpoint "
-            f"or the region. It said: {line}"
+            f"{place} is not there ({code or 'it is elsewhere'}): create the bucket, or correct its name, the "
+            f"endpoint or the region. Answer: {line}"
         )
     if code in _CREDENTIALS_CODES or status in (401, 403) or kind in ("PermissionDeniedError", "UnauthenticatedError"):
         return StorageCredentialsError(
-            f"{place} refuses these credentials ({code or status or kind}): check the access key, its secret and what "
-            f"they permit (read, write, delete, list). It said: {line}"
+            f"{place} refuses these credentials ({code or status or kind}): check the access key, its secret and "
+            f"their permissions (read, write, delete, list). Answer: {line}"
         )
     if kind == "AlreadyExistsError" or kind == "PreconditionError":
         return ObjectExistsError(key, code or line)
@@ -327,16 +328,16 @@ def storage_error(error: Exception, place: str, key: str) -> StorageError:
     if code in _FULL_CODES or status == 507 or "No space left" in text or "StorageFull" in text:
         return StorageFullError(f"no space is left in {place}: {line}")
     if code in _THROTTLE_CODES or status in (429, 503):
-        return StorageThrottledError(f"{place} is asked too often ({code or status}): {line}")
+        return StorageThrottledError(f"{place} limits the request rate ({code or status}): {line}")
     if "kind: Timeout" in text:
-        return StorageNotRespondingError(f"{place} did not answer in time; what was asked may still happen: {line}")
+        return StorageNotRespondingError(f"{place} did not answer in time; the operation may still take effect: {line}")
     if "kind: Connect" in text:
         return StorageUnreachableError(
-            f"{place} cannot be reached: is the endpoint right, and does the service run? It was tried: {line}"
+            f"{place} cannot be reached: check the endpoint, and that the service runs. Attempts: {line}"
         )
     if "HttpError" in text:
         return StorageUnreachableError(f"the connection to {place} broke, with an unknown outcome: {line}")
-    return StorageError(f"{place} could not do what was asked about {key}: {line}")
+    return StorageError(f"{place} could not carry out the operation on {key}: {line}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -41,7 +41,7 @@ class OutageLog:
             self._reported_s = now_s
             self._logger.log(
                 level,
-                "%s still fail: %d failures in %.0f s; the last one: %s: %s",
+                "%s still fail: %d failures in %.0f s; the latest: %s: %s",
                 self._what,
                 self.failure_count,
                 now_s - self._began_s,

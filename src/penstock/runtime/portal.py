@@ -84,8 +84,8 @@ class Portal:
     def _check(self) -> None:
         if self._is_forked:
             raise ForkedError(
-                "the client was opened before this process was forked, and its thread is the parent's: start "
-                "processes by 'spawn', or connect in the child alone"
+                "the client was opened before this process was forked, and its thread runs in the parent: start "
+                "processes by 'spawn', or connect only in the child"
             )
         if self._is_closed:
             raise ClosedError("the client is closed")
@@ -184,7 +184,7 @@ def _start_behind(make: Callable[[], Coroutine[object, object, object]]) -> None
         try:
             await make()
         except Exception:  # noqa: BLE001  # there is no caller to raise to
-            _log.exception("what was dropped open could not be closed")
+            _log.exception("an object dropped without close() could not be closed")
 
     task = asyncio.get_running_loop().create_task(run(), name="finish behind")
     _behind.add(task)

@@ -105,11 +105,11 @@ def real_runtime(thread_count_max: int = 8) -> Runtime:
 
 
 def _no_objects(place: ObjectPlace, settings: ObjectStoreSettings) -> ObjectStore:
-    raise InvalidArgumentError(f"{place}: there are no object stores in these surroundings")
+    raise InvalidArgumentError(f"{place}: this runtime has no object stores")
 
 
 def _no_files(place: FilePlace, settings: FileStoreSettings, work: BlockingWork) -> FileStore:
-    raise InvalidArgumentError(f"{place}: there are no remote file systems in these surroundings")
+    raise InvalidArgumentError(f"{place}: this runtime has no remote file systems")
 
 
 def _loop_time_s() -> float:

@@ -181,7 +181,7 @@ def _check_path(kind: type, path: list[str], source: str) -> None:
         table = fields[name]
         is_last = index == len(path) - 1
         if (table is None) != is_last:
-            what = "has no settings below it" if table is None else "is a table of settings, not a value"
+            what = "has no nested settings" if table is None else "is a table of settings, not a value"
             raise SettingsError(f"{source}: {'.'.join(path[: index + 1])} {what}")
         if table is not None:
             kind = table

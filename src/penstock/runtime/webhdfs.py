@@ -67,14 +67,16 @@ class WebHdfs:
         try:
             answer = self._client.request(method, url, params={**query, "user.name": self._user})
         except httpx.ConnectTimeout as error:
-            raise StorageUnreachableError(f"{self._url} did not take a connection: {error}") from error
+            raise StorageUnreachableError(f"{self._url} did not accept a connection: {error}") from error
         except httpx.TimeoutException as error:
             raise StorageNotRespondingError(
-                f"{self._url} did not answer about {path} in time; what was asked may still happen: {error}"
+                f"{self._url} did not answer the request for {path} in time; the operation may still take effect: "
+                f"{error}"
             ) from error
         except httpx.HTTPError as error:
             raise StorageUnreachableError(
-                f"{self._url} cannot be reached, or the connection broke: is WebHDFS there, or must webhdfs be set? "
+                f"{self._url} cannot be reached, or the connection broke: check that WebHDFS runs there, or set "
+                "webhdfs; "
                 f"{type(error).__name__}: {error}"
             ) from error
         if answer.is_success:
@@ -87,5 +89,6 @@ class WebHdfs:
             told = answer.json()["RemoteException"]
             said = f"{told['javaClassName']}: {told['message']}"
         except (ValueError, KeyError, TypeError):
-            return StorageError(f"{self._url} answered {answer.status_code} about {path}, with nothing that is known")
+            return StorageError(f"{self._url} answered the request for {path} with status {answer.status_code} and an "
+                "unknown body")
         return hdfs_error(StorageError(said), self._place, path, said=said)

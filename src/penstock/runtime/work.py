@@ -284,10 +284,10 @@ class WorkQueue(ABC):
             raise RuntimeError(f"cannot run more blocking work in the pool {self._name!r}: it was closed")
         settings = self._settings
         if self._hung_count >= settings.thread_count_max + settings.hung_count_max:
-            self._refuse(job, f"{self._hung_count} calls of it hang already")
+            self._refuse(job, f"{self._hung_count} of its calls hang already")
             return False
         if len(self._waiting) >= settings.waiting_count_max:
-            self._refuse(job, f"{len(self._waiting)} calls wait for it already")
+            self._refuse(job, f"{len(self._waiting)} calls are queued already")
             return False
         if settings.timeout_s:
             job.timer = job.loop.call_later(settings.timeout_s, self._expire, job)
@@ -372,18 +372,19 @@ class WorkQueue(ABC):
             if self._hung_count >= settings.thread_count_max + settings.hung_count_max:
                 _log.error("%s does not answer: %d calls hang", self._name, self._hung_count)
                 for waiting in list(self._waiting):
-                    self._refuse(waiting, f"{self._hung_count} calls of it hang already")
+                    self._refuse(waiting, f"{self._hung_count} of its calls hang already")
             else:
                 self._start_waiting()
         self._tell_idle()
 
     def _expire(self, job: Job) -> None:
-        is_begun = "it may still have its effect" if job.is_started else "it never began, because all threads hang"
+        never = "the call was not started, because all threads hang"
+        is_begun = "the call may still take effect" if job.is_started else never
         job.settle(
             None,
             StorageNotRespondingError(
                 f"{self._name} did not answer within {self._settings.timeout_s:g} s; {is_begun}: "
-                "look whether the file system below answers at all"
+                "check that the underlying file system responds"
             ),
         )
 

@@ -74,8 +74,8 @@ class AdminServer:
             await self._server.start_serving()
         except OSError as error:
             raise InvalidArgumentError(
-                f"cannot listen for administrators on {settings.host}:{settings.port}: {error}; stop what uses the "
-                "port, or choose another one as `port` in the settings of the administrator's port"
+                f"cannot listen for administration requests on {settings.host}:{settings.port}: {error}; stop the "
+                "program that uses the port, or choose another `port` in the settings of the administration port"
             ) from error
         self.port = int(self._server.sockets[0].getsockname()[1])
 
@@ -92,7 +92,7 @@ class AdminServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= self._settings.connections_max:
-            logger.warning("refused an administrator's connection: %d are served already", len(self._connections))
+            logger.warning("refused an administration connection: %d are open already", len(self._connections))
             writer.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
@@ -103,9 +103,9 @@ class AdminServer:
         try:
             await self._converse(reader, writer)
         except (ProtocolError, asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
-            logger.info("administrator's connection ended: %r", error)
+            logger.info("administration connection ended: %r", error)
         except PenstockError as error:
-            logger.warning("closing an administrator's connection: %s", error)
+            logger.warning("closing an administration connection: %s", error)
         finally:
             writer.close()
 
@@ -159,7 +159,7 @@ class AdminServer:
             header += await reader.readexactly(_FRAME_HEADER.size - len(header))
             type_code, length = _FRAME_HEADER.unpack(header)
             if not 0 <= length <= self._settings.frame_length_max:
-                raise ProtocolError(f"a frame of {length} bytes to the administrator's port")
+                raise ProtocolError(f"a frame of {length} bytes to the administration port")
             content = await reader.readexactly(length)
         return decode_request(type_code, memoryview(content))
 
@@ -185,7 +185,8 @@ class AdminServer:
 
     def _container(self, container_id: int) -> SegmentContainer:
         if not 0 <= container_id < self._store.settings.container_count:
-            raise InvalidArgumentError(f"no container {container_id}: there are {self._store.settings.container_count}")
+            raise InvalidArgumentError(f"no container {container_id}: the store has "
+                f"{self._store.settings.container_count}")
         for container in self._store.containers:
             if container.id == container_id:
                 return container

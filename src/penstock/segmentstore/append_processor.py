@@ -477,7 +477,7 @@ class AppendProcessor:
             try:
                 await state.container.quota.room(state.segment)
             except SegmentBackloggedError as error:
-                logger.warning("a writer is sent away: %s", error)
+                logger.warning("a writer is reset: %s", error)
             if self._writers.get(state.writer_id) is state:
                 self._after_earlier(state, WrongHost(request_id, state.segment.name, ""))
 
@@ -511,7 +511,7 @@ class AppendProcessor:
             if not state.container.ownership.is_confirmed:
                 # The refusal may be based on state that a successor has changed: only the segment's present owner may
                 # send it.
-                self._replies.abort(f"{state.segment.name}: its container may have been shut out")
+                self._replies.abort(f"{state.segment.name}: its container may have been fenced")
                 return
             self._replies.send(encode(reply))
             if then_abort:

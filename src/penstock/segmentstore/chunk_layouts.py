@@ -97,7 +97,7 @@ class ChunkLayouts:
     def _told(self) -> StorageTold:
         storage = self._store.storage
         if not storage.is_available or storage.identity is None:
-            raise StorageUnavailableError(f"nothing is read from {storage.place} now: {storage.problem}")
+            raise StorageUnavailableError(f"{storage.place} cannot be read at present: {storage.problem}")
         place = storage.place
         return StorageTold(place if "://" in place else os.path.abspath(place), IDENTITY_NAME, storage.identity)
 

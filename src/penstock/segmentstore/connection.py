@@ -278,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         if isinstance(exc, TimeoutError):
             timeout_s = self._settings.dead_peers.timeout_s
-            logger.info("dropped the connection of %s: no sign of life for %g s", self._peer, timeout_s)
+            logger.info("dropped the connection of %s: nothing received for %g s", self._peer, timeout_s)
         self._is_closed = True
         self._forget_slow_replies()
         self._cancel_timer()
@@ -585,7 +585,7 @@ class Connection(asyncio.BufferedProtocol):
             return  # Reading has resumed, and nothing was in the receive queue.
         count = self._appends.give_up_held()
         logger.info(
-            "sent %d writers of %s away: nothing could be taken from them for %g s",
+            "reset %d writers of %s: no append of theirs could be accepted for %g s",
             count,
             self._transport.get_extra_info("peername"),
             self._settings.read_delay_s_max,

@@ -113,10 +113,10 @@ class ContainerMonitor(Generic[C]):
         try:
             container_ids = await source()
         except (PenstockError, OSError) as error:
-            logger.warning("the container assignment cannot be read, all stays as it is: %s", error)
+            logger.warning("the container assignment cannot be read, nothing changes: %s", error)
             return
         if container_ids is None:
-            logger.warning("there is no container assignment, all stays as it is")
+            logger.warning("there is no container assignment, nothing changes")
         else:
             self.assign(container_ids)
 
@@ -148,7 +148,7 @@ class ContainerMonitor(Generic[C]):
                 self._starts[container_id] = loop.create_task(self._start(container_id))
         for container_id in sorted(self.running):
             if not self._is_busy(container_id) and container_id not in self._assigned:
-                logger.info("container %d is not assigned to this process any more: stopping it", container_id)
+                logger.info("container %d is no longer assigned to this process: stopping it", container_id)
                 self._stop_later(container_id, self.running.pop(container_id))
 
     def _is_busy(self, container_id: int) -> bool:
@@ -199,8 +199,8 @@ class ContainerMonitor(Generic[C]):
                     return start.result()
                 if steps.step_count == before and not steps.is_waiting:
                     raise StorageError(
-                        f"the start of container {container_id} has not got on for {timeout_s:g} s "
-                        f"(start_stall_timeout_s), after {steps.step_count} steps; a tier may hang: it is tried again"
+                        f"the start of container {container_id} made no progress for {timeout_s:g} s "
+                        f"(start_stall_timeout_s), after {steps.step_count} steps; storage may hang: it is retried"
                     )
         finally:
             if not start.done():
@@ -251,7 +251,7 @@ class ContainerMonitor(Generic[C]):
                 await container.stop()
         except (TimeoutError, PenstockError, OSError) as error:
             # Not retried: the next open of its log fences this incarnation.
-            logger.warning("container %d did not stop in order within %g s: %r", container_id, timeout_s, error)
+            logger.warning("container %d did not stop cleanly within %g s: %r", container_id, timeout_s, error)
         finally:
             del self._stops[container_id]
             if failure is not None:

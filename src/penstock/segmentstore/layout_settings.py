@@ -72,13 +72,13 @@ def next_mode(before: LayoutMode, wanted: LayoutMode | None) -> LayoutMode:
     mode = wanted or before
     if mode not in _FOLLOWING:
         raise StorageLayoutError(
-            f"segment_store.container.layout.mode is {mode}: then an older Pravega serves, and writes its own layout, "
-            "which this store does not; to take its segments over, for good, stop it and say "
+            f"segment_store.container.layout.mode is {mode}: in this mode an older Pravega serves and writes its own "
+            "layout, which this store does not; to import its segments permanently, stop it and set "
             f"{LayoutMode.LAYOUT_UPGRADE}"
         )
     if mode not in _FOLLOWING[before]:
         raise StorageLayoutError(
-            f"segment_store.container.layout.mode is {mode}, and this store has run under {before}, from which there "
-            f"is no way back: set it to {before}, or leave it out"
+            f"segment_store.container.layout.mode is {mode}, but this store has run in mode {before}, which cannot be "
+            f"reverted: set it to {before}, or omit it"
         )
     return mode

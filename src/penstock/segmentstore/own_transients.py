@@ -120,4 +120,4 @@ class OwnTransients:
             ):
                 continue  # Merged, or its container restarts, which deletes it.
             if isinstance(result, PenstockError):
-                logger.info("%s is not deleted with its connection, but once it is idle: %s", name, result)
+                logger.info("%s is not deleted with its connection, but after it is idle: %s", name, result)

@@ -165,8 +165,8 @@ class SegmentStoreServer:
         if now_s >= self._refusal_logged_at_s + 1.0:
             self._refusal_logged_at_s = now_s
             logger.warning(
-                "refused a connection, the %dth: %d are served already (connection.connections_max, or what the limit "
-                "of descriptors allows)",
+                "refused a connection, the %dth: %d are open already (connection.connections_max, or the limit of "
+                "descriptors)",
                 self.refused_count,
                 len(self.connections),
             )

@@ -32,7 +32,7 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
     Raises `InvalidArgumentError` for a count below 0.
     """
     if question.segment_count_max < 0:
-        raise InvalidArgumentError(f"statistics of {question.segment_count_max} segments; 0 or more do")
+        raise InvalidArgumentError(f"statistics of {question.segment_count_max} segments; use 0 or more")
     wanted = None if question.containers is None else frozenset(question.containers)
     asked = [container for container in store.containers if wanted is None or container.id in wanted]
     # Each container has a share, so that a busy one does not starve others.

@@ -16,9 +16,9 @@ from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 #: A flush that fails and succeeds at the next attempt is not reported.
 _TOLD_AFTER_S = 5.0
 
-_GONE = "nothing is flushed, read or deleted there; appends are taken, and wait in the log, until memory is full"
-_FULL = "users' bytes stay in the log, and appends wait once memory is full; truncations and deletions make room"
-_FAILING = "their bytes stay in the log, and are tried again"
+_GONE = "nothing is flushed, read or deleted there; appends are accepted and wait in the log until memory is full"
+_FULL = "users' bytes stay in the log, and appends wait once memory is full; truncations and deletions free space"
+_FAILING = "their bytes stay in the log, and the flush is retried"
 
 
 def storage_problem(chunks: GuardedChunkStorage, containers: Sequence[SegmentContainer], now_s: float) -> str | None:
@@ -32,8 +32,8 @@ def storage_problem(chunks: GuardedChunkStorage, containers: Sequence[SegmentCon
     unknown = [str(each.id) for each in containers if not each.storage.lookups.have_ended]
     if unknown:
         return (
-            f"it has not said yet what it has of containers {', '.join(unknown)} (they serve, and nothing of theirs is "
-            "flushed before it does)"
+            f"the state of containers {', '.join(unknown)} in it is not known yet (they serve, but flush nothing "
+            "until it is known)"
         )
     failing = [found for each in containers if (found := each.writer.failing) is not None]
     # Damage concerns a segment, and is reported with it.
@@ -65,8 +65,8 @@ def full_disk(containers: Sequence[SegmentContainer], now_s: float) -> str | Non
     ]
     if waiting:
         return (
-            f"long-term storage has little room, {_for(now_s - min(waiting))}memory is full, and writes wait; truncate "
-            "or delete streams, or make room there (segment_store.container.space.storage_free_bytes_min)"
+            f"long-term storage has little room, {_for(now_s - min(waiting))}memory is full, and writes wait; "
+            "truncate or delete streams, or free space there (segment_store.container.space.storage_free_bytes_min)"
         )
     return None
 

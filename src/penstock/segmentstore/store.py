@@ -450,7 +450,7 @@ class SegmentStore:
     async def update_attribute(self, segment: str, attribute_id: bytes, *, value: int, expected: int) -> bool:
         """See `Segments.update_attribute`."""
         if is_core_attribute(attribute_id):
-            raise InvalidArgumentError(f"{segment}: attribute {attribute_id.hex()} is kept by the store itself")
+            raise InvalidArgumentError(f"{segment}: attribute {attribute_id.hex()} is reserved for the store")
         async with self._using_own(segment) as (container, _):
             was_expected = await container.update_attribute(segment, attribute_id, value=value, expected=expected)
             if not was_expected:
@@ -463,7 +463,7 @@ class SegmentStore:
         if not 0 <= key_length <= 256:
             raise InvalidArgumentError(f"{segment}: keys of {key_length} bytes; fixed keys have 1 to 256")
         if is_transient_segment(segment):
-            raise InvalidArgumentError(f"{segment}: this name is one of a transient segment, which cannot be a table")
+            raise InvalidArgumentError(f"{segment}: this is the name of a transient segment, which cannot be a table")
         self.container(segment).space.check(segment)
         await self.container(segment).create(
             segment, flags=SegmentFlags.TABLE, key_length=key_length, rollover_bytes=rollover_bytes

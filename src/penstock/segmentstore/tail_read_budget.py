@@ -44,7 +44,7 @@ class TailReadBudget:
             self._reported_at_s = now_s
             logger.warning(
                 "a read at the end of a segment is answered without bytes, the %dth: %d wait on its connection "
-                "(connection.tail_read_bytes_max), all that wait take %d bytes (connection.tail_reads_bytes_max)",
+                "(connection.tail_read_bytes_max), all waiting reads take %d bytes (connection.tail_reads_bytes_max)",
                 self.refused_count,
                 held_count,
                 self.used_bytes,

@@ -109,7 +109,7 @@ class TokenAccess:
     def require_server(self, token: str) -> None:
         """Raise `TokenRefusedError` unless the token is one of a server."""
         if not self._verifier.verify(token).is_master():
-            raise TokenRefusedError("this request needs a token of a server")
+            raise TokenRefusedError("this request needs a server's token")
 
     def left_s(self, token: str) -> float | None:
         """Return for how many seconds an accepted token is still valid; None: it does not expire."""

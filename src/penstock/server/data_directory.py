@@ -47,7 +47,7 @@ _IDENTITY_LENGTH_MAX = 64 * 1024
 #: A temporary name: an identity that was not renamed because of a crash.
 _IDENTITY_DRAFT_NAME = "penstock.toml.new"
 _DIRECTORY_GONE = (
-    "it was renamed, replaced or unmounted. Put it back, and start a server on it: what was acknowledged is in it"
+    "it was renamed, replaced or unmounted. Put it back and start a server on it; it contains all acknowledged data"
 )
 
 
@@ -171,7 +171,7 @@ class DataDirectory:
                 self.is_new = True
             if identity.container_count != container_count:
                 raise DataDirectoryError(
-                    f"{self.root} was made with {identity.container_count} containers and that number cannot change: "
+                    f"{self.root} was created with {identity.container_count} containers, a number that cannot change: "
                     f"start with --containers {identity.container_count}, not {container_count}"
                 )
         except BaseException as error:
@@ -206,7 +206,7 @@ class DataDirectory:
         try:
             if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 raise DataDirectoryError(
-                    f"descriptor {descriptor} is not {path}: only a server's own child works on it"
+                    f"descriptor {descriptor} is not {path}: only a server's own child process may use it"
                 )
             try:
                 # The lock must be held, ...
@@ -215,13 +215,13 @@ class DataDirectory:
                 # ... and through this descriptor: then this call changes nothing, otherwise it is refused.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             else:
-                raise DataDirectoryError(f"nobody holds {path}: only a server's own child works on it")
+                raise DataDirectoryError(f"{path} is not locked: only a server's own child process may use it")
             os.set_inheritable(descriptor, False)
             lock = LocalLock(path, descriptor)
         except OSError as error:
             raise DataDirectoryError(
                 f"{path} is not locked through descriptor {descriptor} ({error.strerror}): only a server's own child "
-                "works on it"
+                "process may use it"
             ) from error
         former, self._lock = self._lock, lock
         if former is not None:
@@ -239,12 +239,13 @@ class DataDirectory:
             raise DataDirectoryLostError(self.root, self._loss)
         lock = self._lock
         if lock is None:
-            raise DataDirectoryLostError(self.root, "it has not locked it, or has closed it; it claims no log")
+            raise DataDirectoryLostError(self.root, "it has not locked the directory, or has closed it; it claims no "
+                "log")
         match lock.state():
             case LockState.FILE_GONE:
                 raise DataDirectoryLostError(
                     self.root,
-                    f"its {LOCK_NAME} was removed or replaced; this server claims no log until it has locked it again",
+                    f"its {LOCK_NAME} was removed or replaced; this server claims no log until it holds the lock again",
                 )
             case LockState.DIRECTORY_GONE:
                 raise DataDirectoryLostError(self.root, _DIRECTORY_GONE)
@@ -276,7 +277,7 @@ class DataDirectory:
             raise DataDirectoryLostError(self.root, self._loss)
         former = self._lock
         if former is None or self._identity is None:
-            raise InvalidArgumentError(f"{self.root} is not open: there is no lock to take again")
+            raise InvalidArgumentError(f"{self.root} is not open: it has no lock to take again")
         if (state := former.state()) is LockState.IN_PLACE:
             return None
         if state is LockState.DIRECTORY_GONE:
@@ -292,8 +293,8 @@ class DataDirectory:
             lock = self._disk.lock(os.path.join(self.root, LOCK_NAME))
         except DataDirectoryInUseError as error:
             raise self._lost(
-                f"its {LOCK_NAME} was removed or replaced, and another process has locked the new one since: that "
-                "one is its server now. Nothing that was acknowledged is lost"
+                f"its {LOCK_NAME} was removed or replaced, and another process has locked the new one since and is "
+                "its server now. No acknowledged data is lost"
             ) from error
         if former.state() is LockState.DIRECTORY_GONE:
             lock.release()

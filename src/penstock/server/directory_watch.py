@@ -57,7 +57,7 @@ class DirectoryWatch:
         await asyncio.wait((self._task,), timeout=STOP_WAIT_S_MAX)
         if not self._task.done():
             logger.warning(
-                "a check of the data directory %s has not ended within %g s and is left behind; its file system hangs",
+                "a check of the data directory %s has not ended within %g s and is abandoned; its file system hangs",
                 self._directory.root, STOP_WAIT_S_MAX,
             )  # fmt: skip
             self._task.cancel()
@@ -98,6 +98,6 @@ class DirectoryWatch:
             former.release()
             logger.warning(
                 "the lock file of the data directory %s was removed or replaced by another program; this server has "
-                "locked it again and goes on. Leave the files of a data directory alone while a server runs on it",
+                "locked it again and continues. Do not touch the files of a data directory while a server runs on it",
                 self._directory.root,
             )

@@ -94,7 +94,7 @@ class PenstockDataSource(DataSource):
         if options.decoding is None or not {VALUE, MALFORMED}.intersection(options.columns):
             return options
         if VALUE not in options.columns:
-            raise InvalidArgumentError(f"column '{MALFORMED}' is told with column '{VALUE}': name both")
+            raise InvalidArgumentError(f"column '{MALFORMED}' needs column '{VALUE}': name both")
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from penstock.spark.decoding import EventDecoder

@@ -85,7 +85,7 @@ def avro_type(text: str) -> str:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise InvalidArgumentError(f"option 'decodeSchema' is no Avro schema in JSON: {error}") from error
+        raise InvalidArgumentError(f"option 'decodeSchema' is not an Avro schema in JSON: {error}") from error
     if not isinstance(schema, dict) or schema.get("type") not in ("record", "error"):
         raise InvalidArgumentError("option 'decodeSchema': the Avro schema of an event must be that of a record")
     return _spark_type(schema, "the event", {}, "")
@@ -97,14 +97,14 @@ def _spark_type(schema: object, where: str, named: dict[str, str], space: str) -
         others = [each for each in schema if each != "null"]
         if len(others) == 1:
             return _spark_type(others[0], where, named, space)
-        raise InvalidArgumentError(f"Avro schema: {where} is a union of {len(others)} types: Spark has none")
+        raise InvalidArgumentError(f"Avro schema: {where} is a union of {len(others)} types, which Spark does not have")
     if isinstance(schema, str):
         known = _AVRO_TYPES.get(schema) or named.get(schema) or named.get(f"{space}.{schema}")
         if known and schema not in ("fixed", "enum"):
             return known
-        raise InvalidArgumentError(f"Avro schema: {where} is {schema!r}, which is unknown or holds itself")
+        raise InvalidArgumentError(f"Avro schema: {where} is {schema!r}, which is unknown or recursive")
     if not isinstance(schema, dict):
-        raise InvalidArgumentError(f"Avro schema: {where} is {schema!r}, which is no type")
+        raise InvalidArgumentError(f"Avro schema: {where} is {schema!r}, which is not a type")
     kind, logical = schema.get("type"), schema.get("logicalType")
     name = str(schema.get("name", ""))
     space = name.rpartition(".")[0] or str(schema.get("namespace", space))
@@ -114,7 +114,7 @@ def _spark_type(schema: object, where: str, named: dict[str, str], space: str) -
     elif logical is not None and logical in _AVRO_LOGICAL_TYPES:
         found = _AVRO_LOGICAL_TYPES[logical]
     elif logical is not None:
-        raise InvalidArgumentError(f"Avro schema: {where} is a {logical}, for which Spark has no type")
+        raise InvalidArgumentError(f"Avro schema: {where} is a {logical}, which has no Spark type")
     elif kind == "array":
         found = f"array<{_spark_type(schema.get('items'), f'an item of {where}', named, space)}>"
     elif kind == "map":

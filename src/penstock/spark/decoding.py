@@ -63,7 +63,7 @@ class EventDecoder:
                     if not self._decoding.is_lenient:
                         raise MalformedEventError(
                             f"{segment_name}: the event at byte {batch.column('offset')[index]} is no "
-                            f"{self._decoding.form} record of the schema ({error}); to go on past such events, set "
+                            f"{self._decoding.form} record of the schema ({error}); to continue past such events, set "
                             "malformed to null"
                         ) from error
                     values.append(None)
@@ -90,7 +90,7 @@ def _exact_json_value(event: bytes) -> object:
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def _avro_parser(schema: str) -> Callable[[bytes], object]:

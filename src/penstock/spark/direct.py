@@ -79,7 +79,7 @@ def plan_direct(stream: LayoutView, options: SourceOptions, pieces: Sequence[Byt
         elif isinstance(answer, PenstockError):
             plans.append(DirectPlan(None, f"no layout of its chunks: {type(answer).__name__}: {answer}"))
         elif answer.end <= piece.start:
-            plans.append(DirectPlan(None, "long-term storage did not have it when the query was planned"))
+            plans.append(DirectPlan(None, "it was not in long-term storage when the query was planned"))
         else:
             plans.append(DirectPlan(answer.clipped(piece.start, piece.end), is_sole=counts[piece.segment] == 1))
     return plans
@@ -123,7 +123,7 @@ class DirectPart:
             stream.give_back(layout)
         reason, store_bytes = self._reason, max(self.read_bytes - self._direct_bytes, 0)
         if not reason and store_bytes:
-            reason = "long-term storage did not have the rest when the query was planned"
+            reason = "the rest was not in long-term storage when the query was planned"
         _log.log(
             logging.WARNING if layout is not None and self._reason else logging.INFO,
             "bytes [%d, %d) of segment %s: %d read directly%s, %d through the store%s",

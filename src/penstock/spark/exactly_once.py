@@ -188,8 +188,8 @@ class SinkBatch:
                     continue
                 return
             raise MetadataConflictError(
-                f"{self._identity}: the ledger was written by others {LOOKS_MAX} times in a row; only one driver may "
-                "run a query"
+                f"{self._identity}: the ledger was changed by another driver {LOOKS_MAX} times in a row; only one "
+                "driver may run a query"
             )
         finally:
             await ledger.close()
@@ -235,11 +235,12 @@ class SinkBatch:
             else:
                 # All of them must be aborted, so that no driver can commit one, before others take their place.
                 if await decisions.abort(_pairs(row.transactions)):
-                    raise _lost(named, "a part of its transactions is committed, the rest was aborted", refusal)
+                    raise _lost(named, "some of its transactions were committed, the others aborted", refusal)
                 if named.batch < identity.batch:
-                    raise _lost(named, "all of its transactions were aborted, and Spark takes it for written", refusal)
+                    raise _lost(named, "all of its transactions were aborted, but Spark considers it written", refusal)
                 if isinstance(refusal, NoSuchTransactionError):
-                    raise _lost(named, "its transactions ended so long ago that nobody knows how", refusal)
+                    raise _lost(named, "its transactions ended so long ago that their outcome is no longer "
+                        "recorded", refusal)
             # The steps above may have taken long, too.
             held = await decisions.hold(self._own)
         if row.batch == identity.batch and row.state is BatchState.DONE:
@@ -283,7 +284,7 @@ class SinkBatch:
             await self._decisions.abort(left)
             await _together(ledger.forget(announced), ledger.forget_parts(row))
         except PenstockError as error:
-            _log.warning("%s: remains of other attempts stay until the next batch: %s", self._identity, error)
+            _log.warning("%s: transactions of other attempts remain until the next batch: %s", self._identity, error)
 
 
 class Decisions:
@@ -400,7 +401,7 @@ def _check_not_overtaken(identity: BatchIdentity, row: LedgerRow) -> None:
     """
     if row.batch > identity.batch:
         raise BatchOvertakenError(
-            f"{identity}: batch {row.batch} is on record already. Another run of the query is ahead, or its checkpoint "
+            f"{identity}: batch {row.batch} is already recorded. Another run of the query is ahead, or its checkpoint "
             "was lost and batches are counted from 0 again: stop the other run, or use another appId"
         )
     if row.batch == identity.batch and row.query and identity.query and row.query != identity.query:

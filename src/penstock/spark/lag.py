@@ -191,7 +191,7 @@ class LagTracker:
                 # Bytes truncated meanwhile are not part of the lag.
                 ranges = ranges_between(self._view_of(stream), at, ends, Losses())
             except PenstockError as error:
-                _log.warning("stream %s: how far the query is behind is not known whole: %s", stream, error)
+                _log.warning("stream %s: the lag of the query is only partly known: %s", stream, error)
             else:
                 return {**dict.fromkeys(ends, 0), **{each.segment: each.length for each in ranges}}, True
         return left | dict.fromkeys(sealed), not sealed

@@ -26,8 +26,8 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _HELP = {
     "bytes": "Bytes of the segment that the query had not read when its latest micro-batch was planned.",
     "events": "The same in events, estimated.",
-    "seconds": "Seconds that the first of these bytes has waited, at least.",
-    "is_whole": "Whether the other gauges have all that the query is behind; 0: at least that.",
+    "seconds": "Minimum number of seconds that the first of these bytes has waited.",
+    "is_whole": "Whether the other gauges show the whole lag of the query; 0: a lower bound.",
     "batch": "The number of the query's latest micro-batch.",
 }
 
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the current lags."""
         if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, "there is /metrics")
+            self.send_error(404, "the only path is /metrics")
             return
         body = lag_metrics(self.server.latest()).encode()
         self.send_response(200)

@@ -319,7 +319,7 @@ def _scoped_stream(found: Mapping[str, str]) -> tuple[str, str]:
     scope = found.get("scope", "").strip()
     if not stream:
         raise InvalidArgumentError(
-            "option 'stream' is required: write it as 'scope/stream', or add option 'scope'. (Spark does not hand on "
+            "option 'stream' is required: write it as 'scope/stream', or add option 'scope'. (Spark does not pass on "
             "the options of CREATE TABLE: name them in the query, FROM t WITH (stream='scope/stream'), or use a view)"
         )
     if "/" in stream:

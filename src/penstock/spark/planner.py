@@ -28,9 +28,9 @@ B = TypeVar("B")
 
 #: Why bytes are missing, and how to fix that.
 TRUNCATED = (
-    "the stream was truncated (retention, or by hand) before they were read. Keep data longer; to go on, start from "
-    "'earliest' (streaming: with a new checkpoint location), or set failOnDataLoss to false, which passes what is "
-    "gone and says what that was"
+    "the stream was truncated (retention, or by hand) before they were read. Keep data longer; to continue, start "
+    "from 'earliest' (streaming: with a new checkpoint location), or set failOnDataLoss to false, which skips the "
+    "lost data and logs it"
 )
 
 
@@ -82,8 +82,8 @@ class Losses:
 
     def __str__(self) -> str:
         parts = [f"bytes [{each.start}, {each.end}) of segment {each.segment}" for each in self.ranges]
-        parts += [f"all of segment {segment} behind byte {at}, if anything" for segment, at in self.deleted.items()]
-        parts += [f"what was not read of stream {stream}, which was deleted" for stream in self.streams]
+        parts += [f"any data of segment {segment} after byte {at}" for segment, at in self.deleted.items()]
+        parts += [f"the unread data of stream {stream}, which was deleted" for stream in self.streams]
         return ", ".join(parts)
 
 
@@ -161,7 +161,7 @@ class _Walk:
             return known or self.view.extent(segment)
         except NoSuchSegmentError as error:
             if self._losses is None:
-                error.add_note(f"what the query had not read of it is gone: {TRUNCATED}")
+                error.add_note(f"the data that the query had not read is lost: {TRUNCATED}")
                 raise
         if segment in self.end:
             return Extent(self.end[segment], self.end[segment], is_sealed=True)
@@ -384,23 +384,23 @@ def check_ranges(view: StreamView, ranges: Sequence[ByteRange]) -> None:
     """
     for each, extent in zip(ranges, view.extents([each.segment for each in ranges]), strict=True):
         if isinstance(extent, NoSuchSegmentError):
-            extent.add_note(f"bytes [{each.start}, {each.end}) of it are gone: {TRUNCATED}")
+            extent.add_note(f"bytes [{each.start}, {each.end}) of it are lost: {TRUNCATED}")
             raise extent
         if each.end > extent.length:
             raise PositionBeyondEndError(
                 _full_name(view, each.segment),
                 position=each.end,
                 end=extent.length,
-                message=f"stream {view.name}: bytes [{each.start}, {each.end}) of segment {each.segment} are asked "
-                f"for, but it ends at {extent.length}: the cut lies past the end of the stream, which was restored "
+                message=f"stream {view.name}: bytes [{each.start}, {each.end}) of segment {each.segment} were "
+                    f"requested, but it ends at {extent.length}: the cut is after the end of the stream, which was "
+                    "restored "
                 "from an older backup, or deleted and created again; use cuts of this stream, or a new checkpoint "
                 "location"
             )
         if each.start < extent.start_offset:
             raise InvalidArgumentError(
                 f"stream {view.name}: bytes [{each.start}, {min(each.end, extent.start_offset)}) of segment "
-                f"{each.segment} are gone: "
-                f"{TRUNCATED}"
+                f"{each.segment} are lost: {TRUNCATED}"
             )
 
 

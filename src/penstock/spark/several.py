@@ -185,7 +185,7 @@ class QueriedStreams:
         found = sorted({*self._named, *self._listed})
         if len(found) > STREAM_COUNT_MAX:
             raise InvalidArgumentError(
-                f"option 'stream' means {len(found)} streams, more than the {STREAM_COUNT_MAX} of one query: split it"
+                f"option 'stream' matches {len(found)} streams, more than the {STREAM_COUNT_MAX} of one query: split it"
             )
         return found
 

@@ -113,7 +113,7 @@ def prepare_batches(
         try:
             end(SinkTask.abort)
         except PenstockError as second:
-            error.add_note(f"and what the task had written stays until its lease or limit ends it: {second}")
+            error.add_note(f"and the task's transaction stays until its lease or limit ends: {second}")
         raise
     freeze_loaded("sink")
     return TaskWritten(rows.event_count, rows.payload_bytes, transactions, identity)
@@ -214,7 +214,7 @@ def _identity_of_batch(options: SinkOptions, written: Sequence[TaskWritten], bat
         # The query's id comes from the tasks: Spark does not give it to the driver's side.
         if each.identity is not None and each.identity.batch == batch:
             return each.identity
-    raise UnsupportedOperationError(f"no task of batch {batch} writing to {options.target} says which query it is of")
+    raise UnsupportedOperationError(f"no task of batch {batch} writing to {options.target} gave its query")
 
 
 def _commit(options: SinkOptions, written: Sequence[TaskWritten], identity: BatchIdentity | None) -> None:
@@ -243,4 +243,4 @@ def _abort(options: SinkOptions, written: Sequence[TaskWritten], identity: Batch
     try:
         run_in_client(options.store, abort)
     except PenstockError as error:
-        _log.warning("what was prepared for %s was not aborted: %s", identity or options.target, error)
+        _log.warning("the transactions prepared for %s were not aborted: %s", identity or options.target, error)

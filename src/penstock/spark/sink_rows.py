@@ -57,7 +57,7 @@ def check_sink_schema(schema: StructType, *, has_stream: bool = False) -> None:
             raise InvalidArgumentError(f"column {name!r} is {found.simpleString()}: {wanted}; cast it")
     others = sorted(set(by_name) - known)
     if others:
-        raise InvalidArgumentError(f"column {others[0]!r} has no place in an event: {wanted}; select those first")
+        raise InvalidArgumentError(f"column {others[0]!r} cannot be stored in an event: {wanted}; select those first")
 
 
 class SinkRows:
@@ -122,8 +122,8 @@ class SinkRows:
             scope, stream = split_scoped_name(name) if "/" in name else (self._options.scope, check_stream_name(name))
             if scope != self._options.scope:
                 raise InvalidArgumentError(
-                    f"column 'stream' names {name!r}, but option 'scope' is {self._options.scope!r}: the streams of "
-                    "one write are of one scope"
+                    f"column 'stream' names {name!r}, but option 'scope' is {self._options.scope!r}: all streams of "
+                    "one write must be in one scope"
                 )
             if len(self._streams) == STREAMS_PER_TASK_MAX:
                 raise InvalidArgumentError(

@@ -152,7 +152,7 @@ def _planned(options: SourceOptions, plan: Callable[[Losses | None], T]) -> tupl
 
 def _report(streams: str, losses: Losses) -> None:
     if losses:
-        _log.warning("stream %s: data loss, passed as failOnDataLoss is false: %s", streams, losses)
+        _log.warning("stream %s: data loss, ignored because failOnDataLoss is false: %s", streams, losses)
 
 
 def _partitions(
@@ -409,7 +409,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             release(self._options.store, group, place.cuts)
         except PenstockError as error:
-            _log.warning("subscriber %s holds what it does not need any more, for now: %s", group, error)
+            _log.warning("the position of subscriber %s could not be published yet: %s", group, error)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a partition's events in order."""
@@ -475,9 +475,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         only, streams = self._options.only, StreamSet(self._options.store, ends)
         for name in place.cuts.keys() - ends.keys():
             if not self._queried().is_wanted(name):
-                _log.warning("stream %s: the query reads it no longer, as option 'stream' says", name)
+                _log.warning("stream %s: the query no longer reads it: option 'stream' changed", name)
             elif only is not None or losses is None:
-                raise NoSuchStreamError(f"stream {name} does not exist any more: what was not read of it is gone")
+                raise NoSuchStreamError(f"stream {name} no longer exists: its unread data is lost")
             else:
                 losses.streams.append(name)
         begins: Cuts = {name: place.cuts[name] for name in ends if name in place.cuts}

@@ -210,7 +210,7 @@ def give_back(settings: StoreSettings, layout: SegmentLayout) -> None:
     try:
         run_in_client(settings, lambda client: client._chunk_layouts.give_back(layout))
     except PenstockError as error:
-        _log.info("the lease of chunks of %s ends by itself: %s", layout.segment, error)
+        _log.info("the lease of chunks of %s was not released and will expire: %s", layout.segment, error)
 
 
 class _BlockReader(Protocol):
@@ -404,16 +404,16 @@ class StoredStream:
                         progress_s = time.monotonic()
                 if at < end:
                     raise InvalidArgumentError(
-                        f"{name}: asked for bytes [{start}, {end}), but the segment ends at {at}: the stream cut lies "
-                        "behind the stream's end, or the stream was deleted and created again"
+                        f"{name}: requested bytes [{start}, {end}), but the segment ends at {at}: the stream cut is "
+                        "after the stream's end, or the stream was deleted and created again"
                     )
             except TimeoutError as error:
                 raise OutcomeUnknownError(
-                    f"{name}: nothing came behind byte {at} for {settings.outage_s_max:g} s (readTimeout), after "
+                    f"{name}: no data after byte {at} for {settings.outage_s_max:g} s (readTimeout), after "
                     f"{failure_count} failures; raise readTimeout to outlast longer outages"
                 ) from error
             except (SegmentTruncatedError, NoSuchSegmentError) as error:
-                error.add_note(f"bytes [{at}, {end}) of {name} are gone: {TRUNCATED}")
+                error.add_note(f"bytes [{at}, {end}) of {name} are lost: {TRUNCATED}")
                 raise
             except PenstockError as error:
                 # A read changes nothing, so a lost reply is as harmless here as a refused request.

@@ -223,7 +223,7 @@ async def test_full_disk_that_cannot_take_the_write_back_shows_it_at_the_next(pl
     place.disk.failures |= {"write": StorageFullError("full"), "truncate": BROKEN}
     with pytest.raises(StorageFullError) as raised:
         await place.storage.write(NAME, 3, [b"defgh"])
-    assert "could not be cut off" in raised.value.__notes__[0]
+    assert "could not be truncated" in raised.value.__notes__[0]
     place.disk.failures.clear()
     with pytest.raises(BadChunkOffsetError) as bad:
         await place.storage.write(NAME, 3, [b"defgh"])

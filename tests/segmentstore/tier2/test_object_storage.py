@@ -271,7 +271,7 @@ def test_places_are_read(url: str, place: ObjectPlace) -> None:
      "s3://b/" + "p" * 201],
 )  # fmt: skip
 def test_places_that_cannot_be_are_refused(url: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no place for objects"):
+    with pytest.raises(InvalidArgumentError, match="is not a place in object storage"):
         ObjectPlace.parse(url)
 
 

@@ -75,7 +75,7 @@ def test_a_header_that_was_cut_off_is_damage_or_an_earlier_one(header: RollingHe
         assert found is not None
         assert found == RollingHeader(header.chunk_length_max, header.chunks[: len(found.chunks)])
     else:
-        with pytest.raises(CorruptionError, match="cut off"):
+        with pytest.raises(CorruptionError, match="truncated while"):
             decode_header(NAME, stored[:end])
 
 
@@ -101,9 +101,9 @@ def test_of_two_chunks_at_one_offset_the_first_is_empty() -> None:
 @pytest.mark.parametrize(
     ("data", "offset", "problem"),
     [
-        (b"maxsize=100&0=abc$off", 12, "cut off"),
+        (b"maxsize=100&0=abc$off", 12, "truncated while"),
         (b"0=a&", 0, "does not begin with maxsize"),
-        (b"maxsize=100", 0, "cut off"),
+        (b"maxsize=100", 0, "truncated while"),
         (b"maxsize=0&", 0, "0 bytes"),
         (b"maxsize=x&", 0, "not a number"),
         (b"maxsize=9&-1=a&", 10, "not a number"),
@@ -118,7 +118,7 @@ def test_of_two_chunks_at_one_offset_the_first_is_empty() -> None:
         (b"maxsize=9&5=a&4=b&", 14, "before the one that it follows"),
         (b"maxsize=9&0=a&concat=1&", 14, "not a number of chunks and an offset"),
         (b"maxsize=9&0=a&concat=1@-5&", 14, "not a number of chunks and an offset"),
-        (b"maxsize=9&0=a&concat=2@9&maxsize=9&0=b&", 39, "cut off"),
+        (b"maxsize=9&0=a&concat=2@9&maxsize=9&0=b&", 39, "truncated while"),
         (b"maxsize=9&0=a&concat=2@9&maxsize=9&0=b&concat=1@5&maxsize=9&0=c&", 39, "within another"),
         (b"maxsize=9&0=a&concat=1@9223372036854775807&0=b&1=c&", 47, "before the one that it follows"),
         (b"maxsize=9&0=a&concat=2@9223372036854775807&0=b&1=c&", 47, "beyond any segment"),

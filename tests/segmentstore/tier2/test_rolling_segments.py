@@ -123,14 +123,14 @@ async def test_what_is_not_there_is_told_from_damage(world: World) -> None:
     await put(world.chunks, "b", b"12345")
     assert (await layout_of(world)).length == 10
     await put(world.chunks, header_name(SEGMENT), b"maxsize=9&0=a&5=gone&7=b&")
-    with pytest.raises(MissingChunkError, match="and a, before it"):
+    with pytest.raises(MissingChunkError, match="its predecessor a in"):
         await read_layout(world.chunks, SEGMENT)
     await put(world.chunks, header_name(SEGMENT), b"maxsize=9&0=a&6=b&")
     with pytest.raises(CorruptionError, match="the chunk ends here") as caught:
         await read_layout(world.chunks, SEGMENT)
     assert (caught.value.path, caught.value.offset) == ("a", 5)
     await put(world.chunks, header_name(SEGMENT), b"maxsize=9&0=a&4=b")
-    with pytest.raises(CorruptionError, match="cut off"):
+    with pytest.raises(CorruptionError, match="truncated while"):
         await read_layout(world.chunks, SEGMENT)
     # No way out of the place of the chunks.
     await put(world.chunks, header_name(SEGMENT), b"maxsize=9&0=../a&")
@@ -263,7 +263,7 @@ async def test_nothing_else_is_taken_for_a_part_of_it(world: World) -> None:
     await put_rolling(world.chunks, SEGMENT, PIECES)
     storage = world.storage()
     await storage.write(SEGMENT, 0, [b"123456789"])
-    with pytest.raises(AdoptionError, match="stored under this name already"):
+    with pytest.raises(AdoptionError, match="already stored under this name"):
         await storage.adopt(await layout_of(world))
     assert await read_all(storage) == b"123456789"
 
@@ -281,7 +281,7 @@ async def test_what_was_adopted_and_deleted_does_not_come_back(world: World) -> 
         assert await world.storage(epoch=epoch).info(SEGMENT) is None
     # The name is free.
     assert await storage.write(SEGMENT, 0, [b"new"]) == 3
-    with pytest.raises(AdoptionError, match="stored under this name already"):
+    with pytest.raises(AdoptionError, match="already stored under this name"):
         await storage.adopt(layout)
 
 

@@ -75,7 +75,7 @@ async def test_a_new_place_of_a_new_cluster_gets_the_identity() -> None:
     """Nothing can be written before. A crash right after it, before any log is opened, changes nothing."""
     inner = MemoryChunkStorage()
     storage = guard(inner)
-    with pytest.raises(StorageUnavailableError, match="not looked at yet"):
+    with pytest.raises(StorageUnavailableError, match="not checked yet"):
         await storage.create_with_content("a", [b"x"])
     await storage.claim(no_logs)
     assert inner.identity == OURS
@@ -149,7 +149,7 @@ async def test_a_new_cluster_does_not_wait_for_storage_that_refuses_it() -> None
 async def test_a_place_of_another_cluster_is_refused_at_once(had_logs: object) -> None:
     inner = MemoryChunkStorage()
     inner.identity = THEIRS
-    with pytest.raises(StorageIdentityError, match="belongs to cluster theirs, this one is ours"):
+    with pytest.raises(StorageIdentityError, match="belongs to cluster theirs, this server to ours"):
         await guard(inner).claim_when_there(had_logs)  # type: ignore[arg-type]  # one of the two above
     assert inner.identity == THEIRS
 
@@ -157,10 +157,10 @@ async def test_a_place_of_another_cluster_is_refused_at_once(had_logs: object) -
 @pytest.mark.parametrize(
     ("identity", "message"),
     [
-        (OURS[:-3], "no good checksum"),
-        (b"", "no good checksum"),
-        (OURS.replace(b"ours", b"hers"), "no good checksum"),
-        (b"\0" * len(OURS), "no good checksum"),
+        (OURS[:-3], "checksum of its identity"),
+        (b"", "checksum of its identity"),
+        (OURS.replace(b"ours", b"hers"), "checksum of its identity"),
+        (b"\0" * len(OURS), "checksum of its identity"),
     ],
 )
 async def test_a_damaged_identity_is_refused_and_left_as_it_is(identity: bytes, message: str) -> None:

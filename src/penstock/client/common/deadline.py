@@ -89,8 +89,8 @@ async def in_turn(lock: asyncio.Lock) -> AsyncIterator[None]:
                 await lock.acquire()
         except TimeoutError as error:
             raise StreamError(
-                f"{deadline.what}: not begun: calls before it were still under way after the {deadline.limit_s:g} s "
-                f"that it may take ({deadline.limit_name})"
+                f"{deadline.what}: not begun: earlier calls were still running after {deadline.limit_s:g} s "
+                f"({deadline.limit_name})"
             ) from error
     try:
         yield

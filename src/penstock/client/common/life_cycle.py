@@ -152,8 +152,8 @@ class LifeCycle(NotPicklable):
     def _closed_error(self) -> ClosedError:
         if self._is_forked:
             return ForkedError(
-                f"the {self._what} was opened before this process was forked, and belongs to the parent: "
-                "start processes by 'spawn', or connect in the child alone"
+                f"the {self._what} was opened before this process was forked, and belongs to the parent: start "
+                "processes by 'spawn', or connect only in the child"
             )
         advice = ": use it as a context manager" if self._life is Life.NEW else ""
         return ClosedError(f"the {self._what} is {self._life.value}{advice}")
@@ -215,7 +215,7 @@ class LifeCycle(NotPicklable):
             else:
                 self._say_losses("was abandoned")
         except asyncio.CancelledError:
-            self._say_losses("was not closed to the end, because its event loop ended")
+            self._say_losses("was not closed completely, because its event loop ended")
             raise
         finally:
             try:
@@ -230,8 +230,8 @@ class LifeCycle(NotPicklable):
                 async with asyncio.timeout(timeout_s) as self._limit:
                     errors = await self._finish_all(timeout_s)
         except TimeoutError:
-            losses = "; ".join(self._losses()) or "what it still had to do may be done or not"
-            why = "abandoned while it was closed" if self._is_abandoned else f"not closed in time ({timeout_s:g} s)"
+            losses = "; ".join(self._losses()) or "its remaining work may or may not be done"
+            why = "abandoned during close" if self._is_abandoned else f"not closed in time ({timeout_s:g} s)"
             raise OutcomeUnknownError(f"the {self._what} was {why}: {losses}") from None
         finally:
             self._limit = None
@@ -268,7 +268,7 @@ class LifeCycle(NotPicklable):
         # The loop may cancel the task before its first step, so that none of its code runs.
         self._end_now()
         if error is not None and not self._waiter_count:
-            _log.error("the %s was closed with an error that nobody waited for: %s", self._what, error)
+            _log.error("closing the %s failed, after the caller stopped waiting: %s", self._what, error)
 
     def _say_losses(self, why: str) -> None:
         if self._is_in_program and (losses := list(self._losses())):

@@ -123,6 +123,6 @@ class Backoff:
             what, name, since_s = deadline.what, deadline.limit_name, deadline.started_s
         attempts = f"{self._attempts} attempt{'s' if self._attempts > 1 else ''}"
         return (
-            f"gave up: {what}: {attempts} in {seconds_text(now_s - since_s)} ({name}); the next call has the whole "
-            f"time again; raise {name} to outlast longer outages"
+            f"gave up: {what}: {attempts} in {seconds_text(now_s - since_s)} ({name}); the next call starts with the "
+            f"full time; raise {name} to outlast longer outages"
         )

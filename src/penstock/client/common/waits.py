@@ -29,7 +29,7 @@ UNREACHABLE = "server unreachable, retrying"
 NO_ANSWER = "no answer from the server yet"
 NO_ACKNOWLEDGEMENT = "no acknowledgement from the server yet"
 STARTING = "the segment's container is not running yet, retrying"
-REFUSED = "the server refuses for now, retrying"
+REFUSED = "the server is busy, retrying"
 
 #: Interval between two inspections of the waits while one of them is long.
 _INSPECTION_INTERVAL_S = 0.5
@@ -189,7 +189,7 @@ class Waits:
         self._reported_reasons.clear()
         self._next_report_s = 0.0
         if not is_failed:
-            _log.warning("the wait is over after %s", _seconds(waited_s))
+            _log.warning("the wait ended after %s", _seconds(waited_s))
 
 
 def reason_of(error: PenstockError) -> str:

@@ -180,7 +180,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         if not survives_here("grpc"):
             raise ForkedError(
                 f"cannot connect to controller {uri}: this process was forked from one that had a client, and gRPC "
-                "does not survive that; start processes by 'spawn' or 'forkserver', or connect in the child alone"
+                "does not survive a fork; start processes by 'spawn' or 'forkserver', or connect only in the child"
             )
         # Pings are sent only during calls: Pravega's controller ends connections that ping more than it permits.
         keepalive_ms = round(settings.keepalive_interval_s * 1000)
@@ -242,7 +242,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
 
     async def scope_exists(self, scope: str) -> bool:
         """Return whether a scope exists."""
-        reply = await self._ask(self._stub.checkScopeExists, pb.ScopeInfo(scope=scope), f"look for scope {scope}")
+        reply = await self._ask(self._stub.checkScopeExists, pb.ScopeInfo(scope=scope), f"check for scope {scope}")
         return reply.exists
 
     async def scopes(self) -> AsyncIterator[str]:
@@ -284,7 +284,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         if status == pb.CreateStreamStatus.STREAM_EXISTS and unsure:
             raise OutcomeUnknownError(
                 f"stream {scope}/{stream} exists now, but an earlier attempt to create it got no answer: this call or "
-                "another one made it; check its configuration"
+                "another one created it; check its configuration"
             )
         return bool(status == pb.CreateStreamStatus.SUCCESS)
 
@@ -326,8 +326,8 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
             async for found in self.open_transactions(scope, stream):
                 if found.state == "PREPARED":
                     raise TransactionPreparedError(
-                        f"stream {scope}/{stream} is not sealed: its transaction {found.id} is prepared, and waits for "
-                        "its decision: commit or abort it by its id, and seal the stream then",
+                        f"stream {scope}/{stream} is not sealed: its transaction {found.id} is prepared: commit or "
+                        "abort it by its id, then seal the stream",
                         stream=f"{scope}/{stream}", transaction=found.id,
                     )  # fmt: skip
         except UnsupportedOperationError:
@@ -347,7 +347,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
 
     async def stream_exists(self, scope: str, stream: str) -> bool:
         """Return whether a stream exists."""
-        what = f"look for stream {scope}/{stream}"
+        what = f"check for stream {scope}/{stream}"
         return (await self._ask(self._stub.checkStreamExists, _stream(scope, stream), what)).exists
 
     async def stream_config(self, scope: str, stream: str) -> StreamConfig:
@@ -425,7 +425,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         """Return host and port of the segment store that serves `segment` (a full name)."""
         scope, stream, number = parse_segment_name(parent_segment_name(segment))
         request = pb.SegmentId(streamInfo=_stream(scope, stream), segmentId=number)
-        reply = await self._ask(self._stub.getURI, request, f"look for the host of segment {segment}")
+        reply = await self._ask(self._stub.getURI, request, f"find the host of segment {segment}")
         return reply.endpoint, reply.port
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -497,7 +497,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                         wait.detail = f"{code.name}: {error.details()}"
                     if attempt == self._settings.controller_attempt_count_max or not deadline.left_s():
                         if exhausted is Exhaustion.TOO_MANY_CALLS:
-                            details += "; it serves as many calls as it may (rpc_concurrency_max of the controller)"
+                            details += "; it serves its maximum number of calls (rpc_concurrency_max of the controller)"
                         details += (
                             f" ({attempt} attempts in {seconds_text(deadline.elapsed_s())}, {deadline.limit_name}: "
                             f"{deadline.limit_s:g} s)"
@@ -505,7 +505,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                         if exhausted is Exhaustion.DISK_FULL:
                             raise full_error(details, is_change=is_change) from None
                         if is_change and is_unsure:
-                            raise OutcomeUnknownError(f"{details}; it may have been done") from None
+                            raise OutcomeUnknownError(f"{details}; the call may have taken effect") from None
                         raise ControllerUnavailableError(details) from None
                 await asyncio.sleep(deadline.bounded_s(delay_s * (0.5 + 0.5 * self._rng.random())))
                 delay_s = min(delay_s * _RETRY_DELAY_FACTOR, self._settings.retry_delay_max_s)

@@ -79,7 +79,7 @@ def final_error(cause: Exhaustion | None, details: str) -> PenstockError | None:
     match cause:
         case Exhaustion.REQUEST_TOO_LONG:
             return InvalidArgumentError(
-                f"{details}: the request is longer than the controller takes (message_bytes_max of the controller); "
+                f"{details}: the request is longer than the controller accepts (message_bytes_max of the controller); "
                 "nothing was done"
             )
         case Exhaustion.REPLY_TOO_LONG:
@@ -95,6 +95,6 @@ def full_error(details: str, *, is_change: bool) -> StorageFullError:
     if not is_change:
         return StorageFullError(f"disk full on the server: {details}")
     return UnacknowledgedStorageFullError(
-        f"disk full on the server: {details}; what was begun is completed once there is space: truncate or delete "
-        "streams, or make room on the disk"
+        f"disk full on the server: {details}; the operation completes after there is space: truncate or delete "
+        "streams, or free space on the disk"
     )

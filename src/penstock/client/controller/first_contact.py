@@ -32,13 +32,13 @@ async def describe_address(target: str, settings: ClientSettings) -> str:
         connection = await open_connection(host.strip("[]"), int(port), settings=look, factory=_Look)
     except ConnectionLostError as error:
         if isinstance(error.__cause__, TimeoutError):
-            return f"nothing answers there: check the address, or start a server ({start})"
+            return f"no answer from this address: check it, or start a server ({start})"
         if isinstance(error.__cause__, ProtocolError):
-            return f"what listens there does not answer as a controller: check the address, or wait for it ({start})"
+            return f"the server there does not answer as a controller: check the address, or wait for it ({start})"
         if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, ConnectionResetError):
-            return f"nothing listens there: check the address, or start a server ({start})"
-        return f"what listens there is not a controller: check the address ({start})"
+            return f"no server listens at this address: check it, or start a server ({start})"
+        return f"the server at this address is not a controller: check the address ({start})"
     except ProtocolError:
-        return f"what listens there is not a controller: check the address ({start})"
+        return f"the server at this address is not a controller: check the address ({start})"
     await connection.close()
-    return "a segment store listens there: give the controller's address, whose port is 9090 unless it was set"
+    return "a segment store listens at this address: give the controller's address, port 9090 by default"

@@ -44,7 +44,7 @@ class MarkCalls(ABC):
         if reply.result == pb.TimestampResponse.INVALID_POSITION:
             raise InvalidArgumentError(f"{name}: the writer's position is before the one that it noted last")
         if reply.result != pb.TimestampResponse.SUCCESS:
-            raise NoSuchStreamError(f"stream {name} takes no times of writers, or does not exist")
+            raise NoSuchStreamError(f"stream {name} does not accept times of writers, or does not exist")
 
     async def remove_writer(self, scope: str, stream: str, writer: str) -> None:
         """Note that a writer has left. No error if it has noted no time, or the stream was deleted."""

@@ -164,11 +164,11 @@ class ReaderGroupCalls(ABC):
         request = pb.SubscriberStreamCut(
             subscriber=group, generation=generation, readerGroupId=group_id, streamCut=cut_to_message(cut)
         )
-        what = f"publish where reader group {group} is in {cut.scope}/{cut.stream}"
+        what = f"publish the position of reader group {group} in {cut.scope}/{cut.stream}"
         reply, _ = await self._change(self._stub.updateSubscriberStreamCut, request, what)
         found = _PUBLICATIONS.get(reply.status)
         if found is None:
-            raise StreamError(f"{what}: the controller could not; {reason_of_refusal()}")
+            raise StreamError(f"{what}: the controller failed; {reason_of_refusal()}")
         return found
 
     async def reader_groups(self, scope: str) -> AsyncIterator[str]:

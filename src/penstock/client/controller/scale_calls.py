@@ -71,9 +71,11 @@ class ScaleCalls(ABC):
             if {(each.key_low, each.key_high) for each in following} == set(key_ranges):
                 return
         if reply.status == pb.ScaleResponse.PRECONDITION_FAILED:
-            raise InvalidArgumentError(f"scale {name}: a segment to seal is not current, or too few would remain")
+            raise InvalidArgumentError(f"scale {name}: a segment to seal is not current, or too few segments would "
+                "remain")
         if reply.status == pb.ScaleResponse.FAILURE:
-            raise MetadataConflictError(f"scale {name}: refused; ranges do not match, or another scale is under way")
+            raise MetadataConflictError(f"scale {name}: refused; ranges do not match, or another scaling is in "
+                "progress")
         status = pb.ScaleStatusRequest(streamInfo=info, epoch=reply.epoch)
         try:
             async with asyncio.timeout(timeout_s):
@@ -84,6 +86,6 @@ class ScaleCalls(ABC):
                     if check.status == pb.ScaleStatusResponse.SUCCESS:
                         return
                     if check.status != pb.ScaleStatusResponse.IN_PROGRESS:
-                        raise StreamError(f"scale {name}: the controller does not know epoch {reply.epoch}")
+                        raise StreamError(f"scale {name}: the controller has no epoch {reply.epoch}")
         except TimeoutError as error:
             raise OutcomeUnknownError(f"scale {name}: accepted, but not complete after {timeout_s:g} s") from error

@@ -73,7 +73,7 @@ class TableCalls(ABC):
         if reply.status == kinds.TABLE_EXISTS and is_unsure:
             raise OutcomeUnknownError(
                 f"table {scope}/{table} exists now, but an earlier attempt to create it got no answer: this call or "
-                "another one made it; check its configuration"
+                "another one created it; check its configuration"
             )
         return bool(reply.status == kinds.SUCCESS)
 

@@ -116,12 +116,12 @@ class TransactionCalls(ABC):
             raise InvalidArgumentError(f"{what}: a lease of {lease_ms / 1000:g} s is longer than the server allows")
         if status == answers.MAX_EXECUTION_TIME_EXCEEDED:
             raise TransactionExpiredError(
-                f"cannot {what}: it has been open for as long as the server allows; commit it before its lease has run "
-                "out, which aborts it",
+                f"cannot {what}: it has reached the maximum time that the server allows; commit it before its lease "
+                "ends, or it is aborted",
                 stream=f"{scope}/{stream}", transaction=transaction_text(transaction),
             )  # fmt: skip
         if status == answers.DISCONNECTED:
-            raise ControllerUnavailableError(f"{what}: the controller is stopping, and keeps no transaction open")
+            raise ControllerUnavailableError(f"{what}: the controller is shutting down and does not renew transactions")
         raise await self.over_error(scope, stream, transaction, tried)
 
     async def commit_transaction(
@@ -147,7 +147,7 @@ class TransactionCalls(ABC):
         what = _named(tried, scope, stream, request.txnId)
         status = (await self._change(call, request, what))[0].status
         if status == pb.TxnStatus.STREAM_NOT_FOUND:
-            raise NoSuchStreamError(f"cannot {what}: the stream does not exist, or not any more")
+            raise NoSuchStreamError(f"cannot {what}: the stream does not exist or was deleted")
         if status != pb.TxnStatus.SUCCESS:
             raise await self.over_error(scope, stream, request.txnId, tried)
 
@@ -191,7 +191,7 @@ class TransactionCalls(ABC):
             for found in reply.transactions:
                 yield _info(found)
             token = reply.token
-        raise StreamError(f"{what}: it did not end within {self._settings.list_page_count_max} pages")
+        raise StreamError(f"{what}: the listing did not end within {self._settings.list_page_count_max} pages")
 
     async def completed_transactions(self, scope: str, stream: str) -> Sequence[tuple[pb.TxnId, str]]:
         """Return recent outcomes of transactions, ``COMMITTED`` or ``ABORTED``. Raises `NoSuchStreamError`."""

@@ -20,7 +20,7 @@ COMMITTED_STATES = ("COMMITTING", "COMMITTED")
 #: The states in which they never will be readable.
 ABORTED_STATES = ("ABORTING", "ABORTED")
 
-_AGAIN = "none of its events will be read: write them again, in a new one"
+_AGAIN = "none of its events will be readable: write them again in a new transaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +62,31 @@ def over_error(tried: str, stream: str, found: TransactionInfo) -> TransactionEr
     what = f"cannot {tried} transaction {found.id} on stream {stream}"
     ago = "" if found.age_s is None else f" {seconds_text(found.age_s)} ago"
     if found.state in COMMITTED_STATES:
-        since = f"{ago}: its events are read" if found.state == "COMMITTED" else ": its events will be read soon"
-        return _made(TransactionCommittedError, f"{what}: it was committed{since}; write more in a new one",
+        is_readable = found.state == "COMMITTED"
+        since = f"{ago}: its events are readable" if is_readable else ": its events will be readable soon"
+        return _made(TransactionCommittedError, f"{what}: it was committed{since}; write more events in a new "
+            "transaction",
                      stream, found)  # fmt: skip
     if found.state in ABORTED_STATES:
         since = ago if found.state == "ABORTED" else ""
         if found.abort_reason == "LEASE_ENDED":
             lease = "" if found.lease_s is None else f" of {found.lease_s:g} s"
-            text = f"{what}: it was aborted{since}, as its lease{lease} had run out and nobody renewed it; {_AGAIN}"
+            text = f"{what}: it was aborted{since}, as its lease{lease} ran out without renewal; {_AGAIN}"
             return _made(TransactionExpiredError, text, stream, found)
         if found.abort_reason == "STREAM_SEALED":
             text = f"{what}: it was aborted{since}, as the stream was sealed; none of its events will be read, and the "
             return _made(TransactionStreamSealedError, f"{text}stream takes no more", stream, found)
-        who = "somebody aborted it" if found.abort_reason else "it was aborted, by somebody or as its lease had run out"
+        unknown = "it was aborted, on request or because its lease ran out"
+        who = "it was aborted on request" if found.abort_reason else unknown
         return _made(TransactionAbortedError, f"{what}: {who}{since}; {_AGAIN}", stream, found)
     if found.state == "PREPARED":
-        text = f"{what}: it is prepared, takes no more events, and waits for its decision: commit or abort it by its id"
+        text = f"{what}: it is prepared and takes no more events: commit or abort it by its id"
         return _made(TransactionPreparedError, text, stream, found)
     if found.state == "OPEN":
-        text = f"{what}: it is open, and somebody is about to end it; ask for its state"
+        text = f"{what}: it is open, but is about to be committed or aborted; check its state"
         return _made(TransactionError, text, stream, found)
-    text = f"{what}: no transaction of this id is known there: it is another stream's, or ended more than a day ago"
-    return _made(NoSuchTransactionError, f"{text}; penstock transaction list shows those that are", stream, found)
+    text = f"{what}: the stream has none with this id: it belongs to another stream, or ended more than a day ago"
+    return _made(NoSuchTransactionError, f"{text}; list transactions with penstock transaction list", stream, found)
 
 
 def _made(kind: type[TransactionError], message: str, stream: str, found: TransactionInfo) -> TransactionError:

@@ -53,5 +53,5 @@ class TransactionTimes:
             try:
                 await self._controller.remove_writer(scope, stream, self._writer)
             except PenstockError as error:
-                _log.warning("the transactions' writer %s of %s/%s could not say that it leaves: %s",
+                _log.warning("the transactions' writer %s of %s/%s could not be removed: %s",
                              self._writer, scope, stream, error)  # fmt: skip

@@ -37,4 +37,4 @@ async def answered(call: Awaitable[Answer]) -> Answer:
 
 def reason_of_refusal() -> str:
     """Return the reason in the last rejecting reply of this task; without one, where to find it."""
-    return _reason.get() or "the controller's log says why"
+    return _reason.get() or "see the controller's log for the reason"

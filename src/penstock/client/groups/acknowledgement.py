@@ -48,29 +48,30 @@ class Acknowledgement:
     async def _check(self, state: GroupState, stream: str, cut: StreamCut) -> None:
         if state.retention is not GroupRetention.MANUAL:
             raise InvalidArgumentError(
-                f"reader group {self._name} has retention {state.retention.name.lower()!r}; only one with 'manual' is "
-                "acknowledged by the application: see set_retention"
+                f"reader group {self._name} has retention {state.retention.name.lower()!r}; only a group with "
+                "'manual' is acknowledged by the application: see set_retention"
             )
         if stream not in state.streams:
             raise InvalidArgumentError(f"reader group {self._name} reads {', '.join(state.streams)}, not {stream}")
         place = rgs.stream_cuts(state)[stream]
         if not await self._cluster.controller.is_valid_cut(cut):
-            raise InvalidArgumentError(f"{dict(cut.positions)} is no cut of {stream}: it covers the keys not once")
+            raise InvalidArgumentError(f"{dict(cut.positions)} is not a valid cut of {stream}: it does not cover "
+                "every key exactly once")
         if not place.positions:
             return  # The stream is read to its end.
         try:
             await self._cluster.controller.segments_between(cut, place)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(
-                f"{dict(cut.positions)} lies beyond what is stored as read by group {self._name}: it would go on "
-                f"at {dict(place.positions)} in {stream} after a crash: commit, or take a checkpoint, first"
+                f"{dict(cut.positions)} is after the stored position of group {self._name}, which would resume at "
+                f"{dict(place.positions)} in {stream} after a crash: commit, or take a checkpoint, first"
             ) from error
 
     async def _publish(self, state: GroupState, cut: StreamCut) -> Publication:
         found = await self._cluster.controller.publish_cut(self._name, state.group_id, state.generation, cut)
         if found in (Publication.NO_STREAM, Publication.NO_SUBSCRIBER):
             raise StreamError(
-                f"reader group {self._name} does not subscribe to {cut.scope}/{cut.stream}: the stream was deleted, or "
-                "made again under its name; remove it from the group, or wait until the group has found it again"
+                f"reader group {self._name} does not subscribe to {cut.scope}/{cut.stream}: the stream was deleted, "
+                "or created again under its name; remove it from the group, or wait until the group finds it again"
             )
         return found

@@ -52,8 +52,8 @@ class Rotation:
         if not self._is_reported and now_s - self._since_s >= self._settings.reader_group_refresh_s:
             self._is_reported = True
             _log.warning(
-                "reader %s of group %s holds %d segments (reader_segment_count_max); segments that no reader holds: "
-                "%d. They are read in turn, a part every %g s (reader_rotation_interval_s): start more readers, or "
+                "reader %s of group %s holds %d segments (reader_segment_count_max); segments without a reader: %d. "
+                "They are read in turn, a part every %g s (reader_rotation_interval_s): start more readers, or "
                 "raise reader_segment_count_max",
                 self._reader, self._group, held_count, len(self._waiting), self._settings.reader_rotation_interval_s,
             )  # fmt: skip

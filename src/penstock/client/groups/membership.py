@@ -212,7 +212,8 @@ class Membership:
         try:
             await self._watch.leave()
         except PenstockError as error:
-            _log.info("reader %s has left an entry in the table of its group, deleted later: %s", self._name, error)
+            text = "reader %s could not remove its entry from the group's table; it will be deleted later: %s"
+            _log.info(text, self._name, error)
         return was_member
 
     async def tell_last(self) -> None:
@@ -309,7 +310,7 @@ class Membership:
         elif not is_passing or now_s - self._working_s >= self._settings.retry_time_max_s:
             self._trouble = error
             self._hands._notice()
-        _log.warning("reader %s cannot keep its place in group %s up: %s", self._name, self._record.name, error)
+        _log.warning("reader %s cannot store its positions in group %s: %s", self._name, self._record.name, error)
 
     def _fail(self, error: PenstockError) -> None:
         self.failure = error
@@ -378,7 +379,7 @@ class Membership:
             state = await self._record.update(step, max_age_s=self._watch.shared_age_s if is_polling else 0.0)
         for name in dead:
             _log.warning(
-                "reader %s has declared reader %s dead: no sign of life for %g s (reader_timeout_s)",
+                "reader %s declared reader %s dead: no heartbeat for %g s (reader_timeout_s)",
                 self._name, name, self._reader_timeout_s,
             )  # fmt: skip
         self._working_s = asyncio.get_running_loop().time()
@@ -432,14 +433,14 @@ class Membership:
             if me is not None:
                 self._fail(
                     StreamError(
-                        f"reader {self._name} of group {self._record.name} was started again elsewhere; this one has "
-                        "ended"
+                        f"reader {self._name} of group {self._record.name} was started again elsewhere; this reader "
+                        "is closed"
                     )
                 )
             self._drop_all()
             if me is None and self._is_joined:
                 self._is_joined = False
-                _log.warning("reader %s was expelled from its group, perhaps declared dead; it joins again", self._name)
+                _log.warning("reader %s was removed from its group, probably declared dead; joining again", self._name)
                 self.wake()
             return
         self._is_joined = True
@@ -478,7 +479,7 @@ class Membership:
         """Log, once, that the group has read everything."""
         if self.is_finished and not self._is_end_reported:
             group = f"{self._record.scope}/{self._record.name}"
-            _log.info("reader %s: group %s is finished: every stream was read to its end", self._name, group)
+            _log.info("reader %s: group %s is finished: it read every stream to its end", self._name, group)
         self._is_end_reported = self.is_finished
 
     async def _ends(self) -> dict[str, tuple[HeldSegment, dict[str, Sequence[str]]]]:
@@ -493,7 +494,7 @@ class Membership:
         asked = {source.segment: source for source in ended if source.successors is None}
         lost: PenstockError | None = None
         # Any longer, and this reader would be declared dead.
-        with within("look for successors", self._beat_interval_s, "position_interval_s"):
+        with within("find successors", self._beat_interval_s, "position_interval_s"):
             answers = await for_each(list(asked), self._successors, self._settings.bulk_request_count_max)
         for source, answer in zip(asked.values(), answers, strict=True):
             if isinstance(answer, NoSuchStreamError) and self._is_found_by_pattern(source.stream):
@@ -535,7 +536,8 @@ class Membership:
             return False
         if self._hands._idle_s() > state.processing_time_max_s:
             _log.warning(
-                "reader %s: the application has not come back for more than %g s (processing_time_max_s); others go on",
+                "reader %s: the application has not called for more than %g s (processing_time_max_s); other readers "
+                "take its segments",
                 self._name, state.processing_time_max_s,
             )  # fmt: skip
             return True
@@ -547,7 +549,7 @@ class Membership:
         ]
         if failing:
             self._aside_until_s = now_s + state.reader_timeout_s
-            _log.warning("reader %s cannot read %s; others try", self._name, ", ".join(failing))
+            _log.warning("reader %s cannot read %s; leaving it to other readers", self._name, ", ".join(failing))
         return bool(failing)
 
     async def _step_aside(self) -> None:

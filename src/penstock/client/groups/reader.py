@@ -187,7 +187,7 @@ class Reader(LifeCycle):
             async with asyncio.timeout(timeout_s):
                 await self._leave()
         except TimeoutError:
-            message = f"the {self._what} did not learn within {timeout_s:g} s whether it has left"
+            message = f"the {self._what} could not confirm within {timeout_s:g} s that it has left"
             raise OutcomeUnknownError(message) from None
 
     async def _leave(self) -> None:
@@ -351,7 +351,8 @@ class Reader(LifeCycle):
             at = self.position()
         elif self._mode is not Positions.MANUAL:
             raise InvalidArgumentError(
-                f"reader {self.name} sets its positions by itself ({self._mode.value}): give positions='manual' to "
+                f"reader {self.name} commits its positions automatically ({self._mode.value}): give "
+                "positions='manual' to "
                 "ReaderGroup.reader, or call commit() without an argument"
             )
         if isinstance(at, Event | EventBatch):
@@ -381,9 +382,9 @@ class Reader(LifeCycle):
     def _not_stored(self, segments: Sequence[str]) -> StreamError:
         named = ", ".join(segments[:3]) + (f" and {len(segments) - 3} more" if len(segments) > 3 else "")
         return StreamError(
-            f"reader {self.name} cannot commit in {named}: it does not hold the segment any more, which went to "
-            "another reader or has ended, or the group was reset; the group continues where it was stored last, and "
-            "events after that come again: continue to read"
+            f"reader {self.name} cannot commit in {named}: it no longer holds the segment: the segment was reassigned "
+            "or has ended, or the group was reset. The group resumes at the last stored position, so later events are "
+            "delivered again: continue reading"
         )
 
     async def seek(self, at: Event | Mapping[str, int]) -> None:
@@ -397,7 +398,7 @@ class Reader(LifeCycle):
         sources = {segment: self._membership.open_segments.get(segment) for segment in at}
         for segment, source in sources.items():
             if source is None or source.is_leaving:
-                raise StreamError(f"reader {self.name} cannot seek in {segment}: it is not read here any more")
+                raise StreamError(f"reader {self.name} cannot seek in {segment}: this reader no longer reads it")
         for segment, source in sources.items():
             assert source is not None
             if source is self._source:
@@ -407,7 +408,7 @@ class Reader(LifeCycle):
         await self._membership.store()
         for segment, source in sources.items():
             if self._membership.open_segments.get(segment) is not source:
-                raise StreamError(f"reader {self.name} cannot seek in {segment}: another reader has taken it meanwhile")
+                raise StreamError(f"reader {self.name} cannot seek in {segment}: another reader has taken it since")
 
     async def skip(self, damage: CorruptionError) -> int:
         """Skip the bytes of a segment that are not events; return how many. Returns once that is stored.
@@ -422,7 +423,7 @@ class Reader(LifeCycle):
         segment, offset = damage.path, damage.offset
         source = self._membership.open_segments.get(segment)
         if source is None or source.is_leaving:
-            raise StreamError(f"reader {self.name} cannot skip in {segment}: it does not read the segment any more")
+            raise StreamError(f"reader {self.name} cannot skip in {segment}: it no longer reads the segment")
         if source is self._source or source.offset != offset:
             raise InvalidArgumentError(
                 f"reader {self.name} is not at the damage at byte {offset} of {segment}: its next event starts at byte "
@@ -430,7 +431,7 @@ class Reader(LifeCycle):
             )
         end = await self._cluster.segments.locate_offset(segment, offset + 1)
         if self._membership.open_segments.get(segment) is not source or source.offset != offset:
-            raise StreamError(f"reader {self.name} cannot skip in {segment}: it was given to another reader")
+            raise StreamError(f"reader {self.name} cannot skip in {segment}: it was assigned to another reader")
         _log.warning("reader %s: gave up bytes %d to %d of %s, which are not events", self.name, offset, end, segment)
         source.restart(end)
         source.committed = max(source.committed, end)
@@ -567,7 +568,7 @@ class Reader(LifeCycle):
             source.committed = max(source.committed, error.start_offset)
             if not self.skip_truncated:
                 raise
-            _log.warning("reader %s: %s; going on there", self.name, error)
+            _log.warning("reader %s: %s; resuming there", self.name, error)
             return True
         except PositionBeyondEndError:
             # Not read again: the segment may have grown past the position by then, so that the position lies inside an
@@ -597,6 +598,6 @@ class Reader(LifeCycle):
         for source in self._membership.open_segments.values():
             if (source.is_at_end or source.is_leaving) and not self._is_settled(source):
                 raise CommitNeededError(
-                    f"reader {self.name} hands out nothing more of {source.segment}, which has ended or is to move to "
-                    "another reader, before commit(): commit what is done, and go on"
+                    f"reader {self.name} delivers no more events of {source.segment} before commit(), because it has "
+                    "ended or is being reassigned: commit the processed events, then continue"
                 )

@@ -196,7 +196,7 @@ class ReaderGroup(LifeCycle):
         still = await controller.reader_group(self.scope, self.name)
         if still is None or still.id != registered.id:
             await record.delete()
-            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} was deleted while it was opened")
+            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} was deleted while it was being opened")
         if still.generation != state.generation or state.patterns:
             await streams.refresh()
         if self._sources is not None:
@@ -211,11 +211,11 @@ class ReaderGroup(LifeCycle):
         """Return the group to create. All checks precede any creation."""
         if self._sources is None:
             raise NoSuchReaderGroupError(
-                f"reader group {self.scope}/{self.name} does not exist: give the streams that it is to read"
+                f"reader group {self.scope}/{self.name} does not exist: give the streams to read"
             )
         streams = await self._sources.all_streams(self._cluster)
         if until is not None and self._sources.patterns:
-            raise InvalidArgumentError("until: what is found by a pattern has no end; name the streams")
+            raise InvalidArgumentError("until: streams found by a pattern have no end position; name the streams")
         begin = checked_start(start, streams)
         end = None if until is None else checked_start(until, streams, "until")
         starts = await start_cuts(self._cluster, begin, streams)
@@ -459,7 +459,7 @@ class ReaderGroup(LifeCycle):
                     await reader.store_positions()
                 except PenstockError as error:
                     # The requested change is done, and the reader's next call raises its own error.
-                    _log.warning("reader %s has not followed yet: %s", reader.name, error)
+                    _log.warning("reader %s has not adopted the new positions yet: %s", reader.name, error)
 
     async def unread_bytes(self) -> int:
         """Return the unread bytes in the segments that the group knows, as of the stored positions.

@@ -123,7 +123,7 @@ class GroupKeeper:
                     if isinstance(answer, PenstockError):
                         raise answer
             except PenstockError as error:
-                _log.warning("reader %s could not publish where group %s is: %s", self._reader, group, error)
+                _log.warning("reader %s could not publish the position of group %s: %s", self._reader, group, error)
         for stream in self._published.keys() - state.streams:
             del self._published[stream]
 
@@ -148,12 +148,12 @@ class GroupKeeper:
             self.look_soon()
 
     async def _look_for_streams(self, state: GroupState) -> bool:
-        with within("look for streams", beat_interval_s(self._settings, state), "position_interval_s"):
+        with within("find streams", beat_interval_s(self._settings, state), "position_interval_s"):
             try:
                 return await self._streams.refresh() != state.generation
             except NoSuchReaderGroupError:
                 return True  # The record shows the outcome, or the controller does not have it yet.
             except PenstockError as error:
                 group = f"{self._record.scope}/{self._record.name}"
-                _log.warning("reader %s could not look for streams of group %s: %s", self._reader, group, error)
+                _log.warning("reader %s could not find the streams of group %s: %s", self._reader, group, error)
                 return False

@@ -225,7 +225,7 @@ class GroupRecord:
                     self._changes.remove(change)
             return
         raise MetadataConflictError(
-            f"reader group {self.scope}/{self.name}: {attempt_count_max} updates in a row lost against other readers"
+            f"reader group {self.scope}/{self.name}: {attempt_count_max} updates in a row conflicted with other readers"
         )
 
     async def _put(self, state: GroupState, version: int) -> None:
@@ -307,7 +307,7 @@ class GroupRecord:
             ) from None
 
     def _gone(self) -> NoSuchReaderGroupError:
-        return NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} does not exist any more")
+        return NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} no longer exists")
 
 
 def _revision_value(state: GroupState) -> bytes:

@@ -114,7 +114,7 @@ class GroupStreams:
         """Make the record follow the registered configuration, if a client stopped before that; return both."""
         registered = await self._cluster.controller.reader_group(self._record.scope, self._record.name)
         if registered is None or registered.id != self._record.group_id:
-            raise NoSuchReaderGroupError(f"reader group {self._name} does not exist any more")
+            raise NoSuchReaderGroupError(f"reader group {self._name} no longer exists")
         state = await self._record.state()
         if state.generation < registered.generation:
             known = registered
@@ -154,7 +154,7 @@ class GroupStreams:
         """Read more streams; see `ReaderGroup.add_streams`."""
         wanted = Sources.parse(names)
         if wanted.patterns and until is not None:
-            raise InvalidArgumentError("until: what is found by a pattern has no end; name the streams")
+            raise InvalidArgumentError("until: streams found by a pattern have no end position; name the streams")
         found = await wanted.all_streams(self._cluster)
 
         async def with_more(registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
@@ -184,7 +184,7 @@ class GroupStreams:
         for stream in unwanted.streams:
             if is_match(stream, kept):
                 raise InvalidArgumentError(
-                    f"reader group {self._name} finds {stream} by a pattern ({', '.join(kept)}), and would find it "
+                    f"reader group {self._name} finds {stream} by a pattern ({', '.join(kept)}), and would add it "
                     "again: remove the pattern"
                 )
 
@@ -198,8 +198,8 @@ class GroupStreams:
                 return None
             if not kept and gone.issuperset(registered.starts):
                 raise InvalidArgumentError(
-                    f"reader group {self._name} reads nothing but {', '.join(sorted({*gone, *unwanted.patterns}))}: "
-                    "add another stream first, or delete the group"
+                    f"reader group {self._name} reads only {', '.join(sorted({*gone, *unwanted.patterns}))}: add "
+                    "another stream first, or delete the group"
                 )
             # Removing a pattern is registered even if no stream is removed: clients that still use it are then refused.
             return _without(registered, gone)

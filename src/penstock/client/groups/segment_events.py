@@ -132,8 +132,8 @@ class SegmentEvents:
         if not self._is_gone and self._reader._is_at_end and self._assembler.pending_bytes:
             if self._end_offset == self._reader._end_of_segment:
                 raise InvalidArgumentError(
-                    f"{self.segment}: the group is to end at {self._end_offset}, inside the event that begins at "
-                    f"{self._assembler.offset}: until= was not given a cut between events"
+                    f"{self.segment}: the group's end {self._end_offset} is inside the event that starts at "
+                    f"{self._assembler.offset}: until= needs a cut between events"
                 )
             raise CorruptionError(
                 self.segment,

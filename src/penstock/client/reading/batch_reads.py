@@ -216,8 +216,8 @@ class BatchReader(LifeCycle):
         events.check()
         if events.pending_bytes or events.offset != part.end:
             raise InvalidArgumentError(
-                f"{part.segment}: the range ends at byte {part.end}, where no event does: the last one that is whole "
-                f"ends at byte {events.offset}"
+                f"{part.segment}: the range ends at byte {part.end}, inside an event: the last complete event ends at "
+                f"byte {events.offset}"
             )
 
 
@@ -260,13 +260,13 @@ async def _check_ends(cluster: Cluster, ranges: Sequence[BatchRange]) -> None:
 def _checked(name: str, info: SegmentInfo | PenstockError, begin: int, behind: int | None) -> int:
     """Return the end of the range in one segment: `behind`, or the end of the segment, which takes no more data."""
     if isinstance(info, NoSuchSegmentError | SegmentTruncatedError):
-        info.add_note(f"what the batch is to read of {name} was truncated away (retention, or by hand)")
+        info.add_note(f"data of {name} that the batch needs was truncated (retention, or by hand)")
     if isinstance(info, PenstockError):
         raise info
     if begin < info.start_offset:
         raise SegmentTruncatedError(name, start_offset=info.start_offset, offset=begin)
     if behind is None and not info.is_sealed:
-        raise InvalidArgumentError(f"{name} is open, and the end of the batch does not say where it ends there")
+        raise InvalidArgumentError(f"{name} is open, but the end of the batch has no position in it")
     return info.length if behind is None else behind
 
 

@@ -43,7 +43,7 @@ class ChunkPlace(Protocol):
 def check_chunk_name(name: str) -> None:
     """Raise `ProtocolError` for a name that leads out of long-term storage."""
     if any(part in ("", ".", "..") for part in name.split("/")):
-        raise ProtocolError(f"{name!r} is no name of a chunk")
+        raise ProtocolError(f"{name!r} is not the name of a chunk")
 
 
 class ChunkPlaces:
@@ -72,7 +72,7 @@ class ChunkPlaces:
             try:
                 identity = await found.read(storage.identity_name, 0, _IDENTITY_LENGTH_MAX)
             except NoSuchChunkError:
-                raise StorageIdentityError(url, "it is not there, or not the store's long-term storage") from None
+                raise StorageIdentityError(url, "it does not exist, or is not the store's long-term storage") from None
             if identity != storage.identity:
                 raise StorageIdentityError(url, "it is another store's long-term storage")
             self._known.add((url, storage.identity))

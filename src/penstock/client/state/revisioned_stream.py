@@ -58,7 +58,7 @@ class Revision:
         segment, _, rest = text.partition(":")
         offset, _, index = rest.partition(":")
         if not (segment and offset.isdecimal() and index.isdecimal()):
-            raise InvalidArgumentError(f"{text!r} is no revision: it is written as segment:offset:index")
+            raise InvalidArgumentError(f"{text!r} is not a revision: write segment:offset:index")
         return cls(segment, int(offset), int(index))
 
 
@@ -113,7 +113,7 @@ class RevisionedStream(LifeCycle, Generic[Value]):
         if start < info.start_offset:
             raise SegmentTruncatedError(self._segment, start_offset=info.start_offset, offset=start)
         if start > info.length:
-            raise InvalidArgumentError(f"revision {after} lies behind the end of stream {self._stream}: {info.length}")
+            raise InvalidArgumentError(f"revision {after} is after the end of stream {self._stream}: {info.length}")
         events = EventAssembler(self._segment, start)
         async with self._cluster.segment_reader(self._segment, start, info.length) as reader:
             async for block in reader:
@@ -165,7 +165,7 @@ class RevisionedStream(LifeCycle, Generic[Value]):
             )
         except OutcomeUnknownError as error:
             raise OutcomeUnknownError(
-                f"stream {self._stream}: setting the mark to {mark} got no answer; it may be set or not: {error}"
+                f"stream {self._stream}: setting the mark to {mark} got no answer; it may or may not be set: {error}"
             ) from error
 
     async def truncate(self, revision: Revision) -> None:
@@ -182,12 +182,12 @@ class RevisionedStream(LifeCycle, Generic[Value]):
                 except SegmentTruncatedError as error:
                     if offset <= error.start_offset:
                         return
-                    raise InvalidArgumentError(f"revision {revision} lies behind the end of {self._stream}") from error
+                    raise InvalidArgumentError(f"revision {revision} is after the end of {self._stream}") from error
                 except OutcomeUnknownError as error:
                     # Idempotent: a repeated or late request truncates nothing more.
                     await backoff.pause(error)
 
     def _offset(self, revision: Revision) -> int:
         if revision.segment != self._segment:
-            raise InvalidArgumentError(f"revision {revision} is one of another stream than {self._stream}")
+            raise InvalidArgumentError(f"revision {revision} does not belong to {self._stream}")
         return revision.offset

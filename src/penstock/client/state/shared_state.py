@@ -54,7 +54,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
         apply: Callable[[State, Update], State] | None,
     ) -> None:
         if (updates is None) != (apply is None):
-            raise InvalidArgumentError("a shared state has updates, and a function to apply them, or neither")
+            raise InvalidArgumentError("give both updates= and apply=, or neither")
         super().__init__(f"shared state {stream.name}", close_timeout_s=cluster.settings.close_timeout_s)
         self._cluster = cluster
         self._stream = stream
@@ -221,7 +221,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
                 return
             await self._fetch()
             if self._revision is None and await self._stream.oldest() == start:
-                raise StreamError(f"stream {self.name} is no shared state: it begins with no state")
+                raise StreamError(f"stream {self.name} is not a shared state: it does not start with a state")
 
     async def _write(self, what: str, make: Callable[[State], tuple[StateEntry, State] | None]) -> State:
         self._check_open()
@@ -239,7 +239,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
                     elif await self._try(*made):
                         return self._state
         raise MetadataConflictError(
-            f"{self._what}: {attempt_count_max} attempts in a row to {what} lost against others "
+            f"{self._what}: {attempt_count_max} attempts in a row to {what} conflicted with other writers "
             "(shared_state_update_count_max)"
         )
 
@@ -294,7 +294,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
         if self._updates is None:
             raise self._no_updates()
         if not updates:
-            raise InvalidArgumentError(f"{self._what}: there is no update to be written")
+            raise InvalidArgumentError(f"{self._what}: there is no update to write")
         return StateEntry(None, tuple(map(self._updates.serialize, updates)))
 
     def _update_of(self, data: bytes) -> Update:
@@ -308,4 +308,4 @@ class SharedState(LifeCycle, Generic[State, Update]):
         return self._apply(state, update)
 
     def _no_updates(self) -> InvalidArgumentError:
-        return InvalidArgumentError(f"{self._what} was opened for whole states alone: give it updates= and apply=")
+        return InvalidArgumentError(f"{self._what} was opened without updates: open it with updates= and apply=")

@@ -42,7 +42,7 @@ class StateEntrySerializer:
     def deserialize(self, data: bytes, /) -> StateEntry:
         """See `Serializer`."""
         if len(data) < _NUMBER.size:
-            raise SerializationError(f"an entry of a shared state has {len(data)} bytes: there is no kind in it")
+            raise SerializationError(f"an entry of a shared state has {len(data)} bytes, too few for its kind")
         (kind,) = _NUMBER.unpack_from(data)
         if kind == _STATE:
             return StateEntry(data[_NUMBER.size :])
@@ -54,7 +54,7 @@ class StateEntrySerializer:
             (length,) = _NUMBER.unpack_from(data, at) if len(data) - at >= _NUMBER.size else (-1,)
             end = at + _NUMBER.size + length
             if length < 0 or end > len(data):
-                raise SerializationError(f"an entry of a shared state is cut off at byte {at} of {len(data)}")
+                raise SerializationError(f"an entry of a shared state is truncated at byte {at} of {len(data)}")
             updates.append(data[at + _NUMBER.size : end])
             at = end
         return StateEntry(None, tuple(updates))

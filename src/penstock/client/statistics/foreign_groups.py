@@ -41,7 +41,7 @@ class ForeignGroups:
         of them the result would lack groups.
         """
         known = {table async for table in self._cluster.controller.tables(scope)}
-        with within(f"look for groups in scope {scope}", self._settings.retry_time_max_s, "retry_time_max_s"):
+        with within(f"list the groups in scope {scope}", self._settings.retry_time_max_s, "retry_time_max_s"):
             (any_store,) = names_of_containers(1)
             count = (await self._ask(any_store, Question(containers=[], segment_count_max=0))).container_count
             homes = list(enumerate(names_of_containers(count)))
@@ -62,7 +62,7 @@ class ForeignGroups:
             wanted = TablesQuestion(container, f"{scope}/", _END, after)
             report = await self._ask(name, Question(containers=[], segment_count_max=0, tables=wanted))
             if report.tables is None:
-                raise ProtocolError("a segment store tells of no tables: it is of an earlier release")
+                raise ProtocolError("a segment store cannot list tables: it is of an earlier release")
             found.update(each.removeprefix(f"{scope}/").removesuffix(_END) for each in report.tables.names)
             if not (after := report.tables.after):
                 return found

@@ -78,11 +78,11 @@ class StatisticsCalls:
 
     async def ask(self, since: ClusterStatistics | None, groups: Groups) -> ClusterStatistics:
         """See `Client.statistics`."""
-        with within("ask for statistics", 2 * self._settings.statistics_timeout_s, "statistics_timeout_s"):
+        with within("read statistics", 2 * self._settings.statistics_timeout_s, "statistics_timeout_s"):
             statistics = await _merged(await self._ask_stores(since), since)
         if not groups:
             return statistics
-        with within("look at reader groups", 2 * self._settings.statistics_timeout_s, "statistics_timeout_s"):
+        with within("read reader groups", 2 * self._settings.statistics_timeout_s, "statistics_timeout_s"):
             return replace(statistics, groups=await self._lags(groups, statistics))
 
     # -- segment stores -----------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class StatisticsCalls:
         except ConnectionLostError as error:
             problem = str(error)
             if is_connected:
-                problem += " (segment stores of Pravega's end it when they are asked for statistics)"
+                problem += " (Pravega's segment stores close it on a request for statistics)"
         except PenstockError as error:
             problem = str(error)
         self._pool.forget(name)

@@ -46,7 +46,7 @@ class WireScaleAdvisor:
         reply = await connection.request(request_id, GetStatistics(request_id, "", question))
         report = decode_report(expect(reply, StatisticsTold, connection.address).report)
         if report.advice is None:
-            raise ProtocolError(f"{connection.address} gives no advice about scaling: it is of an earlier release")
+            raise ProtocolError(f"{connection.address} does not support scaling advice: it is of an earlier release")
         return [_advice(row) for row in report.advice]
 
 

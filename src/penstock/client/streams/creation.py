@@ -55,7 +55,7 @@ async def create_table(
         raise TableExistsError(f"table {scope}/{name} exists already")
     found = await controller.table_config(scope, name)
     if found != config:
-        raise TableExistsError(f"table {scope}/{name} exists with another shape: {found}, and not {config}")
+        raise TableExistsError(f"table {scope}/{name} exists with another configuration: {found}, not {config}")
 
 
 async def _in_scope(controller: ControllerClient, scope: str, create: Callable[[], Awaitable[bool]]) -> bool:

@@ -61,6 +61,5 @@ async def _check(cluster: Cluster, segment: str, offset: int, info: SegmentInfo)
     borders = f"{events.offset} or {end}" if events.pending_bytes >= EVENT_HEADER_LENGTH else f"{events.offset}"
     raise InvalidArgumentError(
         f"{segment}: the cut at byte {offset} lies inside the event that starts at byte {events.offset}; nothing was "
-        f"truncated. Truncate at byte {borders}, or, if the stream holds bytes and not events, pass "
-        "at_any_byte=True"
+        f"truncated. Truncate at byte {borders}, or pass at_any_byte=True if the stream holds bytes, not events"
     )

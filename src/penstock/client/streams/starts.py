@@ -51,12 +51,12 @@ def checked_start(start: Start, streams: Sequence[str], what: str = "start") -> 
             )
         scoped = "/".join(split_scoped_name(name))
         if f"{cut.scope}/{cut.stream}" != scoped:
-            raise InvalidArgumentError(f"the stream cut given for {scoped} is one of {cut.scope}/{cut.stream}")
+            raise InvalidArgumentError(f"the stream cut given for {scoped} belongs to {cut.scope}/{cut.stream}")
         cuts[scoped] = cut
     if set(cuts) != set(streams):
         raise InvalidArgumentError(
             f"{what} has a stream cut for {', '.join(sorted(cuts)) or 'no stream'}; the group reads "
-            f"{', '.join(sorted(streams))}: give one for each of these, and for no other"
+            f"{', '.join(sorted(streams))}: give exactly one for each of these"
         )
     return cuts
 
@@ -98,8 +98,7 @@ async def end_cuts(
             await cluster.controller.segments_between(start, cut)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(
-                f"until: in {stream} the group would end at {dict(cut.positions)}, before it begins, at "
-                f"{dict(start.positions)}"
+                f"until: in {stream} the end {dict(cut.positions)} is before the start {dict(start.positions)}"
             ) from error
     return cuts
 
@@ -139,8 +138,8 @@ def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
 async def _check_cut(cluster: Cluster, stream: str, cut: StreamCut) -> None:
     if not cut.positions or not await cluster.controller.is_valid_cut(cut):
         raise InvalidArgumentError(
-            f"the stream cut {dict(cut.positions)} is none of {stream}: its segments do not cover the keys once; take "
-            "one from head, tail or a reader group of this stream"
+            f"the stream cut {dict(cut.positions)} is not a valid cut of {stream}: its segments do not cover every "
+            "key exactly once; use a cut from head, tail or a reader group of this stream"
         )
     positions = positions_in({stream: cut})
     infos = await segment_infos(cluster, list(positions))
@@ -154,7 +153,7 @@ async def _check_cut(cluster: Cluster, stream: str, cut: StreamCut) -> None:
                 segment,
                 position=offset,
                 end=info.length,
-                message=f"the stream cut lies beyond the end of {stream}: {segment} has {info.length} bytes, the cut "
-                f"says {offset}; nothing could ever be read from there on. The data before it are lost, as after a "
-                "restore from an older backup: take a new cut",
+                message=f"the stream cut is after the end of {stream}: {segment} has {info.length} bytes, the cut "
+                    f"says {offset}. The data before it was lost, as after a restore from an older backup: take a new "
+                    "cut",
             )

@@ -106,7 +106,7 @@ async def history_of(
 ) -> StreamHistory:
     """See `Client.history`."""
     if epoch_count_max < 1:
-        raise InvalidArgumentError(f"{epoch_count_max} epochs of {scope}/{stream}: ask for one or more")
+        raise InvalidArgumentError(f"{epoch_count_max} epochs of {scope}/{stream}: request 1 or more")
     if before is not None and before < 1:
         raise InvalidArgumentError(f"{scope}/{stream} has no epoch before {before}: the first one is 0")
     current = await controller.current_segments(scope, stream)

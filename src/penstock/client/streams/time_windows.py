@@ -97,7 +97,7 @@ class StreamMarks:
 
         At their end it checks for new ones once per `reader_time_window_refresh_s`.
         """
-        what = f"look where {self._name} is in time"
+        what = f"read the watermarks of {self._name}"
         with within(what, self._cluster.settings.retry_time_max_s, "retry_time_max_s"):
             placed = await self._placed(position)
             if self._passed is not None and not is_passed(placed, self._passed):
@@ -234,7 +234,7 @@ async def cut_at_noted_time(cluster: Cluster, stream: str, time: int) -> StreamC
     Reads the stream's watermarks from the oldest one on.
     """
     marks = StreamMarks(cluster, stream)
-    what = f"find where {stream} was at a time that was noted"
+    what = f"find the position of {stream} at a noted time"
     with within(what, cluster.settings.retry_time_max_s, "retry_time_max_s"):
         while found := await marks.read():
             for _, mark in found:

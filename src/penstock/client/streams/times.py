@@ -37,10 +37,10 @@ async def cut_at_time(cluster: Cluster, stream: str, at_ms: int, *, is_end: bool
     now_ms = cluster.wall_clock_ms()
     if at_ms > now_ms:
         late_s = (at_ms - now_ms) / 1000
-        raise InvalidArgumentError(f"{stream}: the time asked for is {late_s:g} s ahead of this machine's clock")
+        raise InvalidArgumentError(f"{stream}: the requested time is {late_s:g} s ahead of this machine's clock")
     scope, name = split_scoped_name(stream)
     settings = cluster.settings
-    with within(f"find where {stream} was at a time", settings.retry_time_max_s, "retry_time_max_s"):
+    with within(f"find the position of {stream} at a time", settings.retry_time_max_s, "retry_time_max_s"):
         found: dict[int, int] = {}
         # Segments without events of `at_ms` or later, and their successors.
         passed: dict[int, tuple[int, Sequence[Successor]]] = {}

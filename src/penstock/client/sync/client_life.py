@@ -52,7 +52,7 @@ class ClientLife(Handle[aio.Client]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None and not isinstance(error, Exception):
-            # Interrupted: nobody waits here. The end of the program does, for a while.
+            # Interrupted: do not wait here. The end of the program waits, for a while.
             self._client._note_exception()
             self._portal.close_behind(self._client.close)
             return
@@ -67,7 +67,7 @@ class ClientLife(Handle[aio.Client]):
 
     def _on_exit(self) -> None:
         """See `ProgramPart`."""
-        # Whether what readers have in hand is done, nobody can tell any more.
+        # It is no longer known whether the events handed out by readers were processed.
         self._client._note_exception()
         if self._client.is_closed:
             return
@@ -92,4 +92,4 @@ class ClientLife(Handle[aio.Client]):
 
 
 def _watched_by_the_handle(part: ProgramPart) -> None:
-    """Stand in for `watch_program`: the handle of the client is told, and tells the client."""
+    """Replace `watch_program`: the client's handle is notified, and notifies the client."""

@@ -116,15 +116,15 @@ class TextPairKeys:
 
 def _filled(text: str | bytes, length: int) -> bytes:
     if not isinstance(text, str | bytes):
-        raise SerializationError(f"a key of this table is made of text, not of {type(text).__name__}")
+        raise SerializationError(f"a key of this table is text, not {type(text).__name__}")
     try:
         data = text.encode() if isinstance(text, str) else text
     except UnicodeError as error:
         raise SerializationError(f"key {text!r} cannot be written in UTF-8: {error}") from error
     if data.endswith(_PADDING):
-        raise SerializationError(f"key {text!r} ends in a zero character, which stands behind shorter keys")
+        raise SerializationError(f"key {text!r} ends in a zero character, which pads shorter keys")
     if len(data) > length:
-        raise SerializationError(f"key {text!r} has {len(data)} bytes in UTF-8, and there is room for {length}")
+        raise SerializationError(f"key {text!r} has {len(data)} bytes in UTF-8, the limit is {length}")
     return data.ljust(length, _PADDING)
 
 

@@ -151,7 +151,7 @@ class _Merge(Generic[Item]):
         self._parts = [part for part in self._parts if part.items or part.next_key is not None]
 
     async def _fill(self, part: _Part[Item]) -> None:
-        assert part.next_key is not None, "asked for more of what is not at its end"
+        assert part.next_key is not None, "the scan of keys has not reached its end"
         part.items = list(await self._next_page(part, part.next_key))
         part.next_key = next_fixed_key(self._key_of(part.items[-1])) if part.items else None
         part.page_count += 1
@@ -175,7 +175,7 @@ class _Merge(Generic[Item]):
         except PenstockError as error:
             if was_waited_for:
                 raise
-            _log.debug("%s: the page from key %r on failed ahead, asking again: %s", part.segment, first, error)
+            _log.debug("%s: the page from key %r on failed in read-ahead, retrying: %s", part.segment, first, error)
         return await self._page(part.segment, first)
 
     def _has_room_ahead(self, part: _Part[Item]) -> bool:

@@ -66,7 +66,7 @@ class TableSegments:
         try:
             yield
         except NoSuchSegmentError as error:
-            raise NoSuchTableError(f"table {self.name} does not exist any more: {error}") from error
+            raise NoSuchTableError(f"table {self.name} no longer exists: {error}") from error
 
     async def get(self, keys: Sequence[bytes]) -> list[TableEntry | None]:
         """Return the entry of each key, in order, None where there is none."""
@@ -100,8 +100,8 @@ class TableSegments:
         if is_whole and len(batches) > 1:
             settings = self._cluster.settings
             raise InvalidArgumentError(
-                f"table {self.name}: these {len(changes)} changes cannot be made as one: they need keys of one "
-                f"partition, as those with the same first {self.config.primary_key_length} bytes are, each key once, "
+                f"table {self.name}: these {len(changes)} changes cannot be made atomically. They need keys of one "
+                f"partition, such as keys with the same first {self.config.primary_key_length} bytes, each key once, "
                 f"at most {settings.table_batch_key_count_max} keys (table_batch_key_count_max) and "
                 f"{settings.table_batch_bytes_max} bytes (table_batch_bytes_max)"
             )
@@ -145,7 +145,7 @@ class TableSegments:
             except PenstockError as error:
                 if unanswered is None:
                     raise
-                raise self._unknown(batch, f"an attempt got no answer, and a later one this: {error}") from unanswered
+                raise self._unknown(batch, f"an attempt got no answer, and a later one failed: {error}") from unanswered
 
     async def _send(self, batch: _Batch) -> Sequence[int]:
         segments = self._cluster.segments
@@ -161,8 +161,8 @@ class TableSegments:
         what = "put" if isinstance(first, TableUpdate) else "remove"
         more = f" and {len(batch.changes) - 1} more" if len(batch.changes) > 1 else ""
         return OutcomeUnknownError(
-            f"table {self.name}: {what} key {first.key!r}{more}: {why}; it may be done or not, now or a little later: "
-            "read the key to see"
+            f"table {self.name}: {what} key {first.key!r}{more}: {why}; the change may take effect, now or later: "
+            "read the key to check"
         )
 
     def _batches(self, changes: Sequence[Change]) -> Iterator[_Batch]:

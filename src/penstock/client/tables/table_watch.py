@@ -121,7 +121,7 @@ class TableWatch:
             now.update(page)
             if others + len(now) > count_max:
                 raise InvalidArgumentError(
-                    f"table {self._table.name}: a watch remembers at most {count_max} keys "
+                    f"table {self._table.name}: a watch tracks at most {count_max} keys "
                     "(table_watch_key_count_max): watch a prefix, or a smaller range"
                 )
         return now

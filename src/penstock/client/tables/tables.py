@@ -155,7 +155,7 @@ class Table(LifeCycle, Generic[Key, Value]):
         self._check_open()
         data = self._key(key)
         segment = self._segments.segment_of(data)
-        with self._call("look for a key"), self._segments.of_table():
+        with self._call("read a key"), self._segments.of_table():
             return bool((await self._cluster.segments.table_keys(segment, limit=1, first=data, last=data)).keys)
 
     async def count(self) -> int:
@@ -411,7 +411,7 @@ class Table(LifeCycle, Generic[Key, Value]):
     def _lost(self, what: str, key: Key) -> MetadataConflictError:
         return MetadataConflictError(
             f"table {self.name}: {self._cluster.settings.table_update_count_max} attempts in a row to {what} key "
-            f"{key!r} lost against others (table_update_count_max)"
+            f"{key!r} conflicted with other writers (table_update_count_max)"
         )
 
     def _key(self, key: Key) -> bytes:
@@ -449,5 +449,5 @@ def _wanted(version: int | None) -> int:
     if version is None:
         return VERSION_ANY
     if version < VERSION_ABSENT:
-        raise InvalidArgumentError(f"version {version}: a version is 0 or more, or -1 for a key that must not be there")
+        raise InvalidArgumentError(f"version {version}: a version is 0 or more, or -1 for a key that must not exist")
     return version

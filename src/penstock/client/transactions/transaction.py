@@ -64,7 +64,7 @@ class _Fate(Enum):
     #: Until its limit, only a commit or an abort ends it, here or by its id.
     PREPARED = "prepared"
     #: Everything is stored; another process decides, by the id.
-    DETACHED = "left to others"
+    DETACHED = "detached"
 
 
 class Transaction(LifeCycle):
@@ -126,11 +126,11 @@ class Transaction(LifeCycle):
         """
         self._id = id_of(transaction_id)
         await self._controller.ping_transaction(
-            self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000), tried="go on with"
+            self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000), tried="resume"
         )
         found = await self._controller.describe_transaction(self._scope, self._stream, self._id)
         if found.state == "PREPARED":
-            raise over_error("go on with", self._stream_name, found)
+            raise over_error("resume", self._stream_name, found)
         # The upper half of an id begins with the epoch whose segments the transaction uses.
         await self._start(
             await self._controller.epoch_segments(self._scope, self._stream, self._id.highBits >> _EPOCH_SHIFT)
@@ -347,7 +347,7 @@ class Transaction(LifeCycle):
         if self._fate is _Fate.DETACHED:
             return
         if self._fate is not _Fate.OPEN:
-            raise self._decided_error(f"{self._name} cannot be left to others")
+            raise self._decided_error(f"{self._name} cannot be detached")
         await self._store_all()
         with self._ending_noted("leave"):
             await self._renew()
@@ -374,7 +374,7 @@ class Transaction(LifeCycle):
             await asyncio.wait([self._deciding])
         is_undecided = self._fate in (_Fate.OPEN, _Fate.PREPARING)
         if is_undecided and self._is_in_program:
-            _log.warning("%s was closed without a commit: aborting it", self._name)
+            _log.warning("%s was closed without commit: aborting it", self._name)
         if is_undecided or self._fate is _Fate.DOOMED:
             try:
                 await self._abort()

@@ -143,7 +143,7 @@ class ChunkLayouts:
         lease, segment = layout.lease, layout.segment
         if lease is None:
             return
-        with within(f"give the chunks of {segment} back", self._settings.layout_timeout_s, "layout_timeout_s"):
+        with within(f"release the chunks of {segment}", self._settings.layout_timeout_s, "layout_timeout_s"):
             reply = await self._exchange(
                 segment, ReturnChunkLease(0, segment, self._token, lease.epoch, lease.number)
             )
@@ -168,7 +168,7 @@ class ChunkLayouts:
                 # The connection was idle since the last request, so its loss is detected only now.
                 self._pool.forget(segment)
                 if is_again:
-                    error.add_note("segment stores that know no layouts of chunks end the connection like this")
+                    error.add_note("segment stores without support for chunk layouts close the connection like this")
                     raise
                 is_again = True
                 continue
@@ -195,6 +195,6 @@ def _check(segment: str, question: LayoutQuestion, page: LayoutPage) -> None:
             raise ProtocolError(f"{segment}: chunk {chunk.name} at {chunk.start_offset} does not hold byte {at}")
         at = end
     if not question.start <= page.next_offset <= min(at, page.stored_end) or not page.stored_end <= question.end:
-        raise ProtocolError(f"{segment}: the chunks that were told end at {at}, not at {page.next_offset}")
+        raise ProtocolError(f"{segment}: the reported chunks end at {at}, not at {page.next_offset}")
     if page.next_offset == question.start < page.stored_end:
-        raise ProtocolError(f"{segment}: no chunk was told for byte {at}")
+        raise ProtocolError(f"{segment}: no chunk was reported for byte {at}")

@@ -87,7 +87,7 @@ class ConnectionPool:
                 return await asyncio.shield(opening)
         except TimeoutError as error:
             raise ConnectionLostError(
-                f"{segment}: no connection to {endpoint[0]}:{endpoint[1]} in the time that was left"
+                f"{segment}: no connection to {endpoint[0]}:{endpoint[1]} in the remaining time"
             ) from error
         except ConnectionLostError:
             self.forget(segment)

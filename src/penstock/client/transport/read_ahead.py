@@ -23,7 +23,7 @@ class ReadAhead:
 
     def __init__(self, bytes_max: int, share_bytes_max: int | None = None) -> None:
         if bytes_max <= 0:
-            raise InvalidArgumentError(f"a reader cannot read ahead {bytes_max} bytes: allow 1 or more")
+            raise InvalidArgumentError(f"a reader cannot read ahead {bytes_max} bytes: give 1 or more")
         self.bytes_max: int = bytes_max
         self.share_bytes_max: int = bytes_max if share_bytes_max is None else share_bytes_max
         #: Bytes held now.

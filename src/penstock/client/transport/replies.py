@@ -54,7 +54,7 @@ def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
         case WrongHost() if reply.stack.startswith(BUSY):
             return SegmentStoreBusyError(segment, f"the segment store answered: {reply.stack.removeprefix(BUSY)}")
         case WrongHost():
-            return ContainerNotFoundError(None, f"segment {segment} is not served by the host asked")
+            return ContainerNotFoundError(None, f"segment {segment} is not served by this host")
         case SegmentIsSealed():
             return SegmentSealedError(segment)
         case SegmentAlreadyExists():
@@ -68,7 +68,7 @@ def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
         case SegmentIsTruncated():
             return SegmentTruncatedError(segment, start_offset=reply.start_offset, offset=reply.offset)
         case OperationUnsupported():
-            return UnsupportedOperationError(f"{segment}: the segment store does not do {reply.operation_name}")
+            return UnsupportedOperationError(f"{segment}: the segment store does not support {reply.operation_name}")
         case AuthTokenCheckFailed():
             return PenstockError(f"{segment}: the segment store refused the access token (code {reply.error_code})")
         case ErrorMessage() if reply.message.startswith(READ_TOO_LONG):

@@ -145,8 +145,8 @@ class SegmentReader(NotPicklable):
                 await self._ready.wait()
         except TimeoutError as error:
             raise OutcomeUnknownError(
-                f"{self.segment}: not read from byte {self._fetch_offset} on in the {deadline.limit_s:g} s that "
-                f"{deadline.what} may take ({deadline.limit_name})"
+                f"{self.segment}: no data from byte {self._fetch_offset} within the {deadline.limit_s:g} s for "
+                f"{deadline.what} ({deadline.limit_name})"
             ) from error
 
     def __aiter__(self) -> SegmentReader:

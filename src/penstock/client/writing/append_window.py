@@ -267,7 +267,7 @@ class AppendWindow:
             )
         if last_event_number < floor and not (last_event_number == NO_VALUE and floor == 0):
             raise ProtocolError(
-                f"the segment store has forgotten events: its last number of this writer is {last_event_number}, "
+                f"the segment store has lost events: its last number of this writer is {last_event_number}, "
                 f"but {floor} was acknowledged"
             )
         while self.in_flight:

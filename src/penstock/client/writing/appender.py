@@ -432,7 +432,7 @@ class SegmentAppender:
             created.segment,
         )
         if setup.last_event_number != NO_VALUE:
-            raise ProtocolError(f"{created.segment}: a new transient segment knows the writer already")
+            raise ProtocolError(f"{created.segment}: a new transient segment already has events of the writer")
         view = memoryview(data)
         for number, start in enumerate(range(0, len(view), EVENT_LENGTH_MAX)):
             piece = view[start : start + EVENT_LENGTH_MAX]

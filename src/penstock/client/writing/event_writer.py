@@ -200,7 +200,7 @@ class EventWriter(LifeCycle):
             except TimeoutError:
                 raise WriteTimeoutError(
                     f"{self._source.name}: no room for another event within {timeout_s:g} s: "
-                    f"{self._unacknowledged_bytes} bytes wait to be acknowledged (max_unacknowledged_bytes)"
+                    f"{self._unacknowledged_bytes} bytes are unacknowledged (max_unacknowledged_bytes)"
                 ) from None
         if self._failure is not None:
             raise self._failure
@@ -471,7 +471,7 @@ class EventWriter(LifeCycle):
             failure = StreamSealedError(f"stream {self._source.name} is sealed and takes no more events")
             failure.__cause__ = cause
         if any(successor.segment_id == segment.segment_id for successor in successors):
-            failure = ProtocolError(f"{appender.segment}: the controller says that it follows itself")
+            failure = ProtocolError(f"{appender.segment}: the controller names it as its own successor")
             successors = []
         if not successors:
             with self._lock:

@@ -65,7 +65,8 @@ class SegmentAppender:
         Raises `SegmentSealedError`, `NoSuchSegmentError`, `OutcomeUnknownError` when the time limit expires.
         """
         if len(event) > EVENT_LENGTH_MAX:
-            raise InvalidArgumentError(f"{self._segment}: {len(event)} bytes at once, the limit is {EVENT_LENGTH_MAX}")
+            raise InvalidArgumentError(f"{self._segment}: {len(event)} bytes in one append, the limit is "
+                f"{EVENT_LENGTH_MAX}")
         return await self.append_bytes(frame_event(event), expected_offset)
 
     async def append_bytes(self, data: bytes, expected_offset: int | None = None) -> bool:
@@ -99,7 +100,8 @@ class SegmentAppender:
                 text = f"{self._segment}: disk full on the server for {deadline.limit_s:g} s ({deadline.limit_name}): "
                 if isinstance(error, ConnectionLostError):
                     raise StorageFullError(f"{text}{full}; nothing was sent") from error
-                raise UnacknowledgedStorageFullError(f"{text}{full}; what was sent may be stored or not") from error
+                raise UnacknowledgedStorageFullError(f"{text}{full}; events that were sent may or may not be "
+                    "stored") from error
 
     def _full_disk(self, endpoint: tuple[str, int]) -> str | None:
         """Return why this segment's store holds writes because of a full disk, as far as it reported that recently."""
@@ -220,7 +222,8 @@ def _unknown(error: PenstockError, unanswered: OutcomeUnknownError | None) -> Pe
     """Return the error to raise: an error after an unanswered attempt leaves that attempt's outcome unknown."""
     if unanswered is None or error is unanswered:
         return error
-    return OutcomeUnknownError(f"an attempt got no answer ({unanswered}), and could not be asked after: {error}")
+    return OutcomeUnknownError(f"an attempt got no answer ({unanswered}), and its outcome could not be determined: "
+        f"{error}")
 
 
 def _error_of(reply: WireCommand, segment: str) -> PenstockError:

@@ -33,7 +33,7 @@ class WriterTimes:
         """
         number = noted_time(time)
         if self._last is not None and number < self._last:
-            raise InvalidArgumentError(f"time {number} is before {self._last}, which this writer noted last")
+            raise InvalidArgumentError(f"time {number} is before {self._last}, the time that this writer noted last")
         name = f"{self._scope}/{self._stream}"
         with within(f"note a time on stream {name}", self._cluster.settings.retry_time_max_s, "retry_time_max_s"):
             known = {segment: offset for segment, offset in position.items() if offset is not None}
@@ -57,5 +57,5 @@ class WriterTimes:
         try:
             await self._cluster.controller.remove_writer(self._scope, self._stream, self._writer)
         except PenstockError as error:
-            _log.warning("writer %s of %s/%s could not say that it leaves: %s",
+            _log.warning("writer %s of %s/%s could not be removed: %s",
                          self._writer, self._scope, self._stream, error)  # fmt: skip

@@ -151,7 +151,7 @@ def delegation(request: pb.StreamInfo) -> Access:
     """Return the access required for a token, by its operations. Raises `InvalidArgumentError` for "any"."""
     operation = request.accessOperation
     if operation == pb.StreamInfo.ANY:
-        raise InvalidArgumentError("access operation ANY says nothing that a token could be made for")
+        raise InvalidArgumentError("access operation ANY does not define the permissions of a token")
     resource = internal_resource(request)
     if operation == pb.StreamInfo.UNSPECIFIED:
         return Access(resource, Permission.READ_UPDATE)

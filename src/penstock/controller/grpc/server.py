@@ -253,7 +253,7 @@ def _guarded(
                 # gRPC would answer RESOURCE_EXHAUSTED, and clients would retry repeatedly.
                 raise ReplyTooLongError(
                     f"the reply to {name} has {len(reply)} bytes, at most {reply_bytes_max} may be sent "
-                    "(message_bytes_max of the controller): there are too many segments for names so long"
+                    "(message_bytes_max of the controller): there are too many segments with long names"
                 )
             if reason := refusal_reason.get():
                 # One value of the reply's enum covers many reasons.
@@ -269,8 +269,8 @@ def _guarded(
             _logger.debug("%s: %s (%s)", name, text, code.name)
         except Exception:
             # Last resort: the log gets the details, the client only the fact that there was an error.
-            _logger.exception("%s failed in a way that it should not", name)
-            code, text = grpc.StatusCode.INTERNAL, f"{name} failed; the controller's log says why"
+            _logger.exception("%s failed with an unexpected error", name)
+            code, text = grpc.StatusCode.INTERNAL, f"{name} failed; see the controller's log for the reason"
         calls.note(name, code.name, loop.time() - begun_s)
         await context.abort(code, text, metadata)
         raise AssertionError("abort raises")

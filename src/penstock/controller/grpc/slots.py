@@ -96,7 +96,7 @@ class CallSlots:
         except TimeoutError:
             if not call.reason:
                 raise
-            raise CallRefusedError(f"{call.reason}; what the call has begun may be completed") from None
+            raise CallRefusedError(f"{call.reason}; the work that the call started may still complete") from None
         finally:
             call.end()
             observer_of_call.reset(observed)

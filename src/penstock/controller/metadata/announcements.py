@@ -98,7 +98,7 @@ class Announcements:
     async def living(self) -> frozenset[str]:
         """Return the names of the live controllers. Raises `MembershipLostError`."""
         if self._membership is None:
-            raise MembershipLostError("this controller has not joined the others yet")
+            raise MembershipLostError("this controller has not joined the cluster yet")
         return (await self._membership.members()).names
 
     async def check_is_member(self) -> None:
@@ -111,7 +111,7 @@ class Announcements:
         except MembershipLostError:
             raise
         except ControllerUnavailableError as error:
-            _logger.info("whether this controller is a member cannot be found out; it goes on: %s", error)
+            _logger.info("the membership of this controller cannot be checked; continuing: %s", error)
 
     def is_unfinished(self, subject: Subject) -> bool:
         """Say whether this controller has announced or taken over work there, and not withdrawn it."""
@@ -125,7 +125,7 @@ class Announcements:
         `WorkTakenOverError` when a request without a reply may have announced it, and another controller completed it.
         """
         if self._membership is None or self._membership.is_over:
-            raise MembershipLostError(f"{work.subject}: this controller is no member any more and begins nothing")
+            raise MembershipLostError(f"{work.subject}: this controller is no longer a member and starts no work")
         subject = work.subject
         fence = _fence_of(subject)
         # A request that may already have arrived counts as begun: it no longer waits for its turn.
@@ -139,7 +139,7 @@ class Announcements:
                 try:
                     return await self._write(work, fence, version)
                 except MetadataConflictError:
-                    _logger.debug("%s: what is announced is looked at first", subject)
+                    _logger.debug("%s: existing claims are checked first", subject)
                 except OutcomeUnknownError:
                     is_on_its_way, unanswered = True, version.record.count
             while True:
@@ -148,7 +148,7 @@ class Announcements:
                     # After a lost reply it may be this very announcement.
                     if found.record.work_id != work.work_id:
                         self._unfinished.discard(subject)
-                        raise WorkElsewhereError(f"{subject}: another change has just begun; try again")
+                        raise WorkElsewhereError(f"{subject}: another change has just started; try again")
                     self._waiting.begun(subject, work.lane)
                     return Announcement(found.record, found.version)
                 count = _read(version)[0]
@@ -159,7 +159,7 @@ class Announcements:
                     raise WorkTakenOverError(f"{subject}: the {work.kind} may have been done by another controller")
                 if not is_on_its_way and not self._is_free(work, version):
                     self._unfinished.discard(subject)
-                    raise WorkElsewhereError(f"{subject}: another change has waited for its turn; ask again later")
+                    raise WorkElsewhereError(f"{subject}: another change is queued first; try again later")
                 try:
                     return await self._write(work, fence, version)
                 except MetadataConflictError:
@@ -258,7 +258,7 @@ class Announcements:
                         continue
                     return
         except PenstockError as error:
-            _logger.info("%s: who waits no more is still in line, and will be passed over: %s", subject, error)
+            _logger.info("%s: a request that ended is still queued, and will be skipped: %s", subject, error)
 
     async def _look(
         self, subject: Subject, fence: str
@@ -289,7 +289,7 @@ class Announcements:
             if found.record.owner in await self.living():
                 self._unfinished.discard(subject)
                 raise WorkElsewhereError(
-                    f"{subject}: another controller ({found.record.owner}) is alive and at work on it; ask again later"
+                    f"{subject}: another controller ({found.record.owner}) is alive and working on it; try again later"
                 )
             taken = replace(found.record, owner=self.owner, attempt=found.record.attempt + 1)
             try:
@@ -300,7 +300,7 @@ class Announcements:
             self.taken_over_count += 1
             self._unfinished.add(subject)
             return Announcement(taken, version)
-        raise MetadataConflictError(f"{subject}: what is announced keeps changing; try again")
+        raise MetadataConflictError(f"{subject}: its claim keeps changing; try again")
 
     async def confirm(self, announcement: Announcement) -> None:
         """Raise `WorkTakenOverError` unless the announcement still exists and belongs to this controller."""
@@ -325,7 +325,7 @@ class Announcements:
             try:
                 await self._records.remove_version(layout.PENDING_WORK, subject.key, announcement.version)
             except MetadataConflictError:
-                _logger.debug("%s: the announcement was withdrawn or taken over before", subject)
+                _logger.debug("%s: the claim was already released or taken over", subject)
             except OutcomeUnknownError:
                 # A repetition gets a conflict at worst: the version is never reused.
                 if attempt == self._settings.attempts_max:
@@ -345,7 +345,7 @@ class Announcements:
             try:
                 found = self._records.decoded(layout.PENDING_WORK, row, PendingWork)
             except UnreadableDataError as error:
-                _logger.error("%s: what is announced cannot be read: %s", subject, error)
+                _logger.error("%s: the claim cannot be read: %s", subject, error)
                 yield subject
                 continue
             if found is not None and found.record.owner not in await self.living():

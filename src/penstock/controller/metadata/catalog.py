@@ -80,7 +80,7 @@ class Catalog:
             found = await self._records.get(layout.SCOPES, scope, ScopeRecord)
             if found is not None:
                 if found.record.is_deleting:
-                    raise ScopeExistsError(f"scope {scope} is being deleted; create it again when it is gone")
+                    raise ScopeExistsError(f"scope {scope} is being deleted; create it again after its deletion")
                 if await self._has_streams_table(scope, found.record.id):
                     raise ScopeExistsError(f"scope {scope} exists already")
                 if half != found:
@@ -111,7 +111,7 @@ class Catalog:
             was_dropped = await self._drop_tables_of_lost_creation(scope, record.id)
             if not (is_visible and was_dropped):
                 raise
-            _logger.info("scope %s was deleted as soon as it was created", scope)
+            _logger.info("scope %s was deleted immediately after its creation", scope)
         if found is not None:
             # The rest of the incomplete scope, which is no longer referenced.
             await self._records.store.drop_table(layout.tags_in_scope(scope, found.record.id))
@@ -316,7 +316,7 @@ class Catalog:
             return await action(self.tables_of(scope, stream, stream_id))
         except NoSuchSegmentError as error:
             _raise_unless_metadata(error)
-            raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created, or half deleted") from error
+            raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created, or partly deleted") from error
 
     def tables_of(self, scope: str, stream: str, stream_id: str) -> StreamTables:
         """Return the tables of one incarnation of a stream."""

@@ -63,7 +63,7 @@ class GivenUpWork:
 
         After a lost reply and a retry by the caller it may be recorded twice.
         """
-        _logger.error("%s is given up, nothing can mend it: %s", work, error)
+        _logger.error("%s is abandoned, it cannot be completed: %s", work, error)
         for attempt in range(1, self._settings.conflict_attempts_max + 1):
             found = await self._records.get(layout.PENDING_WORK, layout.GIVEN_UP, GivenUpCounter)
             number, version = (0, VERSION_ABSENT) if found is None else (found.record.count, found.version)

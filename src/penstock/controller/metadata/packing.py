@@ -98,7 +98,7 @@ class ColumnReader:
     def end(self) -> None:
         """Check that no bytes are left. Raises `ValueError` otherwise."""
         if self._at != len(self._payload):
-            raise ValueError(f"{len(self._payload) - self._at} bytes behind the end")
+            raise ValueError(f"{len(self._payload) - self._at} bytes after the end")
 
 
 def loaded(column: array[N], stored: bytes) -> array[N]:

@@ -83,7 +83,7 @@ class RecordStore:
     async def remove(self, table: str, *keys: str) -> None:
         """Remove keys unconditionally; missing ones are ignored.
 
-        Only for keys that are never reused: a late duplicate of this request removes whatever is there then.
+        Only for keys that are never reused: a late duplicate of this request removes any record present then.
         """
         await self.store.remove(table, [Removal(key) for key in keys])
 

@@ -55,7 +55,7 @@ class RetentionTables:
         if chunk is not None:
             return chunk
         if (await self._set()).version != found.version:
-            raise MetadataConflictError(f"table {self._table}: recorded cuts were removed while they were looked at")
+            raise MetadataConflictError(f"table {self._table}: recorded cuts were removed while they were read")
         raise CorruptionError(f"table {self._table}, key {key!r}", 0, f"it is missing, and has cut {cut}")
 
     async def newest(self) -> RetentionEntry | None:

@@ -80,7 +80,7 @@ class ReaderGroupConfig:
         for end in self.ends:
             start = starts.get(end.name)
             if start and end.positions and _is_before(end.positions, start):
-                raise InvalidArgumentError(f"the group ends in {end.name} before it begins")
+                raise InvalidArgumentError(f"the end of the group in {end.name} is before its start")
         return self
 
     @property

@@ -86,7 +86,7 @@ class SharedWrites:
         except BaseException:
             for asked in batch:
                 if not asked.is_done:
-                    asked.error = OutcomeUnknownError(f"a write to {table} was cut off by the end of who made it")
+                    asked.error = OutcomeUnknownError(f"a write to {table} was interrupted when its caller ended")
             raise
         else:
             for asked, version in zip(batch, versions, strict=True):

@@ -286,7 +286,7 @@ class StreamTables(EpochTables):
         """
         found = await self.need(layout.COMMITTING_TRANSACTIONS, CommittingTransactions)
         if found.version != version:
-            raise MetadataConflictError(f"stream {self.name}: another controller goes on with this commit")
+            raise MetadataConflictError(f"stream {self.name}: another controller continues this commit")
 
     async def take_commit_positions(
         self, transactions: Sequence[str], attempts_max: int, counter: Versioned[CommitCounter] | None = None

@@ -20,7 +20,7 @@ class InProcessCoordinator:
     async def join(self, name: str) -> InProcessMembership:
         """See `Coordinator.join`."""
         if name in self._members:
-            raise InvalidArgumentError(f"controller {name} is a member already: names are not given twice")
+            raise InvalidArgumentError(f"controller {name} is already a member: names must be unique")
         joined = self._members[name] = InProcessMembership(self, name)
         self._tell()
         return joined
@@ -37,7 +37,7 @@ class InProcessCoordinator:
 
     def _members_for(self, asking: InProcessMembership) -> Members:
         if self._members.get(asking.name) is not asking:
-            raise MembershipLostError(f"controller {asking.name} is not a member any more: it must join again")
+            raise MembershipLostError(f"controller {asking.name} is no longer a member: it must join again")
         return Members(self._version, frozenset(self._members))
 
     async def _changed(self, asking: InProcessMembership, version: int) -> Members:

@@ -170,7 +170,7 @@ class Retention:
         goes_by_size = situation.policy.kind is RetentionKind.BY_SIZE
         if not goes_by_size and await tables.retention.restamp(situation.now_ms):
             _logger.warning(
-                "stream %s: cuts were recorded by a clock that was ahead of this one; what lies before them counts as "
+                "stream %s: cuts were recorded by a clock that was ahead of this one; events before them count as "
                 "written now",
                 tables.name,
             )
@@ -190,7 +190,7 @@ class Retention:
             await self._truncate(tables.scope, tables.stream, dict(position.cut), configuration_version)
         except (InvalidArgumentError, PolicyReplacedError, StreamSealedError) as error:
             # It was truncated further meanwhile, sealed, or given another policy, which the next cycle enforces.
-            _logger.info("stream %s is not truncated by its policy this time: %s", tables.name, error)
+            _logger.info("stream %s was not truncated by its policy in this pass: %s", tables.name, error)
             return
         _logger.info(
             "stream %s begins at %d of its bytes by its retention policy",

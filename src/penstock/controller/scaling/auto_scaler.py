@@ -90,7 +90,7 @@ class AutoScaler:
         results = await for_each(asked, lambda name: self._serve(*name, streams[name]), self._settings.streams_at_once)
         for (scope, stream), result in zip(asked, results, strict=True):
             if isinstance(result, PenstockError):
-                _logger.warning("stream %s/%s is not scaled by its load this time: %s", scope, stream, result)
+                _logger.warning("stream %s/%s was not scaled by its load in this pass: %s", scope, stream, result)
 
     async def _ask(self, container: int, segments: Sequence[str] | None = None) -> Sequence[ScaleAdvice]:
         try:
@@ -98,8 +98,8 @@ class AutoScaler:
                 return await self._advisor.scale_advice(container, segments)
         except TimeoutError as error:
             raise ConnectionLostError(
-                f"container {container} did not say within {self._settings.answer_timeout_s:g} s "
-                "(auto_scaling.answer_timeout_s) what its loads ask for"
+                f"container {container} did not report its scaling advice within {self._settings.answer_timeout_s:g} "
+                "s (auto_scaling.answer_timeout_s)"
             ) from error
 
     def _note_problem(self, container: int, problem: str) -> None:

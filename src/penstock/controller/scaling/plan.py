@@ -23,7 +23,7 @@ from penstock.model.policies import Scaling, ScalingKind
 def check_ranges(to_seal: Sequence[SegmentRecord], ranges: Sequence[KeyRange]) -> None:
     """Raise `InvalidArgumentError` unless the ranges cover the keys of the segments, each key once."""
     if not to_seal or not ranges:
-        raise InvalidArgumentError("a scale seals one segment at least, and makes one at least")
+        raise InvalidArgumentError("a scale must seal at least one segment and create at least one")
     sealed = merged(KeyRange(segment.key_start, segment.key_end) for segment in to_seal)
     if merged(ranges) != sealed:
         text = ", ".join(f"[{keys.start}, {keys.end})" for keys in sealed)

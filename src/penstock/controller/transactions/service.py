@@ -208,7 +208,7 @@ class Transactions:
         found = await tables.transaction(transaction)
         if found is None or found.record.status is not TransactionStatus.OPEN:
             raise ControllerUnavailableError(
-                f"stream {tables.name}: making a transaction took longer than its lease of {lease_ms} ms; try again"
+                f"stream {tables.name}: creating a transaction took longer than its lease of {lease_ms} ms; try again"
             )
 
     async def ping(self, scope: str, stream: str, transaction: TransactionId, lease_ms: int) -> PingResult:

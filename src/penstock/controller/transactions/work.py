@@ -95,7 +95,7 @@ class TransactionWork:
                 scope, stream, lambda tables: self._commit_batches(tables, transactions)
             )
         except NoSuchStreamError:
-            _logger.info("stream %s/%s is gone, and its transactions with it", scope, stream)
+            _logger.info("stream %s/%s was deleted, and its transactions with it", scope, stream)
             index = self._context.index.keys(scope, stream, transactions)
             self._context.removals.add(layout.TRANSACTION_INDEX, index)
             await announcements.leave_line(subject, Lane.COMMIT, self._commits)
@@ -154,7 +154,7 @@ class TransactionWork:
         return transactions
 
     async def _forget(self, scope: str, stream: str, transaction: TransactionId) -> None:
-        _logger.info("stream %s/%s is gone, and transaction %s with it", scope, stream, transaction.text)
+        _logger.info("stream %s/%s was deleted, and transaction %s with it", scope, stream, transaction.text)
         await self._context.index.remove_transactions(scope, stream, [transaction])
 
     def discard(self, tables: StreamTables, transaction: TransactionId, epoch: EpochRecord) -> None:
@@ -168,7 +168,7 @@ class TransactionWork:
                 if await decide_abort(self._context, tables, transaction) is TransactionStatus.ABORTING:
                     await abort(self._context, tables, transaction)
             except (NoSuchStreamError, NoSuchSegmentError):
-                _logger.info("stream %s was deleted while transaction %s was made", tables.name, transaction.text)
+                _logger.info("stream %s was deleted while transaction %s was created", tables.name, transaction.text)
             # An earlier abort has not seen the segments created since.
             await delete_segments_of_epoch(self._context, tables.scope, tables.stream, transaction, epoch)
             await self._context.index.remove_transactions(tables.scope, tables.stream, [transaction])

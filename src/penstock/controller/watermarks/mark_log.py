@@ -90,7 +90,7 @@ class MarkLog:
         try:
             await self._requests.append(self.segment, frame_event(watermark.encode()), expected_offset=read.length)
         except BadOffsetError as error:
-            _logger.info("%s: a watermark is not written, another one was faster: %s", self.segment, error)
+            _logger.info("%s: a watermark was not written, another one came first: %s", self.segment, error)
             return False
         if read.last is not None:
             await self._requests.update_attribute(

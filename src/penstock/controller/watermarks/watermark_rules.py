@@ -86,7 +86,7 @@ def upper_bound(positions: Mapping[int, int], records: Mapping[int, SegmentRecor
             )
             return Watermark(0, 0, tuple(segments))
         found = {**kept, **{segment.id: segment for segment in _overlapping(newest.segments, gaps)}}
-    raise InvalidArgumentError(f"segments {sorted(positions)} do not go with epoch {newest.epoch}")
+    raise InvalidArgumentError(f"segments {sorted(positions)} do not match epoch {newest.epoch}")
 
 
 def _gaps(segments: Iterable[SegmentRecord]) -> list[tuple[float, float]]:

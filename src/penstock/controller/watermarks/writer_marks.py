@@ -31,13 +31,13 @@ _logger = logging.getLogger(__name__)
 def check_mark(previous: WriterMark, timestamp: int, position: Mapping[int, int]) -> None:
     """Raise `WriterTimeError` or `WriterPositionError` if a mark does not follow the previous one. Equal is fine."""
     if timestamp < previous.timestamp:
-        raise WriterTimeError(f"time {timestamp} is before {previous.timestamp}, which was noted last")
+        raise WriterTimeError(f"time {timestamp} is before {previous.timestamp}, the time noted last")
     if max(position) < max(previous.position):
         raise WriterPositionError("the position ends in an older segment than the one noted last")
     for segment, offset in previous.position.items():
         if position.get(segment, offset) < offset:
             raise WriterPositionError(
-                f"offset {position[segment]} of segment {segment} is before {offset}, which was noted last"
+                f"offset {position[segment]} of segment {segment} is before {offset}, the time noted last"
             )
 
 
@@ -72,7 +72,7 @@ class WriterMarks:
         """
         _check_writer(writer)
         if not position:
-            raise WriterPositionError("a position without segments says nothing")
+            raise WriterPositionError("a position needs at least one segment")
 
         async def write(tables: StreamTables) -> None:
             await tables.state()

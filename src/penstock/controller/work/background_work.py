@@ -98,7 +98,7 @@ class BackgroundWork:
                 # Work that fails for days must not fill the log: it is logged less and less often.
                 if attempt <= self._settings.attempts_max or attempt & (attempt - 1) == 0:
                     level = logging.WARNING if attempt < self._settings.attempts_max else logging.ERROR
-                    _logger.log(level, "%s failed (attempt %d), it is tried again: %s", what, attempt, error)
+                    _logger.log(level, "%s failed (attempt %d), retrying: %s", what, attempt, error)
                 wait_s = delay_s(self._settings, attempt)
                 if isinstance(error, UnreadableDataError):
                     wait_s = self._settings.damaged_retry_delay_ms / 1000

@@ -98,16 +98,16 @@ class Sweeper:
                 self._peers.seen(membership, found.names)
                 gone = frozenset() if members is None else members.names - found.names
                 if gone:
-                    _logger.info("controllers have gone: %s", ", ".join(sorted(gone)))
+                    _logger.info("controllers have left: %s", ", ".join(sorted(gone)))
                 if gone or members is None:
                     self._sweep()
                 members, attempt = found, 1
                 continue
             except MembershipLostError as error:
-                _logger.warning("%s; it joins again (attempt %d)", error, attempt)
+                _logger.warning("%s; joining again (attempt %d)", error, attempt)
                 membership = None
             except PenstockError as error:
-                _logger.warning("the coordinator cannot be asked (attempt %d): %s", attempt, error)
+                _logger.warning("the coordinator cannot be reached (attempt %d): %s", attempt, error)
             await asyncio.sleep(delay_s(self._settings, attempt))
             attempt += 1
 

@@ -346,7 +346,7 @@ async def _merge_segment(
             raise
         await tables.check_committing(spares_lost_at)
         # Otherwise a stream that has lost a segment could never be sealed, and so never be deleted.
-        _logger.error("%s is missing: what %d transactions had for it is lost", target, len(sources))
+        _logger.error("%s is missing: the data of %d transactions for it is lost", target, len(sources))
         await together(context.segments.delete(source) for source in sources)
         return ()
 

@@ -52,7 +52,7 @@ async def create_table(
     first = table_segment_name(scope, table, 0)
     if await context.segments.table_exists(first):
         # Pravega's Rust client creates the tables of its reader groups itself, under names of this form.
-        raise TableExistsError(f"segment {first} exists, and belongs to no table that the controller knows")
+        raise TableExistsError(f"segment {first} exists, but belongs to no known table")
     table_id = context.new_id()
     announced = await context.begin(Subject(SubjectKind.TABLE, scope, table), CreateTable(), table_id)
     record = KeyValueTableRecord(table_id, ChildState.CREATING, announced.work.created_ms, config)

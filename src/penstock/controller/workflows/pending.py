@@ -131,7 +131,7 @@ async def _free(
         if state.record.state in _PASSING:
             await tables.set_state(StreamState.ACTIVE, of=state)
     except (NoSuchStreamError, NoSuchSegmentError):
-        _logger.info("%s has no state any more", subject)
+        _logger.info("%s no longer has a state", subject)
 
 
 async def finish_commit(context: WorkflowContext, tables: StreamTables) -> None:

@@ -82,7 +82,7 @@ async def pending_scale(tables: StreamTables, order: ScaleOrder) -> EpochTransit
     if found.is_empty or (await tables.current_epoch()).epoch != found.active_epoch:
         return None
     if not is_ordered_by(found, order):
-        raise ScaleUnderWayError(f"stream {tables.name}: another scale is not complete; ask again when it is")
+        raise ScaleUnderWayError(f"stream {tables.name}: another scaling is not complete; try again later")
     return found
 
 
@@ -163,7 +163,7 @@ async def _planned_again(
     ordered_for = await tables.need_epoch(order.active_epoch)
     if ordered_for.reference_epoch != current.reference_epoch:
         return EpochTransition()
-    _logger.info("stream %s: a scale of epoch %d goes on in epoch %d", tables.name, ordered_for.epoch, current.epoch)
+    _logger.info("stream %s: scaling of epoch %d continues in epoch %d", tables.name, ordered_for.epoch, current.epoch)
     return _plan(context, configuration, current, moved_to(order, ordered_for, current))
 
 
@@ -268,7 +268,7 @@ async def _seal(context: WorkflowContext, segment: str, confirm: Callable[[], Aw
         return (await context.segments.info(segment)).length
     except NoSuchSegmentError:
         await confirm()
-        _logger.error("%s is missing: what it held is lost; its stream goes on without it", segment)
+        _logger.error("%s is missing: its data is lost; the stream continues without it", segment)
         return 0
 
 
@@ -279,7 +279,7 @@ async def give_up_scale(context: WorkflowContext, tables: StreamTables) -> None:
     if planned.is_empty:
         return
     if await tables.epoch(planned.active_epoch + 1) is not None:
-        raise PenstockError(f"stream {tables.name}: epoch {planned.active_epoch + 1} is on record and must be finished")
+        raise PenstockError(f"stream {tables.name}: epoch {planned.active_epoch + 1} is recorded and must be finished")
     await tables.put_transition(EpochTransition(), transition.version)
     await together(
         context.segments.delete(segment_name(tables.scope, tables.stream, segment.id)) for segment in planned.created

@@ -85,7 +85,7 @@ async def _seal_segment(context: WorkflowContext, announced: Announcement, segme
     except NoSuchSegmentError:
         # Another controller may have sealed the stream meanwhile, and the segment may have been deleted since.
         await context.announcements.confirm(announced)
-        _logger.error("%s is missing: what it held is lost; its stream is sealed without it", segment)
+        _logger.error("%s is missing: its data is lost; the stream is sealed without it", segment)
 
 
 async def _prepared(tables: StreamTables) -> list[TransactionId]:
@@ -98,8 +98,8 @@ def _waits(record: ActiveTransaction) -> bool:
 
 def _refusal(tables: StreamTables, prepared: Sequence[TransactionId]) -> TransactionPreparedError:
     return TransactionPreparedError(
-        f"stream {tables.name} is not sealed: {len(prepared)} prepared transactions wait for their decision, the first "
-        f"is {prepared[0].text}; commit or abort them, by their ids, and seal it then"
+        f"stream {tables.name} is not sealed: {len(prepared)} prepared transactions are undecided, the first is "
+        f"{prepared[0].text}; commit or abort them by their ids, then seal the stream"
     )
 
 

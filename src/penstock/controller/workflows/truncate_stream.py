@@ -124,7 +124,7 @@ async def resume_truncate(
             plan = None
         if record.stream_cut != order.stream_cut and not await _is_policy_in_force(tables, order):
             await context.announcements.withdraw(announced)
-            problem = f"stream {tables.name} is not truncated: the policy that asked for it was replaced"
+            problem = f"stream {tables.name} is not truncated: the retention policy was replaced"
             if has_caller:
                 raise PolicyReplacedError(problem)
             _logger.info("%s", problem)
@@ -179,11 +179,12 @@ async def _plan(tables: StreamTables, cut: Mapping[int, int], present: Versioned
     if position is None:
         _, newest = epoch_bounds(cut)
         raise InvalidArgumentError(
-            f"the stream cut is none of {tables.name}: no reader can be there, or epoch {newest} is yet to come"
+            f"the stream cut is not a valid cut of {tables.name}: no reader can reach it, or epoch {newest} does not "
+            "exist yet"
         )
     before = await beginning_of(tables, previous)
     if not await in_turns(is_equal_or_after(position, before)):
-        raise InvalidArgumentError(f"the stream cut lies before the present beginning of {tables.name}")
+        raise InvalidArgumentError(f"the stream cut is before the head of {tables.name}")
     size_bytes = 0
     async for page in segments_between(tables, [before], position):
         sizes = await tables.sealed_sizes(segment.id for segment in page if segment.id not in cut)

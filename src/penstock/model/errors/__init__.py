@@ -50,7 +50,7 @@
     │   │   └── LaterVersionError       ... only a later version reads them: start that
     │   ├── StorageUnavailableError     long-term storage is not there, or not the one that it was; a retry is safe
     │   │   ├── StorageIdentityError    ... because it is another cluster's, or its identity is damaged
-    │   │   └── StorageRefusedError     ... because it refuses every request; not before somebody has done something
+    │   │   └── StorageRefusedError     ... because it refuses every request until an operator acts
     │   │       ├── StorageCredentialsError     ... with these credentials, or without any
     │   │       ├── StorageBucketMissingError   ... for this bucket at this endpoint
     │   │       └── StorageClockError           ... by this machine's clock
@@ -97,7 +97,7 @@
         │   ├── NoSuchTransactionError  the id is none of the stream, or it ended more than a day ago
         │   ├── TransactionCommittedError
         │   ├── TransactionAbortedError
-        │   │   ├── TransactionExpiredError       ... because nobody renewed its lease, or it was open for too long
+        │   │   ├── TransactionExpiredError       ... because its lease was not renewed, or it was open for too long
         │   │   └── TransactionStreamSealedError  ... because its stream was; also a StreamSealedError
         │   ├── TransactionStreamDeletedError     also a NoSuchStreamError
         │   └── TransactionPreparedError          it waits for its decision: it takes no more events, its stream no seal

@@ -63,7 +63,7 @@ class UndecodableEventError(SerializationError):
     def __init__(self, *, stream: str, segment_id: int, offset: int, position: int, data: bytes, reason: str) -> None:
         super().__init__(
             f"the event of {stream} in segment {segment_id} at byte {offset} ({len(data)} bytes) cannot be decoded: "
-            f"{reason}; it is still unread: take it as bytes with events.read() of the reader, and go on"
+            f"{reason}; it is still unread: read it as bytes with events.read() of the reader, and continue"
         )
         self.stream = stream
         self.segment_id = segment_id

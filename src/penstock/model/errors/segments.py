@@ -60,8 +60,8 @@ class SegmentBackloggedError(SegmentError):
     def __init__(self, segment: str, *, byte_count: int, bytes_max: int, held_s: float) -> None:
         super().__init__(
             segment,
-            f"{byte_count} bytes of it wait for long-term storage, at most {bytes_max} may, and none were taken "
-            f"within {held_s:g} s; the log of the segment store says why its flush fails; try again later",
+            f"{byte_count} bytes of it wait for long-term storage, at most {bytes_max} may, and none were accepted "
+            f"within {held_s:g} s; see the segment store's log for why its flush fails; try again later",
         )
         self.byte_count = byte_count
         self.bytes_max = bytes_max
@@ -83,7 +83,7 @@ class TooManyTransientSegmentsError(SegmentStoreBusyError):
         super().__init__(
             segment,
             f"{whose} has {count_max} transient segments (large events that are being written), which is the limit "
-            f"({setting}); try again when one is merged or deleted",
+            f"({setting}); try again after one is merged or deleted",
         )
         self.count_max = count_max
         self.setting = setting
@@ -95,8 +95,8 @@ class TooManyActiveSegmentsError(SegmentStoreBusyError):
     def __init__(self, segment: str, *, active_count: int, active_max: int, reason: str) -> None:
         super().__init__(
             segment,
-            f"{active_count} segments are active in its container, {active_max} are allowed, and none can be put away: "
-            f"{reason}; try again once long-term storage has caught up",
+            f"{active_count} segments are active in its container, {active_max} are allowed, and none can be "
+            f"unloaded: {reason}; try again after long-term storage has caught up",
         )
         self.active_count = active_count
         self.active_max = active_max
@@ -106,7 +106,7 @@ class SegmentSealedError(SegmentError):
     """The segment is sealed; ask the controller for its successors."""
 
     def __init__(self, segment: str) -> None:
-        super().__init__(segment, "segment is sealed; ask for its successors")
+        super().__init__(segment, "the segment is sealed; continue with its successors")
 
 
 class SegmentMergedError(SegmentError):
@@ -136,9 +136,10 @@ class PositionBeyondEndError(SegmentError, InvalidArgumentError):
         super().__init__(
             segment,
             message
-            or f"position {position} lies beyond the end of the segment, byte {end}: the data before it are lost, as "
-            "after a restore from an older backup, or the stream was deleted and created again. Nothing is read there, "
-            "also when the segment grows. Start at a position that exists: reset the reader group, seek, or take a new "
+            or f"position {position} is after the end of the segment, byte {end}: the data before it was lost, as "
+                "after a restore from an older backup, or the stream was deleted and created again. The position "
+                "cannot be read, even after the segment grows. Start at a position that exists: reset the reader "
+                "group, seek, or take a new "
             "stream cut",
         )
         self.position = position
@@ -227,7 +228,7 @@ class TableKeyVersionError(TableConditionError):
     def __init__(self, segment: str, *, key: bytes, expected: int, actual: int) -> None:
         wanted = "not to exist" if expected == _VERSION_ABSENT else f"to have version {expected}"
         found = "another one" if actual == _VERSION_UNKNOWN else f"version {actual}"
-        super().__init__(segment, f"key {_shown(key)} was expected {wanted}, and has {found}", key=key)
+        super().__init__(segment, f"key {_shown(key)} was expected {wanted}, but has {found}", key=key)
         self.expected = expected
         self.actual = actual
 
@@ -259,6 +260,6 @@ class OwnershipUnconfirmedError(ContainerOfflineError):
     def __init__(self, container_id: int, *, confirmed_before_s: float, lease_s: float) -> None:
         super().__init__(
             container_id,
-            f"its log has not said for {confirmed_before_s:.1f} s that it is still the owner, and {lease_s:g} s are "
-            "allowed (ownership_lease_s): what it knows may be out of date",
+            f"its log has not confirmed its ownership for {confirmed_before_s:.1f} s, more than {lease_s:g} s "
+            "(ownership_lease_s): its state may be out of date",
         )

@@ -46,7 +46,7 @@ class DataDirectoryLostError(StorageError):
     """A server's data directory (`path`) is not locked by it any more, or is not there: it claims no log and ends."""
 
     def __init__(self, path: str, message: str) -> None:
-        super().__init__(f"this server does not hold its data directory {path} any more: {message}")
+        super().__init__(f"this server no longer holds its data directory {path}: {message}")
         self.path = path
 
 
@@ -63,7 +63,7 @@ class StorageUnavailableError(StorageError):
 
 
 class StorageIdentityError(StorageUnavailableError):
-    """The place that is to be long-term storage (`place`) belongs to somebody else, or its identity is damaged."""
+    """The configured long-term storage (`place`) belongs to another cluster, or its identity is damaged."""
 
     def __init__(self, place: str, message: str) -> None:
         super().__init__(f"{place} is not this cluster's long-term storage: {message}")
@@ -71,7 +71,7 @@ class StorageIdentityError(StorageUnavailableError):
 
 
 class StorageRefusedError(StorageUnavailableError):
-    """Long-term storage refuses every request, and did nothing. It will until somebody changes what it is told."""
+    """Long-term storage refuses every request and did nothing, until its configuration is corrected."""
 
 
 class StorageCredentialsError(StorageRefusedError):
@@ -103,8 +103,8 @@ class LogDamagedError(LogRefusedError):
 
     def __init__(self, container_id: int, damage: CorruptionError) -> None:
         super().__init__(
-            f"the log of container {container_id} is damaged, and was left as it was: {damage}. Stop the server and "
-            f"run `penstock log salvage {container_id}`, which copies what is intact and reports what is lost"
+            f"the log of container {container_id} is damaged and was not changed: {damage}. Stop the server and run "
+            f"`penstock log salvage {container_id}`, which copies the intact part and reports the losses"
         )
         self.container_id = container_id
         self.damage = damage
@@ -115,8 +115,8 @@ class LogMissingError(LogRefusedError):
 
     def __init__(self, container_id: int, path: str, *, record: str) -> None:
         super().__init__(
-            f"the log of container {container_id} is missing: there is nothing in {path}, although {record} records "
-            "that it was created. Mount tier 1 or put the log back; nothing was created in its place"
+            f"the log of container {container_id} is missing: {path} is empty, although {record} records that the log "
+            "was created. Mount tier 1 or put the log back; no new log was created"
         )
         self.container_id = container_id
         self.path = path
@@ -127,7 +127,7 @@ class LogIdentityError(LogRefusedError):
 
     def __init__(self, path: str, *, found: str, expected: str) -> None:
         super().__init__(
-            f"{path} belongs to cluster {found}, this server is of cluster {expected}: the directory of another "
+            f"{path} belongs to cluster {found}, this server belongs to cluster {expected}: the directory of another "
             "cluster was mounted or copied here. Nothing in it was changed"
         )
         self.path = path
@@ -313,7 +313,7 @@ class ObjectExistsError(ObjectError):
     """
 
     def __init__(self, key: str, message: str) -> None:
-        super().__init__(key, f"there is one, or it cannot be created beside the others ({message})")
+        super().__init__(key, f"it exists, or conflicts with other objects ({message})")
 
 
 class ObjectChangedError(ObjectError):
@@ -324,7 +324,7 @@ class ObjectChangedError(ObjectError):
     """
 
     def __init__(self, key: str, message: str) -> None:
-        super().__init__(key, f"it is not in the version that was to be replaced ({message})")
+        super().__init__(key, f"it does not have the expected version ({message})")
 
 
 class ObjectRangeError(ObjectError):
@@ -353,19 +353,19 @@ class RemoteFileExistsError(RemoteFileError):
     """
 
     def __init__(self, path: str, message: str, *, is_own: bool = False) -> None:
-        super().__init__(path, f"there is one already ({message})")
+        super().__init__(path, f"it exists already ({message})")
         self.is_own = is_own
 
 
 class RemoteFileLeasedError(RemoteFileError):
-    """The file is open for somebody who writes to it, or did when his program died. Nothing was done."""
+    """The file is open for writing, or its writer crashed. Nothing was done."""
 
 
 class RemoteFileLengthError(RemoteFileError):
     """The file's length is not the offset that something was to be appended at. Nothing was done."""
 
     def __init__(self, path: str, *, length_bytes: int, offset: int) -> None:
-        super().__init__(path, f"it has {length_bytes} bytes, and was to be appended to at {offset}")
+        super().__init__(path, f"it has {length_bytes} bytes, but the append expects {offset}")
         self.length_bytes = length_bytes
 
 
@@ -373,10 +373,11 @@ class RemoteFileCopiesError(RemoteFileError):
     """Not all copies of the file's end are known to the file system: an append could cost some. Nothing was done."""
 
     def __init__(self, path: str, *, known: int, wanted: int) -> None:
-        super().__init__(path, f"{known} of {wanted} copies of its last block are known; nothing is appended to it")
+        super().__init__(path, f"{known} of {wanted} copies of its last block are available; nothing was appended to "
+            "it")
         self.known = known
         self.wanted = wanted
 
 
 class RemoteFileNotClosedError(RemoteFileError):
-    """All that was written is durable, and can be read; but the file is still open, or nobody knows."""
+    """All written data is durable and readable, but the file is, or may be, still open."""

@@ -58,7 +58,7 @@ class TransactionCommittedError(TransactionError):
 
 
 class TransactionAbortedError(TransactionError):
-    """The transaction was aborted, by somebody or by the server: none of its events is ever read."""
+    """The transaction was aborted, by a client or by the server: none of its events is ever read."""
 
 
 class TransactionExpiredError(TransactionAbortedError):

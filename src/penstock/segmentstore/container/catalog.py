@@ -270,7 +270,7 @@ class Catalog:
                 name,
                 active_count=self._metadata.active_count,
                 active_max=settings.active_segments_max,
-                reason=f"long-term storage did not take them within {settings.active_segments_wait_s:g} s",
+                reason=f"long-term storage did not accept their data within {settings.active_segments_wait_s:g} s",
             ) from error
 
     async def _make_room(self, name: str) -> None:

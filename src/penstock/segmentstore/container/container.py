@@ -489,7 +489,7 @@ class SegmentContainer(SegmentMerges):
             if isinstance(self.failure, StaleLogError):
                 await self._disable_log(self.failure)
             if hasattr(self, "pipeline"):
-                await self._close_in_time("what it accepted", self.pipeline.close())
+                await self._close_in_time("its accepted operations", self.pipeline.close())
             # A separate timeout: a pipeline that hangs must not leave the log open.
             await self._close_in_time("its log", self._log.close())
         finally:

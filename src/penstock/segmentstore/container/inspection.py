@@ -76,7 +76,7 @@ class ReadOnlyChunkStorage(WrappedChunkStorage):
 
     @staticmethod
     def _refusal(name: str) -> UnsupportedOperationError:
-        return UnsupportedOperationError(f"{name} is not changed: long-term storage is only looked at")
+        return UnsupportedOperationError(f"{name} is not changed: long-term storage is only read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +286,10 @@ class ContainerInspection:
         return segment
 
     def _append(self, segment: Segment, data: Buffer) -> asyncio.Future[None]:
-        raise UnsupportedOperationError(f"{segment.name} is not changed: the container is only looked at")
+        raise UnsupportedOperationError(f"{segment.name} is not changed: the container is only read")
 
     def _truncate(self, segment: Segment, offset: int) -> None:
-        raise UnsupportedOperationError(f"{segment.name} is not changed: the container is only looked at")
+        raise UnsupportedOperationError(f"{segment.name} is not changed: the container is only read")
 
     def _barrier(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()

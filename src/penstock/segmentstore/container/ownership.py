@@ -53,7 +53,7 @@ class OwnershipLease:
         rest_s = opened_s + self.lease_s * (100 + drift_percent) / 100 - self._now_s()
         if rest_s > 0:
             logger.warning(
-                "container %d waits %.1f s: its last incarnation was not closed, and may still answer reads",
+                "container %d waits %.1f s: its previous incarnation was not closed and may still answer reads",
                 self._container_id,
                 rest_s,
             )
@@ -89,5 +89,5 @@ class OwnershipLease:
             except (LogFencedError, LogClosedError):
                 raise
             except StorageError as error:
-                logger.warning("container %d: its log does not say who owns it: %s", self._container_id, error)
+                logger.warning("container %d: its owner cannot be read from its log: %s", self._container_id, error)
                 await asyncio.sleep(interval_s)

@@ -95,8 +95,8 @@ class SpaceWatch:
         if self.must_wait(segment):
             raise StorageFullError(
                 f"{segment}: only {self._log.free_bytes} bytes are free beside the log of container "
-                f"{self._container_id}; nothing was written. Truncate or delete streams, or make room, and try again "
-                "(segment_store.container.space.log_free_bytes_min says how much has to be free)"
+                f"{self._container_id}; nothing was written. Truncate or delete streams, or free space, and try again "
+                "(segment_store.container.space.log_free_bytes_min sets the minimum)"
             )
 
     async def look_at_log(self) -> None:
@@ -131,7 +131,7 @@ class SpaceWatch:
         try:
             space = task.result()
         except (PenstockError, OSError) as error:
-            logger.debug("container %d: free space of %s is not known: %s", self._container_id, place.name, error)
+            logger.debug("container %d: free space of %s is unknown: %s", self._container_id, place.name, error)
             return
         was_low, place.is_low = place.is_low, self._is_low(place, space)
         if space is not None:

@@ -441,7 +441,7 @@ class ContainerState:
         segment = self.metadata.by_id[operation.segment_id]
         end = operation.offset + len(operation.data)
         if end > segment.length:
-            raise ValueError(f"bytes of {segment.name} up to {end} stated again, its length is {segment.length}")
+            raise ValueError(f"rewritten bytes of {segment.name} up to {end}, its length is {segment.length}")
         start = max(operation.offset, segment.storage_length)
         if segment.is_deleted or start >= end:
             return
@@ -462,7 +462,7 @@ class ContainerState:
         if target.is_deleted:
             return
         if self.metadata.merges.get(source.id) != (target.id, operation.offset):
-            raise ValueError(f"merge of {source.name} into {target.name} at {operation.offset} stated again, unknown")
+            raise ValueError(f"merge of {source.name} into {target.name} at {operation.offset} rewritten, but unknown")
         end = operation.offset + source.length
         if not target.pending.restate_merge(sequence_number, source, operation.offset, end, self._loop.time()):
             target.index.restore_redirect(operation.offset, end, source)

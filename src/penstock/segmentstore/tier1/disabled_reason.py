@@ -39,7 +39,7 @@ class DisabledReason:
                 f"Stop the server and run `penstock log salvage {self.container_id}`, or put the log's files back from "
                 f"a copy and run `penstock log enable {self.container_id}`"
             )
-        return f"When the cause is removed, stop the server and run `penstock log enable {self.container_id}`"
+        return f"After removing the cause, stop the server and run `penstock log enable {self.container_id}`"
 
     def encode(self) -> bytes:
         """Return the content of the file."""

@@ -160,7 +160,7 @@ class LocalLog:
         """See `DurableLog.confirm_ownership`. Costs one `fstat`."""
         self._check_open()
         began_s = self._runtime.monotonic_s()
-        await self._work.run("look at the owner of", self._directory.check_owned)
+        await self._work.run("read the owner of", self._directory.check_owned)
         self._confirmed_s = max(self._confirmed_s, began_s)
 
     @property
@@ -199,7 +199,7 @@ class LocalLog:
         if length > self._settings.frame_length_max_bytes:
             raise InvalidArgumentError(
                 f"a frame of {length} bytes is longer than {self._settings.frame_length_max_bytes}, "
-                "the most that the log takes"
+                "the maximum of the log"
             )
         if sum(map(len, buffers)) != length:
             raise InvalidArgumentError(f"the buffers hold {sum(map(len, buffers))} bytes, not {length}")
@@ -220,7 +220,7 @@ class LocalLog:
         """See `DurableLog.space`. None while the log's directory does not exist."""
         if not self._directory.is_claimed:
             return None
-        return await self._work.run("look for room for", self._directory.space)
+        return await self._work.run("check the free space for", self._directory.space)
 
     async def disable(self, cause: PenstockError | None = None) -> None:
         """See `DurableLog.disable`. Appends in flight fail. Also possible after a failed `open` or append.
@@ -449,7 +449,7 @@ class LocalLog:
         self._files.space.is_short = True
         if file.position < file.capacity:
             # A single frame longer than the whole file.
-            _log.error("%s waits for room: %s", self._describe(), error)
+            _log.error("%s waits for free space: %s", self._describe(), error)
             await self._pause(self._settings.space_check_interval_s)
 
     async def _pause(self, seconds: float) -> None:
@@ -476,7 +476,7 @@ class LocalLog:
     def _check_opening(self) -> None:
         """Raise `LogClosedError` if the log's opening was abandoned. May be called off the loop."""
         if self._state is not _State.OPENING:
-            raise LogClosedError(f"{self._describe()} is {self._state.value}: it is not opened any more")
+            raise LogClosedError(f"{self._describe()} is {self._state.value}: it can no longer be opened")
 
     # Metadata.
 
@@ -516,7 +516,7 @@ class LocalLog:
         try:
             await self._work.run("give up", self._directory.give_up)
         except PenstockError as error:
-            _log.info("whoever opens %s next has to wait for its lease: %s", self._describe(), error)
+            _log.info("the next open of %s has to wait for its lease: %s", self._describe(), error)
 
     # Helpers.
 

@@ -240,8 +240,8 @@ class LogDirectory:
 
     def _fenced(self) -> LogFencedError:
         return LogFencedError(
-            f"the log of container {self.container_id} in {self.path} has been opened by another incarnation "
-            f"since epoch {self.epoch}: this one must stop"
+            f"the log of container {self.container_id} in {self.path} has been opened by another incarnation after "
+            f"epoch {self.epoch}: this one must stop"
         )
 
     def recover(self) -> RecoveredLog:
@@ -382,7 +382,7 @@ class LogDirectory:
             write_epoch(self._disk, self.path, replace(self._record, is_enabled=False)).close()
 
     def _record_reason(self, epoch: int, cause: PenstockError | None) -> None:
-        text = "an administrator disabled it" if cause is None else str(cause)
+        text = "disabled by an administrator" if cause is None else str(cause)
         reason = DisabledReason(self.container_id, epoch, isinstance(cause, CorruptionError), text)
         try:
             write_reason(self._disk, self.path, reason)
@@ -390,7 +390,7 @@ class LogDirectory:
             if not is_full_error(error):
                 raise
             # The log is disabled all the same: `write_epoch` has blocks in reserve.
-            _log.warning("there is no room to record why the log in %s is disabled: %s", self.path, text)
+            _log.warning("cannot record why the log in %s is disabled, the disk is full: %s", self.path, text)
 
     def enable(self) -> None:
         """Undo `disable`. Raises `InvalidArgumentError` if the log is not disabled or does not exist."""
@@ -452,7 +452,7 @@ class LogDirectory:
             raise CorruptionError(
                 f"{self.path}/{EPOCH_FILE}",
                 12,
-                f"it belongs to container {record.container_id}, but lies in the log of container {self.container_id}",
+                f"it belongs to container {record.container_id}, but is in the log of container {self.container_id}",
             )
 
     def _check_not_missing(self) -> None:
@@ -482,8 +482,8 @@ def describe_disabled(reason: DisabledReason | None, container_id: int) -> str:
     if reason is not None:
         return f"{reason.text}. {reason.advice}"
     return (
-        "the cause was not recorded, usually it is corruption. Find out why from the server's log, then stop the "
-        f"server and run `penstock log enable {container_id}`"
+        "the cause was not recorded; usually it is corruption. Find the cause in the server's log, then stop the "
+        "server and run `penstock log enable {container_id}`"
     )
 
 

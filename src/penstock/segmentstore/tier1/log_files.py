@@ -159,7 +159,7 @@ class LogFiles:
                 for spare in spares:
                     await self._work.run("remove a file of", self._directory.discard_spare, spare)
             except PenstockError as error:
-                _log.warning("%s keeps files that it does not need: %s", self._description, error)
+                _log.warning("%s could not remove unneeded files: %s", self._description, error)
 
     def take_open(self) -> list[DiskFile]:
         """Return the open files, to be closed."""
@@ -178,7 +178,7 @@ class LogFiles:
             except StorageFullError as error:
                 if not self._is_open():
                     raise
-                _log.error("%s waits for room: %s", self._description, error)
+                _log.error("%s waits for free space: %s", self._description, error)
             await self._pause()
 
     async def _prepare_in_background(self) -> None:

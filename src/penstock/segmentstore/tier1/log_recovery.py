@@ -469,7 +469,8 @@ def _chain(
         path = f"{directory}/{name}"
         if link.number != chain[-1].header.number - 1 or link.epoch > chain[-1].header.epoch:
             raise CorruptionError(
-                f"{directory}/{chain[-1].name}", BLOCK_LENGTH, f"the link leads to {name}, which cannot come before"
+                f"{directory}/{chain[-1].name}", BLOCK_LENGTH, f"the link refers to {name}, which cannot be its "
+                    "predecessor"
             )
         if not disk.exists(path):
             raise CorruptionError(path, 0, f"the file is missing; {chain[-1].name} follows it")
@@ -485,7 +486,7 @@ def _chain(
         link = _decode_link(path, found[1])
     if chain[-1].header.number > max(first_number, 1) and not link.number:
         raise CorruptionError(
-            f"{directory}/{chain[-1].name}", BLOCK_LENGTH, f"the log should begin with file {max(first_number, 1)}"
+            f"{directory}/{chain[-1].name}", BLOCK_LENGTH, f"the log should start with file {max(first_number, 1)}"
         )
     chain.reverse()
     return chain

@@ -68,7 +68,7 @@ class LogSpace:
         It is shorter than `length` when there is little space. Raises `StorageFullError` if there is none and the
         reserve may not be used: a file prepared ahead may never be needed.
         """
-        space = await self._run("look for room for", self._directory.space)
+        space = await self._run("check the free space for", self._directory.space)
         room_bytes = space.free_bytes - self._keep_bytes(space)
         self.is_short = room_bytes < length
         if self.is_short:
@@ -93,9 +93,9 @@ class LogSpace:
         """Return whether the free space covers all files kept for re-use, so that keeping them displaces nothing."""
         settings = self._settings
         try:
-            space = await self._run("look for room for", self._directory.space)
+            space = await self._run("check the free space for", self._directory.space)
         except PenstockError as error:
-            _log.warning("no file of the log in %s is kept for re-use: %s", self._directory.path, error)
+            _log.warning("files of the log in %s cannot be kept for re-use: %s", self._directory.path, error)
             return False
         return space.free_bytes - self._keep_bytes(space) >= settings.spare_file_count_max * settings.file_length_bytes
 
@@ -146,7 +146,7 @@ class LogSpace:
 
     async def _has_room(self, length: int) -> bool:
         self._check_wanted()
-        space = await self._run("look for room for", self._directory.space)
+        space = await self._run("check the free space for", self._directory.space)
         return space.free_bytes - length >= self._keep_bytes(space)
 
     def _keep_bytes(self, space: DiskSpace) -> int:
@@ -155,10 +155,10 @@ class LogSpace:
 
     async def _take_reserve(self, space: DiskSpace) -> tuple[str, DiskFile] | None:
         spare = self._new_spare_name()
-        file = await self._run_locked("take a file in reserve of", self._directory.take_reserve, spare)
+        file = await self._run_locked("use a reserve file of", self._directory.take_reserve, spare)
         if file is None:
             return None
-        _log.warning("the log in %s goes on in its reserve: %d bytes are free", self._directory.path, space.free_bytes)
+        _log.warning("the log in %s uses its reserve: %d bytes are free", self._directory.path, space.free_bytes)
         return spare, file
 
     async def _filled_file(self, length: int) -> tuple[str, DiskFile]:

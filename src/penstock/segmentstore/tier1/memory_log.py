@@ -171,7 +171,7 @@ class MemoryLog:
         self._check_open()
         if length > self._frame_length_max:
             raise InvalidArgumentError(
-                f"a frame of {length} bytes is longer than {self._frame_length_max}, the most that the log takes"
+                f"a frame of {length} bytes is longer than {self._frame_length_max}, the maximum of the log"
             )
         data = b"".join(buffers)
         if len(data) != length:

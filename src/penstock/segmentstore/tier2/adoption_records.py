@@ -63,9 +63,9 @@ class AdoptionMark:
             raise CorruptionError(where, 1, f"record kind {kind} belongs under another key")
         names = body[_HEAD.size :]
         if not became_length or len(names) != length + became_length:
-            raise CorruptionError(where, _HEAD.size, "its fields do not fit the record")
+            raise CorruptionError(where, _HEAD.size, "its fields do not match the record")
         if ADOPTED_PREFIX + names[:length] != key:
-            raise CorruptionError(where, _HEAD.size, "it is about another segment")
+            raise CorruptionError(where, _HEAD.size, "it belongs to another segment")
         return cls(names[:length].decode(), names[length:].decode(), made_ms)
 
 

@@ -98,8 +98,8 @@ class ChunkFiles:
         """Raise `StorageUnavailableError` unless the root still holds the expected identity."""
         if self.identity is not None and self.read_identity() != self.identity:
             raise StorageUnavailableError(
-                f"chunk {name} was not created: {self._root} does not hold its {IDENTITY_NAME} any more; "
-                "mount the long-term storage there again"
+                f"chunk {name} was not created: {self._root} no longer has its {IDENTITY_NAME}; mount the long-term "
+                "storage there again"
             )
 
     # Chunks.
@@ -123,7 +123,7 @@ class ChunkFiles:
                     relative = posixpath.dirname(relative)
                     self._disk.sync_directory(self._path(relative))
             except (NotADirectoryError, FileExistsError) as error:
-                raise ChunkError(name, "a chunk stands where one of its directories should be") from error
+                raise ChunkError(name, "a chunk exists in place of one of its directories") from error
 
     def create_file(self, name: str, data: Sequence[Buffer]) -> int:
         """Create a file with `data`, synced, or leave nothing. `FileNotFoundError`: no parent.
@@ -226,7 +226,7 @@ class ChunkFiles:
 
     def space(self) -> DiskSpace | None:
         """Return the free space below the root; None without a root."""
-        with _translated(self._root, "look for room beside"):
+        with _translated(self._root, "check the free space beside"):
             try:
                 return self._disk.space(self._root)
             except FileNotFoundError:
@@ -350,7 +350,7 @@ def _read_whole(name: str, file: DiskFile, offset: int, length: int) -> bytes:
     if len(data) != expected:
         raise StorageError(
             f"chunk {name} ({file.path}) has {size} bytes but gave only {len(data)} of {expected} at {offset}:"
-            " it was cut while it was read, or the file system is damaged"
+            " it was truncated while it was read, or the file system is damaged"
         )
     return data
 
@@ -360,7 +360,7 @@ def _cut(name: str, file: DiskFile, length: int, error: BaseException) -> None:
     try:
         file.truncate(length)
     except OSError as second:
-        error.add_note(f"bytes behind {length} of chunk {name} could not be cut off either: {second}")
+        error.add_note(f"bytes after {length} of chunk {name} could not be truncated either: {second}")
 
 
 @contextmanager

@@ -324,12 +324,12 @@ class ChunkedStorage:
         at most `limit` of them (None: all). Request the chunks of a segment with very many in pages, each from the end
         of the last chunk of the previous page.
 
-        The listed bytes never change, whatever is written or merged later. Unlinked chunks are kept for some time
+        The listed bytes never change, also after later writes and merges. Unlinked chunks are kept for some time
         (`GarbageSettings.delay_s`), or for as long as a lease taken before: see `leased_layout`. A reader that misses
         one requests the layout again and continues from its offset, or gets an error if that was truncated or deleted.
         """
         if (offset is not None and offset < 0) or (limit is not None and limit <= 0):
-            raise InvalidArgumentError(f"{segment}: {limit} chunks from offset {offset} on were asked for")
+            raise InvalidArgumentError(f"{segment}: {limit} chunks from offset {offset} on were requested")
         async with self._locks.hold(segment):
             layouts: list[ChunkLayout] = []
             for placed in await placed_chunks(self._context, segment, offset, limit, end):
@@ -367,7 +367,7 @@ class ChunkedStorage:
             try:
                 await leases.release(lease)
             except PenstockError as second:
-                error.add_note(f"and its lease lasts until its time is over: {second}")
+                error.add_note(f"and its lease lasts until it expires: {second}")
             raise
 
     async def _settle_doubts(self, segment: str) -> None:
@@ -496,7 +496,8 @@ class ChunkedStorage:
                     known = remembered[segment]
                     if known is not None and known.record != record:
                         self._context.cache.forget([segment.encode()])
-                        raise StorageConflictError(segment, "somebody else changed it; nothing was applied") from error
+                        why = "it was changed concurrently; nothing was applied"
+                        raise StorageConflictError(segment, why) from error
                 raise
 
 

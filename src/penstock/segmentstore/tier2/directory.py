@@ -292,7 +292,7 @@ class DirectoryChunkStorage:
                 for pool in (self._reads, self._writes, self._names, self._closes):
                     await pool.drained(with_abandoned=True)
         except TimeoutError:
-            _log.warning("calls in %s still go on after %g s, and are left behind", self._root,
+            _log.warning("calls in %s are still running after %g s, and are abandoned", self._root,
                          self._settings.cancel_grace_s)  # fmt: skip
 
     def _check(self, name: str, offset: int = 0, length: int = 0) -> None:
@@ -341,7 +341,7 @@ class DirectoryChunkStorage:
             if not limit.expired():
                 raise
             raise StorageNotRespondingError(
-                f"{pool.name}: the call before in {self._root} has not ended within {timeout_s:g} s; nothing was done"
+                f"{pool.name}: the previous call in {self._root} has not ended within {timeout_s:g} s; nothing was done"
             ) from error
 
     async def _finish(self, future: asyncio.Future[T]) -> T:
@@ -388,7 +388,7 @@ class DirectoryChunkStorage:
 
         def removed(done: asyncio.Future[None]) -> None:
             if not done.cancelled() and (error := done.exception()) is not None:
-                _log.warning("chunk %s (%d bytes) was created late, and is left behind: %s", name, length, error)
+                _log.warning("chunk %s (%d bytes) was created late and could not be deleted: %s", name, length, error)
 
         self._names.run(self._chunk_files.discard_late, name).add_done_callback(removed)
 

@@ -241,7 +241,7 @@ class GarbageQueue:
             prefix = GIVEN_UP_PREFIX
             self.given_up_count += len(names)
             logger.warning(
-                "%d chunks that are no longer used could not be deleted in %d attempts, and are left alone for %g s; "
+                "%d chunks that are no longer used could not be deleted in %d attempts; the next attempt is in %g s; "
                 "the first is %s: %s", len(names), again.attempts, self._settings.given_up_pause_s, names[0], reason,
             )  # fmt: skip
         return TableUpdate(again.place.key(prefix), encode_task(again), VERSION_ABSENT)

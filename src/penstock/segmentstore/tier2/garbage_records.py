@@ -97,7 +97,7 @@ def decode_task(key: bytes, data: bytes) -> GarbageTask:
     """Decode a task, given up or not. Raises `CorruptionError`."""
     place, (made_ms, attempts, count), names = _opened(key, data, _TASK, _KIND_TASK)
     if len(names) != count or not all(names):
-        raise CorruptionError(_describe(key), _TASK.size, f"{len(names)} names are there, {count} were put")
+        raise CorruptionError(_describe(key), _TASK.size, f"{len(names)} names found, {count} were written")
     return GarbageTask(place, made_ms, attempts, tuple(names))
 
 
@@ -105,7 +105,7 @@ def decode_lease(key: bytes, data: bytes) -> LayoutLease:
     """Decode a lease. Raises `CorruptionError`."""
     place, (made_ms, duration_ms, count), names = _opened(key, data, _LEASE, _KIND_LEASE)
     if len(names) != count or count != 1 or duration_ms < 0:
-        raise CorruptionError(_describe(key), _LEASE.size, "its fields do not fit the record")
+        raise CorruptionError(_describe(key), _LEASE.size, "its fields do not match the record")
     return LayoutLease(place, made_ms, duration_ms, names[0])
 
 
@@ -157,11 +157,11 @@ def _opened(
             (length,) = _NAME_LENGTH.unpack_from(body, position)
             position += _NAME_LENGTH.size + length
             if position > len(body):
-                raise ValueError(f"a name of {length} bytes is cut")
+                raise ValueError(f"a name of {length} bytes is truncated")
             names.append(body[position - length : position].decode())
         place = Place(*_PLACE.unpack(key[-_PLACE.size :]))
     except (struct.error, ValueError) as error:
-        raise CorruptionError(where, head.size, f"fields do not fit the record ({error})") from error
+        raise CorruptionError(where, head.size, f"fields do not match the record ({error})") from error
     return place, (first, second, count), names
 
 

@@ -289,7 +289,7 @@ class HdfsChunkStorage:
             # Must be from an earlier request of this call: calls on a chunk are serialised.
             await self.files.delete(path)
             raise StorageUnreachableError(
-                f"{self.files.place}: {path} was left open by an earlier sending of its creation, and is deleted"
+                f"{self.files.place}: {path} was left open by an earlier creation attempt, and is deleted"
             ) from error
 
     async def _append(self, name: str, offset: int, content: Buffer) -> None:
@@ -302,7 +302,7 @@ class HdfsChunkStorage:
         problem: StorageError | None = None
         for _ in range(settings.retries_max + 1):
             if problem is not None:
-                _log.info("%s is appended to again: %s", path, problem)
+                _log.info("appending to %s is retried: %s", path, problem)
                 await asyncio.sleep(delay_s)
                 delay_s *= 2
                 try:
@@ -336,7 +336,7 @@ class HdfsChunkStorage:
         try:
             await self._recover(path)
         except StorageError as error:
-            _log.warning("%s: %s; it stays open until somebody needs it closed: %s", path, problem, error)
+            _log.warning("%s: %s; it stays open until it must be closed: %s", path, problem, error)
 
     async def _recover(self, path: str) -> None:
         """Fence the writer of a file. Raises `StorageNotRespondingError` if it takes too long."""
@@ -346,7 +346,7 @@ class HdfsChunkStorage:
             if loop.time() + settings.lease_poll_s > deadline_s:
                 raise StorageNotRespondingError(
                     f"{self.files.place}: the lease of {path} was not recovered within {settings.lease_timeout_s:g} s; "
-                    "it is tried again with the next append: do its DataNodes run?"
+                    "it is retried at the next append: check that its DataNodes run"
                 )
             await asyncio.sleep(settings.lease_poll_s)
 
@@ -394,7 +394,7 @@ class HdfsChunkStorage:
                 count = min(self._settings.copy_buffer_bytes, length - start)
                 piece = await self.read(name, start, count)
                 if len(piece) != count:
-                    raise ChunkError(name, f"{len(piece)} of {count} bytes came from {start} on")
+                    raise ChunkError(name, f"{len(piece)} of {count} bytes were returned from offset {start}")
                 await self._append(target, offset, piece)
                 offset += count
 
@@ -509,7 +509,7 @@ class HdfsChunkStorage:
         try:
             await self.files.delete(path)
         except StorageError as error:
-            _log.info("%s is of no more use, and could not be deleted: %s", path, error)
+            _log.info("%s is unused but could not be deleted: %s", path, error)
 
     # -- helpers ------------------------------------------------------------------------------------------------
 

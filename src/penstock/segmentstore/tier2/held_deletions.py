@@ -54,7 +54,7 @@ class HeldDeletions(WrappedChunkStorage):
 
     async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
         """See `ChunkStorage.concat`."""
-        raise UnsupportedOperationError(f"chunk {target}: nothing is concatenated where images are written")
+        raise UnsupportedOperationError(f"chunk {target}: chunks are not concatenated if images are written")
 
     async def delete(self, name: str) -> None:
         """Delete a chunk later. Raises `NoSuchChunkError` if it does not exist."""
@@ -68,7 +68,7 @@ class HeldDeletions(WrappedChunkStorage):
         Raises `StorageUnavailableError` while too many wait: the caller has a durable record of them.
         """
         if self._held and len(self._held) + len(names) > self._held_max:
-            raise StorageUnavailableError(f"{len(self._held)} chunks wait for an image of their container already")
+            raise StorageUnavailableError(f"{len(self._held)} chunks already wait for an image of their container")
         for name in names:
             self._hold(check_chunk_name(name))
         return {}
@@ -79,7 +79,7 @@ class HeldDeletions(WrappedChunkStorage):
             forgotten = next(iter(self._held))
             del self._held[forgotten]
             self.has_forgotten = True
-            logger.warning("chunk %s waits to be deleted, and is left to a later start: there are too many", forgotten)
+            logger.warning("chunk %s is not deleted before a later start: too many chunks wait for deletion", forgotten)
 
     def waiting(self) -> list[str]:
         """Return the chunks waiting now."""
@@ -92,10 +92,10 @@ class HeldDeletions(WrappedChunkStorage):
             try:
                 failed = await delete_chunks(self.inner, batch, limit=_DELETIONS_AT_ONCE)
             except (StorageError, InvalidArgumentError, OSError) as error:
-                logger.info("chunks that are no longer used could not be deleted, it is tried again: %s", error)
+                logger.info("chunks that are no longer used could not be deleted, retrying: %s", error)
                 return
             for name in batch:
                 if name not in failed:
                     self._held.pop(name, None)
             for name, problem in failed.items():
-                logger.info("chunk %s is no longer used and could not be deleted, it is tried again: %s", name, problem)
+                logger.info("chunk %s is no longer used and could not be deleted, retrying: %s", name, problem)

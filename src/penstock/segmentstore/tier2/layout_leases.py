@@ -78,10 +78,10 @@ class LayoutLeases:
         may exist until its time is over.
         """
         if not 0 < duration_s <= self._settings.lease_s_max:
-            raise InvalidArgumentError(f"a lease of {duration_s} s: up to {self._settings.lease_s_max} are given")
+            raise InvalidArgumentError(f"a lease of {duration_s} s: at most {self._settings.lease_s_max} are given")
         await self.load()
         if len(self._ends_s) >= self._settings.leases_max:
-            raise TooManyLeasesError(f"{len(self._ends_s)} leases hold chunks already; wait for one to end")
+            raise TooManyLeasesError(f"{len(self._ends_s)} leases already hold chunks; wait for one to end")
         place = self._next_place()
         lease = LayoutLease(place, self._wall_clock_ms(), round(duration_s * 1000), holder)
         # In memory first, so that nothing is collected meanwhile.

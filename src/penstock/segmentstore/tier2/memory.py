@@ -198,7 +198,7 @@ class MemoryChunkStorage:
 
     def _add(self, name: str, content: bytearray) -> None:
         if self._known_identity not in (None, self.identity):
-            raise StorageUnavailableError(f"chunk {name} was not created: the storage in memory is another one now")
+            raise StorageUnavailableError(f"chunk {name} was not created: the storage in memory was replaced")
         if name in self._chunks:
             raise ChunkExistsError(name)
         self._reserve(name, len(content))

@@ -269,7 +269,7 @@ class MetadataTransaction:
             self._is_owner = False
         record = await self._record(name.encode())
         if record is not None and not isinstance(record, SegmentRecord):
-            raise CorruptionError(describe_key(record.key), 1, "it is a chunk's, a segment's was expected")
+            raise CorruptionError(describe_key(record.key), 1, "it is a chunk's record, a segment's was expected")
         if record is not None and record.owner_epoch != self._epoch:
             self._is_owner = False
         return record
@@ -382,7 +382,7 @@ class MetadataTransaction:
             if isinstance(error, TableKeyVersionError | TableKeyMissingError):
                 run = run_of(error.key)
                 name = run.segment if run is not None else error.key.decode(errors="replace")
-                raise StorageConflictError(name, "somebody else changed it meanwhile; nothing was applied") from error
+                raise StorageConflictError(name, "it was changed concurrently; nothing was applied") from error
             if self._cache is not None:
                 for name in self._staged_segments():
                     self._cache.doubt(name)
@@ -441,7 +441,7 @@ def _live_extent(record: Record | None) -> Extent | None:
     if record is None:
         return None
     if isinstance(record, SegmentRecord):
-        raise CorruptionError(describe_key(record.key), 1, "it is a segment's, a chunk's was expected")
+        raise CorruptionError(describe_key(record.key), 1, "it is a segment's record, a chunk's was expected")
     if not record.is_active:
         return None
     check_extent(record)

@@ -203,7 +203,7 @@ class ObjectChunkStorage:
         if offset > info.length:
             raise InvalidArgumentError(f"chunk {name}: offset {offset} is beyond its length {info.length}")
         if length and offset < info.length:
-            raise ChunkError(name, f"no bytes came from {offset} on, although it has {info.length}")
+            raise ChunkError(name, f"no bytes were returned from offset {offset}, although it has {info.length}")
         return b""
 
     async def info(self, name: str) -> ChunkInfo:
@@ -326,14 +326,14 @@ class ObjectChunkStorage:
             found = await self._look(key, problem)
             if found is not None:
                 if found.length_bytes == len(content) and found.tag == tag:
-                    _log.info("%s was created by a request without a good answer: %s", key, problem)
+                    _log.info("%s was created by a request whose answer failed: %s", key, problem)
                     return True
                 if found.tag is None and not (attempt == 1 and isinstance(problem, ObjectExistsError)):
                     raise problem
                 return False
             if attempt == settings.put_attempts_max or loop.time() + delay_s >= deadline_s:
                 break
-            _log.info("%s is created again: %s", key, problem)
+            _log.info("creating %s is retried: %s", key, problem)
             await asyncio.sleep(delay_s)
             delay_s *= 2
         raise problem
@@ -345,5 +345,5 @@ class ObjectChunkStorage:
         except NoSuchObjectError:
             return None
         except StorageError as error:
-            problem.add_note(f"and it cannot be looked at: {error}")
+            problem.add_note(f"and it cannot be read: {error}")
             return None

@@ -112,7 +112,8 @@ class OrphanChunks:
         if len(self._orphans) > settings.remembered_max:
             forgotten, _ = self._orphans.popitem(last=False)
             self._has_forgotten = True
-            logger.warning("chunk %s is an orphan, and is left to the sweep of a later start: there are too many",
+            logger.warning("chunk %s is an orphan, and is left to the sweep of a later start: there are too many "
+                "orphans",
                            forgotten)  # fmt: skip
 
     async def run(self) -> None:
@@ -132,7 +133,7 @@ class OrphanChunks:
             try:
                 await self._chunks.delete(name)
                 self.deleted_count += 1
-                logger.info("deleted chunk %s: no record led to it", name)
+                logger.info("deleted chunk %s: no record refers to it", name)
                 # A chunk that was created is not created again.
                 self._forget(name, orphan)
                 continue
@@ -169,7 +170,7 @@ class OrphanChunks:
             except (InconsistentStateError, LogFencedError, StaleLogError, StorageNotPrimaryError):
                 raise
             except (PenstockError, OSError) as error:
-                logger.info("the search for chunks without a record is put off: %s", error)
+                logger.info("the search for chunks without a record is postponed: %s", error)
                 pause_s = settings.sweep_delay_s
             else:
                 if count:

@@ -257,9 +257,9 @@ def decode_record(key: bytes, data: bytes) -> Record:
             raise version_error(where, kind, (_KIND_SEGMENT, _KIND_CHUNK, _KIND_MERGED_RUN), "record kind")
         own_key = record.key
     except (struct.error, ValueError, OverflowError) as error:
-        raise CorruptionError(where, _HEAD.size, f"fields do not fit the record ({error})") from error
+        raise CorruptionError(where, _HEAD.size, f"fields do not match the record ({error})") from error
     if own_key != key:
-        raise CorruptionError(where, _HEAD.size, f"the record is about {describe_key(own_key)}")
+        raise CorruptionError(where, _HEAD.size, f"the record belongs to {describe_key(own_key)}")
     if status != _status(record):
         raise CorruptionError(where, 2, f"status {status:#04x} is none that this record can have")
     return record
@@ -276,7 +276,7 @@ def check(segment: SegmentRecord, last: Extent | None = None) -> None:
 
     def demand(holds: bool, what: str) -> None:
         if not holds:
-            raise CorruptionError(describe_key(segment.key), 0, f"{what} does not hold in {segment}")
+            raise CorruptionError(describe_key(segment.key), 0, f"{what} is violated in {segment}")
 
     demand(
         0 <= segment.first_chunk_start <= segment.start_offset <= segment.length,
@@ -366,7 +366,7 @@ class _Texts:
         start = self.position + _TEXT_LENGTH.size
         self.position = start + length
         if self.position > len(self._body):
-            raise ValueError(f"text of {length} bytes at {start} is cut")
+            raise ValueError(f"text of {length} bytes at {start} is truncated")
         if not length:
             raise ValueError("a name is empty")
         return self._body[start : self.position].decode()

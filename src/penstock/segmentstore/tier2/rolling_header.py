@@ -83,7 +83,7 @@ def encode_header(header: RollingHeader) -> bytes:
             raise InvalidArgumentError(f"a header cannot name the chunk {chunk.name!r}")
         # The older store refuses two chunks at one offset, although it may write them.
         if not before < chunk.start <= OFFSET_MAX:
-            raise InvalidArgumentError(f"chunk {chunk.name} begins at {chunk.start}, the one before it at {before}")
+            raise InvalidArgumentError(f"chunk {chunk.name} starts at {chunk.start}, its predecessor at {before}")
         before = chunk.start
         parts.append(f"{chunk.start}={chunk.name}&")
     if not 0 < header.chunk_length_max <= OFFSET_MAX:
@@ -100,7 +100,7 @@ def decode_header(name: str, data: bytes) -> RollingHeader | None:
         return None
     if not data.endswith(b"&"):
         raise CorruptionError(
-            name, data.rfind(b"&") + 1, "the header's last entry has no end: it was cut off while it was written"
+            name, data.rfind(b"&") + 1, "the header's last entry has no end: it was truncated while it was written"
         )
     reader = _Reader(name)
     for entry in data[:-1].split(b"&"):
@@ -124,7 +124,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise CorruptionError(self._name, self._position + error.start, "the header is not UTF-8") from error
         if not (sign and key and value):
-            self._damaged(f"{entry!r} is no entry of a header")
+            self._damaged(f"{entry!r} is not an entry of a header")
         if key == _MAX_LENGTH_KEY:
             length_max = self._number(value)
             if not length_max:
@@ -142,7 +142,7 @@ class _Reader:
 
     def end(self) -> RollingHeader:
         if 0 < self._left < self._announced:
-            self._damaged(f"{self._left} chunks of a merge are missing: it was cut off while it was written")
+            self._damaged(f"{self._left} chunks of a merge are missing: it was truncated while it was written")
         assert self._chunk_length_max is not None
         return RollingHeader(self._chunk_length_max, tuple(self._chunks))
 
@@ -151,7 +151,7 @@ class _Reader:
         if found is None:
             self._damaged(f"{_CONCAT_KEY}={value} is not a number of chunks and an offset")
         if 0 < self._left < self._announced:
-            self._damaged("a merge begins within another one: where its chunks begin cannot be told")
+            self._damaged("a merge starts within another one: the start of its chunks is unknown")
         self._announced = self._left = int(found[1])
         self._base = int(found[2])
 

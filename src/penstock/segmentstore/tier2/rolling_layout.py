@@ -122,12 +122,12 @@ def _placed(segment: str, header: RollingHeader, lengths: Sequence[int | None]) 
             length = header.chunks[index + 1].start - chunk.start
         if there is None:
             if chunk is last:
-                raise MissingChunkError(chunk.name, f"the last chunk of {segment} is gone, others are there")
+                raise MissingChunkError(chunk.name, f"the last chunk of {segment} is missing, others exist")
             if not length:
                 continue
             if placed:
                 raise MissingChunkError(
-                    chunk.name, f"the chunk is gone, and {placed[-1].name}, before it in {segment}, is there"
+                    chunk.name, f"the chunk is missing, but its predecessor {placed[-1].name} in {segment} exists"
                 )
             gone_count += 1
             continue

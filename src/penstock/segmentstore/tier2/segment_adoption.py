@@ -98,7 +98,7 @@ async def reserve_segment(context: StorageContext, segment: str, became: str) ->
         transaction.add(mark.key, mark.encode())
         await context.commit(transaction, segment)
     elif known != became:
-        raise AdoptionError(segment, f"its chunks were given to segment {known}, and not to {became}")
+        raise AdoptionError(segment, f"its chunks were assigned to segment {known}, not to {became}")
 
 
 async def _compare(context: StorageContext, layout: RollingLayout, record: SegmentRecord) -> None:
@@ -106,7 +106,7 @@ async def _compare(context: StorageContext, layout: RollingLayout, record: Segme
     known = await placed_chunks(context, record.name, None, None) if record.chunk_count else []
     stored = [PlacedFile(chunk.chunk.name, chunk.start_offset, chunk.chunk.length) for chunk in known]
     if record.start_offset != layout.start_offset or stored != list(layout.chunks[: len(stored)]):
-        raise AdoptionError(record.name, "something else than its header says is stored under this name already")
+        raise AdoptionError(record.name, "other data than its header says is already stored under this name")
 
 
 async def _record(
@@ -123,7 +123,7 @@ async def _record(
         try:
             data = await context.chunks.read(file.name, at, wanted)
         except (NoSuchChunkError, InvalidArgumentError) as error:
-            raise StorageConflictError(record.name, f"chunk {file.name} vanished, or shrank, under it") from error
+            raise StorageConflictError(record.name, f"chunk {file.name} disappeared or shrank") from error
         if len(data) != wanted:
             raise CorruptionError(file.name, at + len(data), f"the chunk ends here, it had {file.length} bytes")
         checksums = await context.runtime.work.run(_extend, checksums, at, data, block_length)

@@ -330,11 +330,12 @@ async def _read_again(context: StorageContext, joined: ChunkRecord) -> None:
         wanted = min(step, joined.length - at)
         data = await context.chunks.read(joined.name, at, wanted)
         if len(data) != wanted:
-            raise ChunkError(joined.name, f"{len(data)} of {wanted} bytes came from {at} on, soon after its creation")
+            raise ChunkError(joined.name, f"{len(data)} of {wanted} bytes were returned from offset {at} soon after "
+                "its creation")
         try:
             verify_blocks(joined.name, at, data, joined.block_checksums, block_length=joined.block_length)
         except CorruptionError as error:
-            raise ChunkError(joined.name, f"it reads differently from what it was created with: {error}") from error
+            raise ChunkError(joined.name, f"its content differs from that of its creation: {error}") from error
         await asyncio.sleep(0)
 
 

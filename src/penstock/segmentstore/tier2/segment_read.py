@@ -127,14 +127,15 @@ async def read_chunk(context: StorageContext, chunk: ChunkRecord, start: int, en
         data = await _read_with_retries(context, chunk.name, first, last - first)
     except NoSuchChunkError as error:
         raise ExtentGoneError(
-            MissingChunkError(chunk.name, f"the chunk is gone, its record says {chunk.length} bytes")
+            MissingChunkError(chunk.name, f"the chunk is missing, its record says {chunk.length} bytes")
         ) from error
     except InvalidArgumentError as error:
         # Reads never exceed the recorded length, so the chunk is shorter than recorded.
-        raise CorruptionError(chunk.name, first, f"the chunk ends before, its record says {chunk.length}") from error
+        raise CorruptionError(chunk.name, first, f"the chunk is too short, its record says {chunk.length}") from error
     if len(data) != last - first:
         raise CorruptionError(
-            chunk.name, first + len(data), f"the chunk ends here, its record says {chunk.length}; asked up to {last}"
+            chunk.name, first + len(data), f"the chunk ends here, its record says {chunk.length}; requested up to "
+                f"{last}"
         )
     verify_blocks(chunk.name, first, data, chunk.block_checksums, block_length=chunk.block_length)
     return memoryview(data)[start - first : end - first]

@@ -199,7 +199,7 @@ class SegmentWrite:
         if before is None or before.key != chunk.key:
             return growth
         if not isinstance(before, ChunkRecord) or (before.name, before.length) != (chunk.name, growth.length):
-            raise StorageConflictError(chunk.name, "somebody else changed it meanwhile; nothing was applied")
+            raise StorageConflictError(chunk.name, "it was changed concurrently; nothing was applied")
         return replace(growth, checksums=before.block_checksums)
 
     def _may_append(self, last: ChunkRecord) -> bool:
@@ -224,10 +224,10 @@ class SegmentWrite:
                 last.name, error.expected, f"the chunk ends here, its record says {last.length}"
             ) from error
         except ChunkNotSettledError as error:
-            _log.info("another chunk is begun for %s: %s", self.record.name, error)
+            _log.info("a new chunk is started for %s: %s", self.record.name, error)
             return False
         except NoSuchChunkError as error:
-            raise MissingChunkError(last.name, f"the chunk is gone, its record says {last.length} bytes") from error
+            raise MissingChunkError(last.name, f"the chunk is missing, its record says {last.length} bytes") from error
         demand_all(last.name, count, piece)
         grown = self.last = replace(last, length=last.length + count)
         if self._grown and self._grown[-1][0] is last:

@@ -375,7 +375,7 @@ class StorageCheck:
             if is_read:
                 await self._verify_blocks(chunk, min(there, chunk.length), note)
         except NoSuchChunkError:
-            note(ProblemKind.CHUNK_MISSING, f"the chunk is gone, its record says {chunk.length} bytes")
+            note(ProblemKind.CHUNK_MISSING, f"the chunk is missing, its record says {chunk.length} bytes")
         except _AWAY:
             raise
         except (StorageError, InvalidArgumentError, OSError) as error:
@@ -495,7 +495,7 @@ class _RunWalk:
                 self._note(ProblemKind.GAP, base + stop, f"no record of bytes {base + stop} to {base + upper}")
             elif stop > upper:
                 self._note(
-                    ProblemKind.OVERLAP, base + upper, f"{where} reaches to {base + stop}, what follows it begins there"
+                    ProblemKind.OVERLAP, base + upper, f"{where} extends to {base + stop}, its successor starts there"
                 )
             upper = extent.start
             if isinstance(extent, ChunkRecord):
@@ -503,7 +503,7 @@ class _RunWalk:
                     self._note(
                         ProblemKind.RECORDS_CONTRADICT,
                         base + extent.start,
-                        f"{where} begins before the segment's first chunk, at {base + begin}",
+                        f"{where} starts before the segment's first chunk, at {base + begin}",
                     )
                 yield extent
             else:

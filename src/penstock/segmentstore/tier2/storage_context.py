@@ -143,7 +143,7 @@ class StorageContext:
             except NoSuchChunkError:
                 return  # Deleted before, by a call that failed later.
             except StorageError as error:
-                _log.info("chunk %s is not used and could not be deleted, it is tried again: %s", name, error)
+                _log.info("chunk %s is unused but could not be deleted, retrying: %s", name, error)
                 self.orphans.add(name)
 
         try:
@@ -158,5 +158,5 @@ class StorageContext:
 def missing_extent(record: SegmentRecord, run: ChunkRun, position: int) -> CorruptionError:
     """Return the error for an offset of a run to which a segment's record refers, and which no record covers."""
     return CorruptionError(
-        describe_key(run.key(position)), 0, f"segment {record.name!r} has bytes here, and the record of them is gone"
+        describe_key(run.key(position)), 0, f"segment {record.name!r} has bytes here, but their record is missing"
     )

@@ -58,7 +58,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
         self.identity: bytes | None = None
         self._settings = settings
         self._problem: StorageUnavailableError | None = StorageUnavailableError(
-            f"long-term storage in {inner.place} was not looked at yet"
+            f"long-term storage in {inner.place} was not checked yet"
         )
         self._problem_since_s: float | None = None
         self._is_claimed = False
@@ -147,7 +147,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
                 if isinstance(error, StorageRefusedError) or self._is_silent:
                     had_logs = await has_logs()
                     if self._is_silent and had_logs:
-                        logger.warning("long-term storage does not answer, it is not waited for: %s", error)
+                        logger.warning("long-term storage does not answer; continuing without it: %s", error)
                         self._is_claimed = True
                         return
                     if isinstance(error, StorageRefusedError) and not had_logs:
@@ -250,8 +250,8 @@ class GuardedChunkStorage(WrappedChunkStorage):
     def _check_identity(self, found: bytes | None) -> None:
         if found is None:
             raise StorageUnavailableError(
-                f"{self.place} is not the long-term storage that was used so far: it has no identity; mount it, or put "
-                "it back, and all goes on by itself. Nothing is created there meanwhile"
+                f"{self.place} is not the long-term storage used so far: it has no identity; mount it or put it back, "
+                "and the server continues automatically. Nothing is created there until then"
             )
         try:
             identity = StorageIdentity.decode(found, self.place)
@@ -259,7 +259,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
             raise StorageIdentityError(self.place, str(error)) from error
         if identity != self._identity:
             raise StorageIdentityError(
-                self.place, f"it belongs to cluster {identity.cluster_id}, this one is {self._identity.cluster_id}"
+                self.place, f"it belongs to cluster {identity.cluster_id}, this server to {self._identity.cluster_id}"
             )
         # Not earlier: a creation in progress must not accept a different place because of this check.
         self.inner.hold_to_identity(found)
@@ -323,7 +323,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
                 if await self.inner.exists(chunk):
                     self._missing.pop(chunk, None)
             except StorageError as error:
-                raise StorageUnavailableError(f"long-term storage cannot be looked at: {error}") from error
+                raise StorageUnavailableError(f"long-term storage cannot be checked: {error}") from error
         settings = self._settings
         waited_s = asyncio.get_running_loop().time() - self._missing_since_s
         if len(self._missing) <= settings.missing_chunks_max:
@@ -331,7 +331,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
         elif waited_s < settings.missing_wait_s_max:
             raise self._many_missing()
         else:
-            logger.error("%s; after %g s they are taken for lost, their segments are damaged",
+            logger.error("%s; after %g s they count as lost and their segments as damaged",
                          self._many_missing(), waited_s)  # fmt: skip
             self._missing_since_s = None
             for chunk in list(self._missing):

@@ -39,7 +39,7 @@ class StorageIdentity:
         body, mark, checksum = data.rpartition(b"crc32c = ")
         if not mark or checksum.strip() != b'"%08x"' % crc32c(body, 0):
             raise StorageIdentityError(
-                place, f"its identity of {len(data)} bytes has no good checksum: it was edited or damaged"
+                place, f"the checksum of its identity of {len(data)} bytes does not match: it was edited or damaged"
             )
         fields = tomllib.loads(body.decode())
         if fields["layout_version"] != LAYOUT_VERSION:

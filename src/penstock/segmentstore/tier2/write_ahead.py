@@ -157,7 +157,7 @@ class _WritesAhead:
             record = await context.load_owned(transaction, write.record.name)
             if record is None or record != self._recorded:
                 raise StorageConflictError(
-                    write.record.name, "somebody else changed it meanwhile; what was written ahead is not recorded"
+                    write.record.name, "it was changed concurrently; the chunks written ahead are not recorded"
                 )
             before = await context.load_last(transaction, record)
         self._begun.popleft()

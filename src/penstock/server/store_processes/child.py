@@ -170,10 +170,10 @@ class StoreChild:
                     directory.check_lock(lock)
                 except DataDirectoryError as error:
                     # The file was removed again. The parent detects that, and takes the lock again or exits.
-                    logger.warning("a lock that the parent sent is not taken over: %s", error)
+                    logger.warning("a lock sent by the parent process was not accepted: %s", error)
                     os.close(lock)
                 else:
-                    logger.info("the data directory's lock was taken over from the parent again")
+                    logger.info("received the data directory's lock from the parent process again")
 
         loop.add_reader(connection, receive)
         self._stops.callback(connection.close)
@@ -230,7 +230,7 @@ async def run_child(order: Order, source: BinaryIO, output: BinaryIO) -> bool:
         while True:
             line = await reader.readline()
             if not line.endswith(b"\n"):
-                logger.warning("the parent process is gone: ending at once")
+                logger.warning("the parent process has exited: exiting immediately")
                 # As after kill -9, which may have ended the parent: acknowledged writes are synced.
                 os._exit(EXIT_PARENT_GONE)
             await is_started.wait()
@@ -271,4 +271,4 @@ def end_with_parent(parent_pid: int) -> None:
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
-        raise StoreProcessError(f"the parent process {parent_pid} is gone: a segment store does not run without it")
+        raise StoreProcessError(f"the parent process {parent_pid} has exited: a segment store does not run without it")

@@ -30,7 +30,7 @@ def _health_of(processes: StoreProcesses, store: StoreProcess) -> Health:
         "space": Health(problem=store.full_disk or "", is_blocking=store.full_disk is not None),
     }
     if not store.is_up:
-        return Health(Status.DOWN, "its process does not run; it is being started", children=children)
+        return Health(Status.DOWN, "its process is not running; it is being restarted", children=children)
     if store.silent_s > _SILENT_S_MAX:
         return Health(Status.DOWN, f"its process has not answered for {store.silent_s:.0f} s", children=children)
     return Health(children=children)

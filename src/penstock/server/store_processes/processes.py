@@ -153,7 +153,7 @@ class StoreProcess:
         try:
             socket.send_fds(self._lock_socket, [b"L"], [descriptor])
         except BlockingIOError:
-            logger.warning("segment store %d takes no new lock of the data directory: ending it", self.number)
+            logger.warning("segment store %d does not accept a new lock of the data directory: killing it", self.number)
             self.signal(signal.SIGKILL)
         except (BrokenPipeError, ConnectionResetError):
             pass  # It has exited, which `listen` reports.
@@ -168,7 +168,7 @@ class StoreProcess:
         try:
             line = await self._reader.readline()
         except ValueError as error:
-            raise ProtocolError(f"segment store {self.number} said more than {LINE_BYTES_MAX} bytes at once") from error
+            raise ProtocolError(f"segment store {self.number} sent a line above {LINE_BYTES_MAX} bytes") from error
         if not line.endswith(b"\n"):
             return None
         message = decode_from_child(line)
@@ -216,7 +216,7 @@ class StoreProcess:
             return  # It has exited, which `listen` reports.
         if written != len(line):
             # Many questions of some hundred bytes fill the pipe: the process hangs, and a partial line must not remain.
-            logger.warning("segment store %d takes no more questions: ending it", self.number)
+            logger.warning("segment store %d does not accept requests: killing it", self.number)
             self.signal(signal.SIGKILL)
 
 
@@ -300,7 +300,7 @@ class StoreProcesses:
                     raise StoreRefusedError(store.number, answer.kind, answer.message)
                 case _:
                     raise StoreProcessError(
-                        f"segment store {store.number} ended before it was ready; its log says why"
+                        f"segment store {store.number} exited before it was ready; see its log for the reason"
                     )
         except BaseException as error:
             store.signal(signal.SIGKILL)
@@ -341,7 +341,7 @@ class StoreProcesses:
             code = await self._bury(store)
             if self._is_stopping:
                 return
-            logger.warning("segment store %d (pid %d) ended with code %d: starting it again", store.number, store.pid,
+            logger.warning("segment store %d (pid %d) exited with code %d: restarting it", store.number, store.pid,
                            code)  # fmt: skip
             if loop.time() - began_s > self._watch.restart_window_s:
                 delay_s = self._watch.restart_delay_s
@@ -349,7 +349,7 @@ class StoreProcesses:
             while not store.is_up:
                 is_often = len(deaths) > self._watch.restart_count_max
                 if is_often and deaths[-1] - deaths[0] <= self._watch.restart_window_s:
-                    self._send_away(store, f"it has ended {len(deaths)} times lately")
+                    self._send_away(store, f"it has exited {len(deaths)} times recently")
                 # The containers that it held are free.
                 self.arrange()
                 await asyncio.sleep(delay_s)
@@ -376,7 +376,7 @@ class StoreProcesses:
             while await store.listen() is not None:
                 self.arrange()
         except ProtocolError as error:
-            logger.warning("ending segment store %d: %s", store.number, error)
+            logger.warning("killing segment store %d: %s", store.number, error)
             store.signal(signal.SIGKILL)
         finally:
             asking.cancel()
@@ -398,7 +398,7 @@ class StoreProcesses:
             if store.is_answered:
                 well_s += watch.health_interval_s
                 if not store.is_available and well_s >= watch.return_delay_s:
-                    logger.warning("segment store %d is back: it gets its containers again", store.number)
+                    logger.warning("segment store %d is running again: it gets its containers back", store.number)
                     store.is_available = True
                     self.arrange()
                 continue
@@ -407,7 +407,7 @@ class StoreProcesses:
             if silent_s < watch.health_timeout_s:
                 continue
             if watch.is_hung_killed:
-                logger.warning("segment store %d has not answered for %g s: ending it", store.number, silent_s)
+                logger.warning("segment store %d has not answered for %g s: killing it", store.number, silent_s)
                 store.signal(signal.SIGKILL)
                 return
             if store.is_available:
@@ -420,7 +420,7 @@ class StoreProcesses:
     def _send_away(self, store: StoreProcess, why: str) -> None:
         if store.is_available:
             store.is_available = False
-            logger.warning("segment store %d is away, its containers move to the others: %s", store.number, why)
+            logger.warning("segment store %d is down, its containers move to other stores: %s", store.number, why)
 
     def arrange(self) -> None:
         """Compute the assignment, and send it to each store whose part changes and may change now."""
@@ -472,6 +472,6 @@ class StoreProcesses:
         codes = {store.number: store.process.poll() for store in stopped if store.process is not None}
         if self._keepers and any(codes.values()):
             raise StoreProcessError(
-                f"segment stores did not stop in order: exit codes {codes}, of which {late} were killed because they "
-                "took too long"
+                f"segment stores did not shut down cleanly: exit codes {codes}, of which {late} were killed because "
+                "they took too long"
             )

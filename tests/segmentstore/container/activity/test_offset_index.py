@@ -375,5 +375,5 @@ async def test_a_look_that_fails_once_ends_neither_the_looks_nor_the_container(
     await store.create_segment(A)
     assert (await store.segment_info(A)).length == 0
     await store.stop()
-    assert "a look at its activity failed" in caplog.text
+    assert "a scan of its activity failed" in caplog.text
     assert "ZeroDivisionError: a defect" in caplog.text

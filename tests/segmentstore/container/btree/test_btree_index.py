@@ -408,7 +408,7 @@ async def test_failed_truncation_is_harmless_and_made_up_for(caplog: pytest.LogC
     storage.fail("truncate", error=StorageError("later"))
     with caplog.at_level(logging.INFO):
         await index.update(numbered(range(100), 1), b"two")
-    assert "could not give back" in caplog.text
+    assert "could not truncate before" in caplog.text
     assert storage.start_offset == 0
     assert index.stored_bytes == storage.length
     assert await everything(index) == numbered(range(100), 1)

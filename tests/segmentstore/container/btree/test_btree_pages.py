@@ -137,7 +137,7 @@ def test_separator_is_the_shortest_bound_between(one: bytes, other: bytes) -> No
         (leaf(b"a") + b"x", "checksum"),
         (leaf(b"a", b"b")[:-1], "checksum"),
         (leaf(b"a", offset=10), "belongs to offset 10"),
-        (build_page(1, 9, [2], b"a!"), "level 1 where one of level 0"),
+        (build_page(1, 9, [2], b"a!"), "level 1 where level 0"),
         (build_page(0, 9, [], b""), "0 entries do not fit"),
         (build_page(0, 9, [2], b"a!more"), "1 entries do not fit"),
     ],

@@ -187,7 +187,7 @@ async def test_who_breaks_when_operations_are_durable_does_not_stop_the_log() ->
     bench.log.on_synced()
     assert bench.heard == [(1, None)]
     assert [type(each["exception"]) for each in told] == [ZeroDivisionError]
-    assert "because operations became durable" in str(told[0]["message"])
+    assert "after operations became durable" in str(told[0]["message"])
     assert bench.pipeline.error is None
 
 

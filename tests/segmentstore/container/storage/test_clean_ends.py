@@ -141,7 +141,7 @@ async def test_sweeps_go_on_over_clean_ends(lives: Lives) -> None:
 
 @pytest.mark.parametrize("has_effect", [True, False])
 async def test_a_creation_that_failed_leaves_no_note(lives: Lives, has_effect: bool) -> None:
-    """Even if the chunk is gone before the end: elsewhere it might come a second time."""
+    """Even if the chunk is missing before the end: elsewhere it might come a second time."""
     container = await lives.next()
     lives.chunks.fail("write", has_effect=has_effect)
     with pytest.raises(StorageError):

@@ -420,7 +420,7 @@ async def test_storage_that_has_more_than_the_log_knows_of_stops_the_container(
     chunks = {name: bytes(data) for name, data in stored_chunks(lives).items()}
     assert b"storedfrom nowhere" in chunks.values()
     # Not disabled: after the storage is repaired, no further step is needed.
-    with pytest.raises(CorruptionError, match="more than the log knows of"):
+    with pytest.raises(CorruptionError, match="more than the log has recorded"):
         await lives.start()
     assert {name: bytes(data) for name, data in stored_chunks(lives).items()} == chunks
     lives.live.clear()

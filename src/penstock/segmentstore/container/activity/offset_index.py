@@ -169,7 +169,7 @@ class OffsetIndexes:
         except UnreadableDataError as error:
             logger.error("index of %s: %s", segment.name, error)
         except PenstockError as error:
-            logger.warning("index of %s was left as it is: %s", segment.name, error)
+            logger.warning("index of %s was not changed: %s", segment.name, error)
 
     async def deleted(self, name: str) -> None:
         """Delete the index of a deleted segment; no error if there is none. Raises what a deletion raises."""

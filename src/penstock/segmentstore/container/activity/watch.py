@@ -54,7 +54,7 @@ class ActivityWatch:
             try:
                 await self.look()
             except Exception:  # A failure to measure must not end the container.
-                logger.exception("container %d: a look at its activity failed", self._container_id)
+                logger.exception("container %d: a scan of its activity failed", self._container_id)
 
     async def look(self) -> None:
         """Process the activity since the last call."""

@@ -85,7 +85,7 @@ def verify_page(name: str, offset: int, page: bytes, *, level: int) -> None:
 def check_level(name: str, offset: int, page: bytes, level: int) -> None:
     """Raise `CorruptionError` unless a page has the level expected by its parent."""
     if page[1] != level:
-        raise CorruptionError(name, offset, f"index page of level {page[1]} where one of level {level} belongs")
+        raise CorruptionError(name, offset, f"index page of level {page[1]} where level {level} is expected")
 
 
 def level_of(page: bytes) -> int:

@@ -122,7 +122,7 @@ class BTreeIndex:
                     raise CorruptionError(
                         self.name,
                         start_offset,
-                        f"bytes {start_offset} to {length} are fewer than an index's footer of {FOOTER_LENGTH}",
+                        f"bytes {start_offset} to {length} are fewer than the {FOOTER_LENGTH} of an index's footer",
                     )
                 data = await self._storage.read(offset, FOOTER_LENGTH)
                 state = decode_footer(
@@ -341,7 +341,7 @@ class BTreeIndex:
             self._is_doubtful = True
             raise
         except (PenstockError, OSError) as error:
-            _log.info("%s: could not give back what is before %d: %s; later", self.name, state.lowest, error)
+            _log.info("%s: could not truncate before %d: %s; it is retried later", self.name, state.lowest, error)
             return
         self._start_offset = state.lowest
         self.stored_bytes = state.end - self._start_offset

@@ -221,8 +221,8 @@ class Carrier:
     def _warn(self, late: list[Segment]) -> None:
         names = ", ".join(segment.name for segment in late[:_NAMED_MAX])
         logger.warning(
-            "container %d: its log has %d bytes, of at most %d; long-term storage takes nothing of %d segments that "
-            "keep it: %s%s",
+            "container %d: its log has %d bytes, of at most %d; long-term storage accepts nothing of %d segments that "
+            "prevent its truncation: %s%s",
             self._state.metadata.container_id,
             self._checkpoints.log_bytes,
             self._settings.log_bytes_max,
@@ -303,7 +303,7 @@ class Carrier:
                 found = segment.index.arrived(start, length)
                 if found is None:
                     raise CorruptionError(
-                        segment.name, start, "bytes that long-term storage does not have left the memory"
+                        segment.name, start, "bytes left memory before long-term storage had them"
                     )
                 end = start + found.length
                 number = self._log(CarriedBytes(segment.id, start, _as_arrived(segment, start, found)))

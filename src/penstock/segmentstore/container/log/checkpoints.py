@@ -11,7 +11,7 @@ bytes is smaller, because the cost of a restart is the bytes it reads; it is nev
 checkpoint.
 
 With very many segments and attributes a checkpoint is encoded in parts, one per turn of the loop, so that it does not
-block the loop. All parts show the state at the position of the first, whatever is accepted between them
+block the loop. All parts show the state at the position of the first, without operations accepted between them
 (`MetadataCut`). The log is truncated right before the first part, once the last is durable; recovery buffers the
 records it reads until it has the last part, and replays them then.
 

@@ -61,7 +61,7 @@ class ImageName:
     def of(cls, data: bytes) -> ImageName:
         """Return the name in an image's header. The bytes are not verified; `ContainerImage.decode` does that."""
         if len(data) < _HEADER.size:
-            raise PartialImageError(f"an image of {len(data)} bytes was not written to its end")
+            raise PartialImageError(f"an image of {len(data)} bytes is incomplete")
         _, _, _, container_id, _, epoch, number, *_ = _HEADER.unpack_from(data)
         return cls(container_id, epoch, number)
 
@@ -114,22 +114,22 @@ class ContainerImage:
         """
         start = _HEADER.size + _CHECKSUM.size
         if len(data) < start:
-            raise PartialImageError(f"{name.name} has {len(data)} bytes: it was not written to its end")
+            raise PartialImageError(f"{name.name} has {len(data)} bytes: it is incomplete")
         if crc32c(data[: _HEADER.size], 0) != _CHECKSUM.unpack_from(data, _HEADER.size)[0]:
             raise CorruptionError(name.name, 0, "the checksum of its header does not match")
         magic, version, _, container_id, count, epoch, number, created_ms, length, frame_count = _HEADER.unpack_from(
             data
         )
         if magic != _MAGIC:
-            raise CorruptionError(name.name, 0, f"it begins with {magic!r} instead of {_MAGIC!r}")
+            raise CorruptionError(name.name, 0, f"it starts with {magic!r} instead of {_MAGIC!r}")
         if version != IMAGE_FORMAT_VERSION:
             raise version_error(name.name, version, (IMAGE_FORMAT_VERSION,))
         if ImageName(container_id, epoch, number) != name:
             raise CorruptionError(
-                name.name, 0, f"it is image {number} of container {container_id} in epoch {epoch}, by what it says"
+                name.name, 0, f"its header says image {number} of container {container_id} in epoch {epoch}"
             )
         if len(data) < length:
-            raise PartialImageError(f"{name.name} has {len(data)} of {length} bytes: it was not written to its end")
+            raise PartialImageError(f"{name.name} has {len(data)} of {length} bytes: it is incomplete")
         frames: list[bytes] = []
         for _ in range(frame_count):
             if start + _FRAME.size > len(data):
@@ -142,7 +142,8 @@ class ContainerImage:
             frames.append(frame)
             start += frame_length
         if start != length or len(data) != length:
-            raise CorruptionError(name.name, start, f"it has {len(data)} bytes, its frames {start}, it says {length}")
+            raise CorruptionError(name.name, start, f"it has {len(data)} bytes, its frames {start}, its header says "
+                f"{length}")
         return cls(name, count, created_ms, frames)
 
 

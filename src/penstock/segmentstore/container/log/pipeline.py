@@ -293,7 +293,7 @@ class OperationPipeline:
             if ended:
                 self.on_durable()
         except Exception as fault:  # noqa: BLE001 - a bug in a callback; the calling log is not at fault
-            self._report(fault, "what was due because operations became durable was not done to its end")
+            self._report(fault, "the work after operations became durable was interrupted")
 
     def _frame_done(self, frame: _Frame) -> None:
         if frame.is_ended:
@@ -375,7 +375,7 @@ class OperationPipeline:
                 except Exception as second:  # noqa: BLE001 - reported; the remaining callbacks must run
                     self._report(second)
 
-    def _report(self, fault: Exception, what: str = "a caller could not be told of a failure") -> None:
+    def _report(self, fault: Exception, what: str = "a failure could not be reported to a caller") -> None:
         self._loop.call_exception_handler(
             {"message": f"container {self.container_id}: {what}", "exception": fault}
         )

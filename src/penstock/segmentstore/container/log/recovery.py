@@ -120,7 +120,7 @@ class RepeatedRecords:
             if known == sequence_number:
                 if kept == _kept(record):
                     return
-                raise ValueError(f"sequence number {sequence_number} comes twice, with different records")
+                raise ValueError(f"sequence number {sequence_number} occurs twice, with different records")
         raise ValueError(f"sequence number {sequence_number} does not follow {last}")
 
 
@@ -138,7 +138,7 @@ def record_number(record: Buffer) -> int:
     try:
         number: int = _unpack_record_header(record)[1]
     except struct.error as error:
-        raise ValueError(f"{len(record)} bytes are no operation") from error
+        raise ValueError(f"{len(record)} bytes are not an operation") from error
     return number
 
 
@@ -175,7 +175,7 @@ class FirstCheckpoint:
                 self.parts, self.later = [], []
             if self._is_begun and (operation.number != self._number or operation.part != len(self.parts)):
                 raise ValueError(
-                    f"part {operation.part} of checkpoint {operation.number} behind part {len(self.parts) - 1} of "
+                    f"part {operation.part} of checkpoint {operation.number} after part {len(self.parts) - 1} of "
                     f"checkpoint {self._number}"
                 )
             if self._is_begun:
@@ -315,7 +315,7 @@ async def recover(
                         latest.check(number, last, record)
                         repeated += 1
                         logger.warning(
-                            "%s: record %d comes again at %d, byte for byte; the repetition is left out",
+                            "%s: record %d is repeated at %d, byte for byte; the repetition is skipped",
                             container,
                             number,
                             address,
@@ -362,7 +362,7 @@ async def recover(
     if log.is_truncated and not first.is_complete:
         # A log is truncated right before a durable checkpoint. Without that checkpoint the container would start empty.
         raise CorruptionError(
-            container, address or 0, "the log was truncated, but the checkpoint that it then began with is gone"
+            container, address or 0, "the log was truncated, but the checkpoint at its new start is missing"
         )
     return Recovered(
         last, address, operations, frames, byte_count, first.is_complete, repeated, checkpoints=tuple(later.found)

@@ -417,7 +417,7 @@ class SalvagedSegments:
 
 def _check(fits: bool, what: str, segment: SalvagedSegment) -> None:
     if not fits:
-        raise ValueError(f"{what} does not fit {segment.name}, whose length is {segment.length}")
+        raise ValueError(f"{what} does not match {segment.name}, whose length is {segment.length}")
 
 
 __all__ = ["SalvagedSegment", "SalvagedSegments", "SegmentLoss"]

@@ -138,7 +138,7 @@ class DiskCache:
                 await self._pool.drained()
                 await self._pool.run(self._disk.remove, self._path)
         except (TimeoutError, OSError, PenstockError) as error:
-            logger.warning("%s was left behind: %r", self._path, error)
+            logger.warning("%s could not be deleted: %r", self._path, error)
 
     # Reads.
 
@@ -170,7 +170,8 @@ class DiskCache:
             if self._slots.get(key) is slot:
                 self.statistics.damaged_count += 1
                 logger.warning(
-                    "%s: slot %d is damaged; bytes %d to %d of segment %d of container %d come from long-term storage",
+                    "%s: slot %d is damaged; bytes %d to %d of segment %d of container %d are read from long-term "
+                    "storage",
                     self._path,
                     slot.number,
                     start,
@@ -306,7 +307,7 @@ class DiskCache:
         if self._failures_in_a_row < self._settings.failures_max:
             logger.warning("%s: %s failed: %s", self._path, what, error)
         elif self._file is not None:
-            logger.error("%s: %s failed too often, no more is kept on disk: %s", self._path, what, error)
+            logger.error("%s: %s failed too often, the cache on disk is disabled: %s", self._path, what, error)
             self._turn_off()
 
     def _turn_off(self) -> DiskFile | None:

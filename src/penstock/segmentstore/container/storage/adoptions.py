@@ -83,8 +83,8 @@ class Adoptions:
                 if not deadline.expired():
                     raise
                 raise StorageNotRespondingError(
-                    f"{name}: long-term storage did not say within {self._settings.look_timeout_s:g} s whether an "
-                    "older store has left it"
+                    f"{name}: long-term storage did not answer within {self._settings.look_timeout_s:g} s whether an "
+                    "older store left it"
                 ) from error
             if layout is None:
                 return None
@@ -93,8 +93,8 @@ class Adoptions:
             if length > bytes_max:
                 raise AdoptionError(
                     name,
-                    f"it has {length} bytes, and not more than {bytes_max} are read while somebody waits "
-                    "(segment_store.container.layout.adopted_bytes_max): take it over with `penstock storage import`",
+                    f"it has {length} bytes, and at most {bytes_max} are read during a request "
+                    "(segment_store.container.layout.adopted_bytes_max): import it with `penstock storage import`",
                 )
             stored = await self._storage.adopt(layout, self.progress)
         except UnreadableDataError as error:
@@ -102,6 +102,6 @@ class Adoptions:
             raise
         if stored is not None:
             self.adopted_count += 1
-            logger.info("took over segment %s of an older store: bytes %d to %d in %d chunks", name,
+            logger.info("imported segment %s of an older store: bytes %d to %d in %d chunks", name,
                         stored.start_offset, stored.length, len(layout.chunks))  # fmt: skip
         return stored

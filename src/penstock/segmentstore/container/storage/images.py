@@ -120,7 +120,7 @@ class ContainerImages:
             if not deadline.expired():
                 raise
             raise StorageNotRespondingError(
-                f"what waits of container {self._id} was not flushed within {self._settings.timeout_s:g} s"
+                f"the waiting bytes of container {self._id} were not flushed within {self._settings.timeout_s:g} s"
             ) from error
 
     async def write(self) -> None:
@@ -152,8 +152,8 @@ class ContainerImages:
         except StorageFullError as error:
             # Only deletions free space, and normally none is done before there is an image.
             logger.warning(
-                "container %d: long-term storage is full, there is no room for an image: chunks are deleted all the "
-                "same, and the container cannot be recovered from long-term storage alone until there is one: %s",
+                "container %d: long-term storage is full, there is no room for an image: chunks are deleted anyway, "
+                "and the container cannot be recovered from long-term storage alone until an image is written: %s",
                 self._id,
                 error,
             )

@@ -226,7 +226,7 @@ class SegmentFlusher:
             if segment.is_deleted:
                 raise NoSuchSegmentError(segment.name)
             raise InconsistentStateError(
-                segment.name, start, "bytes that long-term storage does not have left the memory"
+                segment.name, start, "bytes left memory before long-term storage had them"
             )
 
         def stored(length: int) -> None:

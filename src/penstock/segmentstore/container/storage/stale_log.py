@@ -65,8 +65,8 @@ class StaleLogCheck:
             raise
         except (TimeoutError, PenstockError, OSError) as error:
             logger.info(
-                "container %d: long-term storage does not say yet whether the log is the newest; nothing is deleted "
-                "there meanwhile: %r",
+                "container %d: it is not known yet whether the log is the newest; nothing is deleted in long-term "
+                "storage until then: %r",
                 self._id,
                 error,
             )

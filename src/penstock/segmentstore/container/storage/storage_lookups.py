@@ -88,7 +88,8 @@ class StorageLookups:
             raise
         except (PenstockError, OSError, TimeoutError) as error:
             logger.warning(
-                "container %d serves before long-term storage has said what it has, and flushes nothing until then: %s",
+                "container %d serves before the state of its segments in long-term storage is known, and flushes "
+                "nothing until then: %s",
                 self._container_id, error if str(error) else f"no answer in {self._settings.recovery_lookup_s:g} s",
             )  # fmt: skip
             for segment in segments:
@@ -107,10 +108,11 @@ class StorageLookups:
             except _FATAL:
                 raise
             except (PenstockError, OSError) as error:
-                logger.info("container %d asks long-term storage again: %s", self._container_id, error)
+                logger.info("container %d queries long-term storage again: %s", self._container_id, error)
                 await asyncio.sleep(self._settings.writer_retry_s)
             else:
-                logger.warning("container %d knows what long-term storage has, and flushes again", self._container_id)
+                logger.warning("container %d has read the state of its segments in long-term storage, and flushes "
+                    "again", self._container_id)
                 self._end()
 
     def _end(self) -> None:
@@ -176,7 +178,7 @@ class StorageLookups:
                     raise CorruptionError(
                         segment.name,
                         segment.length,
-                        f"long-term storage has {stored.length} bytes, more than the log knows of",
+                        f"long-term storage has {stored.length} bytes, more than the log has recorded",
                     )
                 segment.storage_length = max(segment.storage_length, stored.length)
                 segment.index.stored(0)

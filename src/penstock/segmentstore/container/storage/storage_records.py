@@ -119,7 +119,7 @@ class SegmentMetadataTable:
                 _refuse(commit, error)
 
     def _give_up(self, commit: _Commit) -> None:
-        _refuse(commit, OutcomeUnknownError(f"{self._segment.name}: the container stops in the midst of a commit"))
+        _refuse(commit, OutcomeUnknownError(f"{self._segment.name}: the container stops during a commit"))
 
     async def _apply(self, commits: list[_Commit]) -> None:
         updates = [update for commit in commits for update in commit.updates]

@@ -425,7 +425,7 @@ class StorageWriter:
         # A storage outage fails every segment repeatedly.
         self._outage.failed(
             f"container {self._state.metadata.container_id}: flush of {segment.name} to long-term storage failed, "
-            f"trying again every {retry_s:.1f} s",
+            f"retrying every {retry_s:.1f} s",
             error,
             level=logging.ERROR if isinstance(error, UnreadableDataError) else logging.WARNING,
         )

@@ -92,9 +92,9 @@ class TableMark:
         if not data:
             return cls()
         if data[0] > cls._FORMAT_VERSION:
-            raise version_error(f"the mark of the index of {table}", data[0], (cls._FORMAT_VERSION,))
+            raise version_error(f"the header of the index of {table}", data[0], (cls._FORMAT_VERSION,))
         if len(data) != cls._FORMAT.size or data[0] != cls._FORMAT_VERSION:
-            raise CorruptionError(f"index of {table}", 0, f"{data.hex()} is not the mark of a table's index")
+            raise CorruptionError(f"index of {table}", 0, f"{data.hex()} is not the header of a table's index")
         _, *fields = cls._FORMAT.unpack(data)
         return cls(*fields)
 
@@ -362,7 +362,7 @@ class TableIndex:
     def check_in_memory(self) -> None:
         """Raise `TableBusyError` once the table has left memory."""
         if self.is_over:
-            raise TableBusyError(self.segment, "its state has left memory meanwhile; try again")
+            raise TableBusyError(self.segment, "its state was unloaded meanwhile; try again")
 
     def wake(self) -> None:
         """Wake the operations that wait for the index."""

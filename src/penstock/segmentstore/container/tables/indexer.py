@@ -121,7 +121,7 @@ class TableIndexer:
             raise CorruptionError(
                 segment.name,
                 segment.length,
-                f"its index covers {mark.indexed_offset} bytes, more than the log knows of",
+                f"its index covers {mark.indexed_offset} bytes, more than the log has recorded",
             )
         if mark.indexed_offset > segment.start_offset:
             table.is_index_open = True
@@ -183,7 +183,7 @@ class TableIndexer:
     async def _make(self, segment: Segment) -> SortedIndex:
         """Return an empty index. Stored content is left from an earlier time when the table had an index."""
         if self._open_index is None:
-            raise UnsupportedOperationError(f"{segment.name}: there is nowhere to keep a table's index")
+            raise UnsupportedOperationError(f"{segment.name}: the container has no storage for a table's index")
         index = self._open_index(segment)
         try:
             await index.open()
@@ -213,5 +213,5 @@ class TableIndexer:
             raise CorruptionError(
                 segment.name,
                 indexed_offset,
-                f"its index covered {table.mark.indexed_offset} bytes of {table.end}, and now says {indexed_offset}",
+                f"its index covered {table.mark.indexed_offset} bytes of {table.end}, and now covers {indexed_offset}",
             )

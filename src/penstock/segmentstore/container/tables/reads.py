@@ -126,8 +126,8 @@ def check_key_count(segment: str, keys: Sequence[bytes]) -> None:
     """Raise `TableReadTooLongError` if a read has too many keys."""
     if len(keys) > TABLE_READ_KEY_COUNT_MAX:
         raise TableReadTooLongError(
-            f"{segment}: {len(keys)} keys were asked for at once, at most {TABLE_READ_KEY_COUNT_MAX} are allowed; ask "
-            "for fewer at a time"
+            f"{segment}: {len(keys)} keys were requested at once, at most {TABLE_READ_KEY_COUNT_MAX} are allowed; "
+            "request fewer at a time"
         )
 
 
@@ -138,8 +138,8 @@ def check_reply_bytes(segment: str, items: Sequence[tuple[bytes, bytes | None]],
         length += WIRE_ENTRY_BYTES + len(key) if packed is None else slot_length(packed) + _WIRE_SURPLUS_BYTES
     if length > bytes_max:
         raise TableReadTooLongError(
-            f"{segment}: the entries of these {len(items)} keys take {length} bytes, one reply has at most {bytes_max};"
-            f" ask for fewer at a time: {TABLE_READ_KEY_COUNT_SURE} always fit"
+            f"{segment}: the entries of these {len(items)} keys take {length} bytes, one reply has at most "
+            f"{bytes_max}; request fewer at a time: {TABLE_READ_KEY_COUNT_SURE} always fit"
         )
 
 

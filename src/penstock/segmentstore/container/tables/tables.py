@@ -130,7 +130,7 @@ class Tables:
         await asyncio.wait((loading,), timeout=timeout_s)
         if not loading.done():
             raise TableBusyError(
-                segment.name, f"its index is still being loaded after {timeout_s:g} s; try again in a while"
+                segment.name, f"its index is still being loaded after {timeout_s:g} s; try again later"
             )
         return loading.result()
 
@@ -315,7 +315,7 @@ class Tables:
         settings = self._settings
         log = logger.error if segment.is_system else logger.warning
         log(
-            "%s: updates wait, its index lags %d bytes behind, %d are allowed; long-term storage must catch up",
+            "%s: updates wait, its index lags by %d bytes, the limit is %d; long-term storage must catch up",
             segment.name,
             self._indexer.unindexed_bytes(segment, table),
             limit,
@@ -329,8 +329,8 @@ class Tables:
             if remaining_s <= 0:
                 raise TableBusyError(
                     segment.name,
-                    f"its index lags {self._indexer.unindexed_bytes(segment, table)} bytes behind, {limit} are "
-                    f"allowed, and did not catch up for {settings.table_index_wait_timeout_s:g} s; try again later",
+                    f"its index lags {self._indexer.unindexed_bytes(segment, table)} bytes, the limit is {limit}, and "
+                    f"did not catch up for {settings.table_index_wait_timeout_s:g} s; try again later",
                 )
             self._start_index_flush(segment, table)
             waiter: asyncio.Future[None] = self._loop.create_future()
@@ -394,7 +394,7 @@ class Tables:
 
     async def _page_table(self, segment: Segment, limit: int) -> TableIndex:
         if limit <= 0:
-            raise InvalidArgumentError(f"{segment.name}: a page of {limit} entries was asked for")
+            raise InvalidArgumentError(f"{segment.name}: a page of {limit} entries was requested")
         return await self.index_of(segment)
 
     async def delta(self, segment: Segment, *, position: int, limit: int) -> TableDelta:

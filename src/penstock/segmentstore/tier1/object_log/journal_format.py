@@ -167,7 +167,7 @@ def decode_header(data: Buffer, key: str, journal: bytes, slot: int) -> ObjectHe
     if _U32.unpack_from(head, _HEADER.size)[0] != crc32c_at_once(head[: _HEADER.size], 0):
         raise CorruptionError(key, 0, "the checksum of its header does not match")
     if magic != _MAGIC:
-        raise CorruptionError(key, 0, "it does not begin as an object of a journal does")
+        raise CorruptionError(key, 0, "it does not start with the magic number of a journal object")
     if version > FORMAT_VERSION:
         raise LaterVersionError(key, found=version, known=FORMAT_VERSION)
     if version < FORMAT_VERSION or zero:
@@ -185,7 +185,7 @@ def decode_table(header: ObjectHeader, data: Buffer, key: str) -> list[Section]:
     """Decode the table of an object from its first `header.table_end` bytes. Raises `CorruptionError`."""
     table = bytes(data[HEADER_LENGTH : header.table_end])
     if len(table) != header.table_end - HEADER_LENGTH or crc32c_at_once(table, 0) != header.table_checksum:
-        raise CorruptionError(key, HEADER_LENGTH, "its table is cut off, or the table's checksum does not match")
+        raise CorruptionError(key, HEADER_LENGTH, "its table is truncated, or its checksum does not match")
     sections = [Section(*fields) for fields in _ENTRY.iter_unpack(table)]
     offset = header.table_end
     for section in sections:
@@ -199,7 +199,8 @@ def decode_section(section: Section, data: bytes, key: str) -> list[bytes]:
     """Return the frames of a section from its bytes. Raises `CorruptionError`."""
     if len(data) != section.length or crc32c_at_once(data, 0) != section.checksum:
         raise CorruptionError(
-            key, section.offset, f"the frames of container {section.container} are cut off or their checksum differs"
+            key, section.offset, f"the frames of container {section.container} are truncated or their checksum does "
+                "not match"
         )
     frames: list[bytes] = []
     offset = 0
