@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from penstock.client.groups import reader_group_state
-from penstock.model.errors import StreamError
+from penstock.model.errors import PenstockError, StorageUnavailableError, StreamError
 from penstock.model.policies import Scaling
 
 STREAM = "retail/orders"
@@ -51,6 +51,63 @@ async def test_readers_keep_their_segments_through_an_outage_longer_than_the_tim
         turns = [{segment: held.turn for segment, held in each[name].segments.items()} for each in (before, after)]
         assert turns[0] == turns[1]
     assert "declared" not in caplog.text
+
+
+async def read_on(reader, until_s=None):
+    """Read as an application does, which goes on after errors; return the errors of the store."""
+    loop, errors = asyncio.get_running_loop(), []
+    while until_s is None or loop.time() < until_s:
+        try:
+            await reader.read(0.02)
+        except PenstockError as error:
+            errors.append(error)
+            await asyncio.sleep(0.01)
+            if until_s is None:
+                return errors
+    return errors
+
+
+async def test_idle_readers_do_not_step_aside_for_an_error_that_is_over(cluster, caplog):
+    """Reads failed once, and work again since: nothing is written, so that no bytes show it."""
+    caplog.set_level(logging.WARNING)
+    async with cluster.client(**FAST, retry_time_max_s=0.1, retry_delay_max_s=0.02) as client:
+        await fill(client, 10, segments=2)
+        group = await client.reader_group("audit", [STREAM])
+        async with group.reader("r1") as first, group.reader("r2") as second:
+            await until(lambda: len(first.segments) == len(second.segments) == 1)
+            turns = {one.name: sorted(one.segments) for one in (first, second)}
+            cluster.store.refuses = True
+            cluster.store.drop_all()
+            async with asyncio.timeout(60):
+                for errors in await asyncio.gather(read_on(first), read_on(second)):
+                    assert errors
+            cluster.store.refuses = False
+            end_s = asyncio.get_running_loop().time() + 4 * FAST["reader_timeout_s"]
+            await asyncio.gather(read_on(first, end_s), read_on(second, end_s))
+            assert {one.name: sorted(one.segments) for one in (first, second)} == turns
+    assert "cannot read" not in caplog.text
+
+
+async def test_a_reader_that_cannot_read_its_segment_steps_aside(cluster, caplog):
+    """Its store answers, and has bytes that it cannot return to this reader."""
+    caplog.set_level(logging.WARNING)
+    async with cluster.client(**FAST) as client, cluster.client(**FAST) as other:
+        await fill(client, 10, segments=2)
+
+        async def read(segment, offset, length, *, wait=False):
+            raise StorageUnavailableError(f"{segment}: cannot be read")
+
+        client._segment_client.read = read
+        group, theirs = await client.reader_group("audit", [STREAM]), await other.reader_group("audit", [STREAM])
+        async with group.reader("r1") as first, theirs.reader("r2") as second:
+            await until(lambda: len(first.segments) == len(second.segments) == 1)
+            reading = [asyncio.create_task(read_on(one, float("inf"))) for one in (first, second)]
+            await until(lambda: len(second.segments) == 2)
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+    assert "reader r1 cannot read" in caplog.text
+    assert "reader r2 cannot read" not in caplog.text
 
 
 async def test_a_position_interval_above_the_timeout_of_the_group_expels_no_reader(cluster, caplog):

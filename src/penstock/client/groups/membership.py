@@ -15,6 +15,7 @@ from typing import Protocol
 from penstock.client.common.deadline import within
 from penstock.client.common.tasks import start_watched
 from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.failing_reads import failing_longer_than, note_recovered
 from penstock.client.groups.group_pace import store_interval_s
 from penstock.client.groups.group_rotation import Rotation
 from penstock.client.groups.group_state import GroupState, HeldSegment
@@ -389,8 +390,10 @@ class Membership:
         self._trouble = self._lost
         self._note_stored(state, given)
         self._follow(state)
-        if self.failure is None and self._is_in_the_way(state):
-            await self._step_aside()
+        if self.failure is None and len(state.readers) > 1:
+            await note_recovered(self._cluster.segments, self.open_segments.values(), self._beat_interval_s)
+            if self._is_in_the_way(state):
+                await self._step_aside()
 
     def _exchanged(self) -> tuple[dict[str, HeldSegment], Sequence[str]]:
         """Return the positions of segments to release in exchange for others that no reader holds, and those others."""
@@ -532,7 +535,7 @@ class Membership:
 
     def _is_in_the_way(self, state: GroupState) -> bool:
         """Return whether other readers should have the segments: the application does not read, or cannot read them."""
-        if len(state.readers) < 2 or not self.open_segments:
+        if not self.open_segments:
             return False
         if self._hands._idle_s() > state.processing_time_max_s:
             _log.warning(
@@ -541,14 +544,9 @@ class Membership:
                 self._name, state.processing_time_max_s,
             )  # fmt: skip
             return True
-        now_s = asyncio.get_running_loop().time()
-        failing = [
-            segment
-            for segment, source in self.open_segments.items()
-            if source.failing_since_s is not None and now_s - source.failing_since_s > state.reader_timeout_s
-        ]
+        failing = failing_longer_than(state.reader_timeout_s, self.open_segments.values())
         if failing:
-            self._aside_until_s = now_s + state.reader_timeout_s
+            self._aside_until_s = asyncio.get_running_loop().time() + state.reader_timeout_s
             _log.warning("reader %s cannot read %s; leaving it to other readers", self._name, ", ".join(failing))
         return bool(failing)
 

@@ -35,7 +35,7 @@ class SegmentEvents:
         committed: the position committed by the application, for readers with manual positions.
         is_queued: it is in the reader's queue of segments with events to take.
         is_leaving: the reader is to release it: none of its events are returned any more.
-        failing_since_s: since when reading it fails; None while it works.
+        failing_since_s: since when reading it fails; None while it works. See also `failing_reads`.
         successors: its successors (segment -> all their predecessors), once requested.
     """
 
@@ -94,6 +94,16 @@ class SegmentEvents:
         if self._put_back is not None:
             return False
         return self._is_gone or (self._reader._is_at_end and not self._assembler.pending_bytes)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether reading has ended with an error, which the next `take` raises once it has returned what was read."""
+        return self._reader._error is not None
+
+    def is_reading_at(self, length: int) -> bool:
+        """Whether reads work: none has failed, and bytes were read, or there are none to read up to `length`."""
+        reader = self._reader
+        return reader._error is None and (bool(reader._blocks) or reader._is_fetched or reader._fetch_offset >= length)
 
     @property
     def is_gone(self) -> bool:
