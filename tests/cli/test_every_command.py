@@ -159,7 +159,9 @@ BAD_INPUT = {
     "log disable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "log salvage": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "storage check": [["extra"], ["--data-dir", "/nowhere/at/all"]],
-    "storage probe": [["extra"], ["--tier2", "/nowhere/at/all"], ["--bytes", "0"]],
+    "storage probe": [
+        ["extra"], ["--tier2", "/nowhere/at/all"], ["--bytes", "0"], ["--log", "/nowhere"], ["--rounds", "0"],
+    ],
     "storage backup": [[], ["/nowhere/a", "b"], ["/nowhere/a", "--data-dir", "/no/b"], ["/nowhere/a", "--admin", "9"]],
     "storage restore": [[], ["/nowhere/at/all"], ["/nowhere/at/all", "--directory", "/nowhere/either"]],
     "storage survey": [["--no-such-option"], ["--tier2", "/nowhere/at/all"]],

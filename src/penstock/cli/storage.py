@@ -21,6 +21,7 @@ from penstock.cli.output import in_bytes, tell
 from penstock.cli.rolling import export, import_segments, survey
 
 if TYPE_CHECKING:
+    from penstock.administration.log_probe import LogProbeReport
     from penstock.administration.storage_probe import ProbeReport
     from penstock.administration.storage_recovery import RecoveryReport
     from penstock.segmentstore.tier2.storage_check import StorageReport
@@ -157,13 +158,24 @@ def probe(
     chunk_bytes: Annotated[
         int, typer.Option("--bytes", min=1, max=64 << 20, help="Size of one write.")
     ] = 1 << 20,
+    log: Annotated[
+        str | None,
+        typer.Option("--log", help="Test this bucket as a place for the log instead: s3://, gs:// or az://."),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="With --log: races of each kind.")] = 30,
     as_json: AsJson = False,
 ) -> None:
     """Test the operations that a server needs of long-term storage: create, read, append, join, list and delete.
 
-    Uses temporary chunks and deletes them; safe beside a running server. Exits with 0 if every operation works.
+    With --log, test whether a bucket can hold the log: twenty callers race to create and to replace objects, and the
+    lifecycle rules of the bucket are read. Uses temporary chunks or objects and deletes them; safe beside a running
+    server. Exits with 0 if every operation works.
     """
     with failures_told(as_json=as_json):
+        if log is not None:
+            found = _probe_log(log, config, rounds)
+            tell("log_probe", asdict(found), _log_probe_lines(found), as_json=as_json)
+            return
         report = _probe(tier2, data_dir, config, chunk_bytes)
         tell("storage_probe", asdict(report), _probe_lines(report), as_json=as_json)
 
@@ -190,6 +202,41 @@ def _probe(tier2: str | None, data_dir: str | None, config: Path | None, chunk_b
 
     with asyncio.Runner(loop_factory=new_loop()) as runner:
         return runner.run(run())
+
+
+def _probe_log(log: str, config: Path | None, rounds: int) -> LogProbeReport:
+    # Only now: the help of all commands should not load a server.
+    from penstock.administration.log_probe import probe_log
+    from penstock.cli.serve import new_loop
+    from penstock.runtime.runtime import real_runtime
+    from penstock.runtime.settings import load_settings
+    from penstock.server.settings import StandaloneSettings
+
+    logging.getLogger("penstock").addHandler(logging.NullHandler())
+    settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags={})
+
+    async def run() -> LogProbeReport:
+        runtime = real_runtime(1)
+        try:
+            return await probe_log(log, settings.object_storage.store, runtime, rounds=rounds)
+        finally:
+            await runtime.work.close()
+
+    with asyncio.Runner(loop_factory=new_loop()) as runner:
+        return runner.run(run())
+
+
+def _log_probe_lines(report: LogProbeReport) -> Iterator[str]:
+    yield report.place
+    for step in report.steps:
+        yield f"  {step.name}: {step.duration_s * 1000:.1f} ms"
+    for each in report.unknown:
+        yield f"not checked: {each}"
+    if report.versioning == "Enabled":
+        yield "versioning is enabled: deleted objects stay as old versions and are paid for until a rule removes those"
+    if report.unclear_rounds:
+        yield f"{report.unclear_rounds} races ended without a clear answer"
+    yield f"this bucket can hold a log: each race of {report.racers} callers had one winner"
 
 
 def _probe_lines(report: ProbeReport) -> Iterator[str]:

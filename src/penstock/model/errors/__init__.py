@@ -67,6 +67,7 @@
     │   │   └── UnacknowledgedStorageFullError  ... but what was sent may be done; also an OutcomeUnknownError
     │   ├── StorageUnreachableError     no connection, or it broke: what was asked for may have happened
     │   ├── TooManyLeasesError          of layouts of chunks; a retry when one ended
+    │   ├── StorageUnsuitableError      a bucket that cannot hold a log: it would lose data
     │   ├── StorageThrottledError       too many requests; a retry later is safe
     │   ├── StorageSafeModeError        a file system that takes no changes for now; a retry later is safe
     │   ├── StorageNotRespondingError   it hangs; what was asked of it may still happen
@@ -207,6 +208,7 @@ from penstock.model.errors.storage import (
     StorageThrottledError,
     StorageUnavailableError,
     StorageUnreachableError,
+    StorageUnsuitableError,
     TooManyLeasesError,
     UnacknowledgedStorageFullError,
     UnreadableDataError,
@@ -331,6 +333,7 @@ __all__ = [
     "StorageThrottledError",
     "StorageUnavailableError",
     "StorageUnreachableError",
+    "StorageUnsuitableError",
     "StreamError",
     "StreamExistsError",
     "StreamNotSealedError",

@@ -82,6 +82,14 @@ class StorageBucketMissingError(StorageRefusedError):
     """The bucket that is to be long-term storage does not exist at the endpoint and in the region that are set."""
 
 
+class StorageUnsuitableError(StorageError):
+    """The place (`place`) works, but does not keep what it would have to keep: data would be lost there."""
+
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(f"{place} cannot hold a log: {message}")
+        self.place = place
+
+
 class StorageClockError(StorageRefusedError):
     """Long-term storage refuses requests whose time differs too much from its own."""
 
