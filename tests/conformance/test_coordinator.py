@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -15,9 +15,12 @@ import pytest
 from penstock.controller.errors import MembershipLostError
 from penstock.controller.ownership.coordinator import Coordinator
 from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
+from penstock.controller.ownership.zookeeper_coordinator import ZooKeeperCoordinator
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.coordination import CoordinationStore, Session
 from penstock_simulation.simulated.coordination import CoordinationServer, CoordinationSettings, Sessions
 from penstock_simulation.simulated.coordination_client import SimulatedCoordinator
+from support.coordination_backends import LONG, make_backend, wait_for_session
 
 #: Changes must be reported within this many seconds.
 TOLD_S = 10.0
@@ -32,7 +35,7 @@ class Backend:
 
 
 @asynccontextmanager
-async def in_process() -> AsyncIterator[Backend]:
+async def in_process(_: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     """Make the one of standalone and of tests."""
     coordinator = InProcessCoordinator()
 
@@ -43,7 +46,7 @@ async def in_process() -> AsyncIterator[Backend]:
 
 
 @asynccontextmanager
-async def simulated() -> AsyncIterator[Backend]:
+async def simulated(_: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     """Make the simulated coordinator, here over real sockets. No session times out unless a test expires it."""
     settings = CoordinationSettings(session_timeout_s=600.0, request_timeout_s=TOLD_S)
     server = CoordinationServer(Sessions(), settings)
@@ -58,10 +61,49 @@ async def simulated() -> AsyncIterator[Backend]:
         server.stop()
 
 
-@pytest.fixture(params=[in_process, simulated], ids=lambda make: make.__name__)
+def zookeeper(kind: str) -> Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Backend]]:
+    """Return a maker of the one over ZooKeeper: simulated, or real with one or three servers."""
+
+    @asynccontextmanager
+    async def make(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
+        servers = make_backend(request, kind)
+        keeper = await servers.open()
+        stores: dict[str, CoordinationStore] = {}
+
+        class Service:
+            """Notes the session of each name: the next one that is opened is that of the next join."""
+
+            place = "tests"
+
+            async def open_session(self, *, makes_root: bool = False) -> CoordinationStore:
+                store = await servers.open(LONG)
+                stores[str(store.session_id)] = store
+                return store
+
+        async def expire(name: str) -> None:
+            owner = (await keeper.get(f"/controllers/{name}")).owner
+            await servers.expire(stores[str(owner)])
+            # Before it knows, its requests fail in another way: no server is reached.
+            await wait_for_session(stores[str(owner)], Session.EXPIRED)
+
+        yield Backend(ZooKeeperCoordinator(Service()), expire)
+        await asyncio.gather(keeper.close(), *(store.close() for store in stores.values()))
+
+    return make
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(in_process, id="in_process"),
+        pytest.param(simulated, id="simulated"),
+        pytest.param(zookeeper("simulated"), id="simulated-zookeeper"),
+        pytest.param(zookeeper("zookeeper-1"), id="zookeeper-1", marks=pytest.mark.interop),
+        pytest.param(zookeeper("zookeeper-3"), id="zookeeper-3", marks=pytest.mark.interop),
+    ]
+)
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     """Each implementation in turn."""
-    async with request.param() as made:
+    async with request.param(request) as made:
         assert isinstance(made, Backend)
         yield made
 

@@ -98,9 +98,9 @@ def _end_session(servers: str, identity: tuple[int, bytes]) -> None:
     double.close()
 
 
-def make_backend(request: pytest.FixtureRequest) -> Backend:
-    """Return the backend that a parametrised fixture asks for."""
-    match request.param:
+def make_backend(request: pytest.FixtureRequest, kind: str = "") -> Backend:
+    """Return a backend: the one of `BACKENDS` that is named, or that the fixture's parameter is."""
+    match kind or request.param:
         case "simulated":
             return simulated_backend()
         case "zookeeper-1":
