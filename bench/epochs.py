@@ -26,7 +26,6 @@ from typing import TypeVar, cast
 from _common import TurnWatch, parser, raw_disk, report, work_directory
 from _wire import run, say
 from penstock.controller.locator import SingleStoreLocator
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.records import HISTORY_CHUNK_EPOCHS
 from penstock.controller.service import ControllerService
 from penstock.controller.stream_positions import at_epoch, beginning_of, segments_between, valid_position_of
@@ -35,6 +34,7 @@ from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock_simulation.epoch_costs import Cost, EpochCosts
 from penstock_simulation.memory_segments import MemorySegments
+from penstock_simulation.memory_store import MemoryMetadataStore
 
 T = TypeVar("T")
 

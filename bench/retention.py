@@ -27,7 +27,6 @@ from _common import TurnWatch, parser, percentiles_ms, raw_disk, report, work_di
 from _wire import run, say
 from penstock.controller.errors import WorkflowTimeoutError
 from penstock.controller.locator import SingleStoreLocator
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.subscribers import add_subscriber, put_subscriber, read_subscriber
 from penstock.controller.retention.subscriber_bound import subscriber_bound
@@ -41,6 +40,7 @@ from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.server import standalone
 from penstock.server.settings import StandaloneSettings
 from penstock_simulation.memory_segments import MemorySegments
+from penstock_simulation.memory_store import MemoryMetadataStore
 
 _SCOPE = "bench"
 _CREATIONS_AT_ONCE = 32

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.controller.locator import SingleStoreLocator
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.store import MetadataStore, Removal, Row, RowPage, Write
 from penstock.controller.service import ControllerService
@@ -22,6 +21,7 @@ from penstock.model.policies import Scaling, StreamConfig
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock_simulation.memory_segments import MemorySegments
+from penstock_simulation.memory_store import MemoryMetadataStore
 
 T = TypeVar("T")
 

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.metadata.store import VERSION_ABSENT, VERSION_ANY, MetadataStore, Removal, Write
 from penstock.controller.settings import ControllerSettings
@@ -20,6 +19,7 @@ from penstock.model.errors import (
     TableNotEmptyError,
 )
 from penstock_simulation.memory_segments import MemorySegments
+from penstock_simulation.memory_store import MemoryMetadataStore
 
 TABLE = "_system/_tables/some"
 

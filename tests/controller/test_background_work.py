@@ -11,7 +11,6 @@ from penstock.controller.errors import WorkElsewhereError
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.given_up import GivenUpWork
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.store import Write
 from penstock.controller.settings import ControllerSettings
@@ -19,6 +18,7 @@ from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.creations import Creations
 from penstock.controller.work.background_work import BackgroundWork, StreamQueue, all_ended
 from penstock.model.errors import ContainerOfflineError, CorruptionError, InvalidArgumentError, PenstockError
+from penstock_simulation.memory_store import MemoryMetadataStore
 
 SETTINGS = ControllerSettings(
     workflow_concurrency_max=2,

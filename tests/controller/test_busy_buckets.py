@@ -10,13 +10,13 @@ import pytest
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcements, _fence_of
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
 from penstock.controller.ownership.peers import Peers
 from penstock.controller.retry import conflict_delay_s
 from penstock.controller.settings import ControllerSettings
+from penstock_simulation.memory_store import MemoryMetadataStore
 from penstock_simulation.simulated.simulation import Simulation
 
 SETTINGS = ControllerSettings()

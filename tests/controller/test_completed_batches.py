@@ -8,13 +8,13 @@ import pytest
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.completed import CompletedTransactions
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import CompletedBatch, TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.settings import ControllerSettings
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock_simulation.memory_store import MemoryMetadataStore
 
 DAY_MS = 86_400_000
 NOW_MS = 20_000 * DAY_MS + 5

@@ -16,7 +16,6 @@ from penstock.controller import stream_positions
 from penstock.controller.metadata import epoch_tables, layout, time_index
 from penstock.controller.metadata.codec import encode
 from penstock.controller.metadata.history_records import HistoryChunk, HistoryEntry, TimeIndexNode
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import (
     HISTORY_CHUNK_EPOCHS,
@@ -33,6 +32,7 @@ from penstock.model.names import segment_id
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.stream_cuts import OFFSET_FUTURE
 from penstock_simulation.epoch_costs import CountingMetadataStore, EpochCosts
+from penstock_simulation.memory_store import MemoryMetadataStore
 from support.cut_model import tiling
 
 KIB = 1024

@@ -14,7 +14,6 @@ from penstock.controller.metadata.history_records import (
     HistoryEntry,
     SealedSizes,
 )
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.pending_work import PendingWork, ScaleStream, Subject, SubjectKind, TruncateStream
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import (
@@ -33,6 +32,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import CorruptionError
 from penstock.model.names import segment_id
 from penstock.model.policies import Scaling, StreamConfig
+from penstock_simulation.memory_store import MemoryMetadataStore
 from support.cut_model import tiling
 
 MIB = 1024 * 1024

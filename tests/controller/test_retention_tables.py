@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from penstock.controller.metadata import layout, retention_tables
 from penstock.controller.metadata.codec import decode, encode
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import RETENTION_CHUNK_CUTS
 from penstock.controller.metadata.retention_records import (
@@ -32,6 +31,7 @@ from penstock.model.errors import (
 )
 from penstock.model.policies import Scaling, StreamConfig
 from penstock_simulation.epoch_costs import CountingMetadataStore
+from penstock_simulation.memory_store import MemoryMetadataStore
 
 KIB = 1024
 #: Few cuts, so that every border is met.

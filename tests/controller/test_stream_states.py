@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import StateRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.model.errors import MetadataConflictError, NoSuchStreamError
 from penstock.model.policies import StreamConfig
+from penstock_simulation.memory_store import MemoryMetadataStore
 
 #: As in controller-internals 1. In addition a seal may be taken back for a transaction that was prepared meanwhile.
 LEGAL = {

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from penstock.controller.metadata import layout, record_store
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import (
     CommittingTransactions,
@@ -28,6 +27,7 @@ from penstock.controller.workflows.commit import merge_batch
 from penstock.model.errors import MetadataConflictError, TransactionError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
+from penstock_simulation.memory_store import MemoryMetadataStore
 from support.clocks import pass_time
 from support.two_controllers import announced, start_pair, tables_of, until
 

@@ -9,7 +9,6 @@ import grpc
 import pytest
 
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import ActiveTransaction, TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
@@ -31,6 +30,7 @@ from penstock.model.errors import (
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
+from penstock_simulation.memory_store import MemoryMetadataStore
 from support.clocks import pass_time
 from support.controller_faults import ScriptedSegments
 from support.mark_segments import without_marks

@@ -17,7 +17,6 @@ from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import _fence_of
 from penstock.controller.metadata.codec import decode
-from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.pending_work import (
     AnnouncementFence,
     Lane,
@@ -42,6 +41,7 @@ from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.segments import VERSION_ABSENT
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock_simulation.memory_store import MemoryMetadataStore
 from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, memory_store
 from support.controller_faults import BlockedSegments, ScriptedSegments
 

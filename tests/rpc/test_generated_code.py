@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 import penstock.rpc
 from penstock.rpc import additions_pb2, additions_pb2_grpc, controller_pb2, controller_pb2_grpc
-from penstock.rpc.generate import PROTOS, generate, module_name, service_stubs, whole_types
+from penstock_tools.generate_rpc import PROTOS, generate, module_name, service_stubs, whole_types
 
 PACKAGE = Path(penstock.rpc.__file__).parent
 MODULES = [controller_pb2, additions_pb2]

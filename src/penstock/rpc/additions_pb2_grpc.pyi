@@ -1,4 +1,4 @@
-# What protoc leaves out: the types of additions_pb2_grpc. Made by penstock.rpc.generate; do not edit.
+# What protoc leaves out: the types of additions_pb2_grpc. Made by penstock_tools.generate_rpc; do not edit.
 import grpc
 import grpc.aio
 

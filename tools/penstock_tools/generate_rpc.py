@@ -4,7 +4,7 @@ Run it with the oldest grpcio-tools that the project supports, because generated
 protobuf or grpcio older than the one they were made for::
 
     pip install "grpcio-tools==1.76.0"      # makes code for protobuf >= 6.31.1 and grpcio >= 1.76
-    python -m penstock.rpc.generate
+    python -m penstock_tools.generate_rpc
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from pathlib import Path
 
 from google.protobuf.descriptor import FileDescriptor
 
+import penstock.rpc
+
 #: Pravega's calls, and ours. Each file has one service.
 PROTOS = ("penstock/rpc/controller.proto", "penstock/rpc/additions.proto")
 
 _STUB_HEAD = """\
-# What protoc leaves out: the types of {module}_pb2_grpc. Made by penstock.rpc.generate; do not edit.
+# What protoc leaves out: the types of {module}_pb2_grpc. Made by penstock_tools.generate_rpc; do not edit.
 import grpc
 import grpc.aio
 
@@ -74,7 +76,7 @@ def module_name(described: FileDescriptor) -> str:
 
 def main() -> int:
     """Make all of it anew, beside this file."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(penstock.rpc.__file__).resolve().parents[2]
     status = generate(root, root)
     if status == 0:
         for proto in PROTOS:
