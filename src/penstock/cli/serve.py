@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from penstock.cli.failure import code_of, fail
-from penstock.model.errors import DataDirectoryLostError, PenstockError
+from penstock.model.errors import DataDirectoryLostError, LogTakenOverError, PenstockError
 from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.heap import bound_heaps, keep_heap_small
@@ -38,7 +38,7 @@ def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float,
     """
     settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags=flags).checked()
     log_to_standard_error(settings.log_level)
-    where = "memory" if settings.is_memory else os.path.abspath(settings.data_dir)
+    where = "memory" if settings.is_memory else settings.log or os.path.abspath(settings.data_dir)
     logger.info("starting penstock %s, pid %d, data in %s", penstock_version(), os.getpid(), where)
     bound_heaps()
     keep_heap_small()
@@ -66,8 +66,10 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
     start = asyncio.ensure_future(server.start())
     stop_asked = asyncio.ensure_future(asked_to_stop.wait())
     lost = asyncio.ensure_future(server.lost_directory())
+    taken_over = asyncio.ensure_future(server.taken_over())
+    taken_over.add_done_callback(lambda loss: None if loss.cancelled() else _end_at_once(loss.result(), as_json))
     # To the end of the stop, during which the directory can be lost, too.
-    lost.add_done_callback(lambda loss: None if loss.cancelled() else _end_without_directory(loss.result(), as_json))
+    lost.add_done_callback(lambda loss: None if loss.cancelled() else _end_at_once(loss.result(), as_json))
     try:
         await asyncio.wait((start, stop_asked), return_when=asyncio.FIRST_COMPLETED)
         if not start.done():
@@ -114,8 +116,8 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
     return True
 
 
-def _end_without_directory(loss: DataDirectoryLostError, as_json: bool) -> None:
-    """Say why, and end this process at once: an orderly stop would write to paths that may belong to another server.
+def _end_at_once(loss: DataDirectoryLostError | LogTakenOverError, as_json: bool) -> None:
+    """Say why, and end this process at once: an orderly stop would write where another server may write.
 
     Segment stores in child processes are killed with it. What is acknowledged is synced.
     """
@@ -131,7 +133,10 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
             "controller": server.controller_uri,
             "segment_store": server.segment_store_address,
             "segment_stores": [asdict(store) for store in server.segment_stores],
-            "data_dir": None if server.settings.is_memory else os.path.abspath(server.settings.data_dir),
+            "data_dir": None
+            if server.settings.is_memory or server.settings.log
+            else os.path.abspath(server.settings.data_dir),
+            "log": server.settings.log or None,
             "is_new_store": server.is_new_store,
             "metrics_port": None if server.operations is None else server.operations.port,
             "pid": os.getpid(),
@@ -149,7 +154,7 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
             _print_line(f"segment store {number}: {store.address}, containers {containers} (pid {store.pid})")
     where = f"segment store {server.segment_store_address}" if len(stores) == 1 else f"{len(stores)} segment stores"
     # A mistyped directory looks like a store that has lost everything: say that it is new, and where.
-    made = f"new store in {os.path.abspath(server.settings.data_dir)}"
+    made = f"new store in {server.settings.log or os.path.abspath(server.settings.data_dir)}"
     data = made if server.is_new_store else f"data in {server.data_description}"
     _print_line(
         f"penstock is ready: controller {server.controller_uri}, {where}, {data} (pid {os.getpid()}, {took_s:.2f} s)"

@@ -27,6 +27,13 @@ def standalone(
             "[default: tier2 in --data-dir]"
         ),
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            help="Durable log in a bucket: s3://bucket/prefix (gs://, az://), with --tier2. The server then keeps "
+            "nothing on this machine. [default: tier1 in --data-dir]"
+        ),
+    ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep all data in memory, for tests; lost at exit.")
     ] = False,
@@ -80,6 +87,7 @@ def standalone(
     flags = {
         "data_dir": data_dir,
         "tier2": tier2,
+        "log": log,
         "is_memory": memory or None,
         "host": host,
         "controller_port": controller_port,

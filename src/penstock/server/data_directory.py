@@ -345,6 +345,10 @@ class DataDirectory:
         except OSError as error:
             raise self._unusable(error) from error
 
+    def is_used(self) -> bool:
+        """Return whether a server has initialized the directory. Changes nothing."""
+        return self._disk.exists(os.path.join(self.root, IDENTITY_NAME))
+
     def identity(self) -> Identity:
         """Return the identity of the directory. Raises `DataDirectoryError` when it has none."""
         try:

@@ -44,7 +44,8 @@ def segment_store_settings(settings: StandaloneSettings) -> SegmentStoreSettings
     """Return the settings of a segment store, with flushes, read-ahead and images adapted to its long-term storage."""
     store, objects = settings.segment_store, settings.object_storage
     container = store.container
-    if container.images.interval_s is None and not settings.is_memory:
+    # A log in a bucket outlives the machine as long-term storage does.
+    if container.images.interval_s is None and not settings.is_memory and not settings.log:
         container = replace(container, images=replace(container.images, interval_s=_IMAGES_INTERVAL_S))
     if not settings.is_object_storage:
         return replace(store, container=container)

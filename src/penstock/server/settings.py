@@ -14,6 +14,7 @@ from penstock.runtime.files import FILE_SCHEMES, FilePlace
 from penstock.runtime.objects import ObjectPlace
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
+from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock.segmentstore.tier2.hdfs_storage import HdfsStorageSettings
 from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
@@ -55,6 +56,8 @@ MAY_BE_ZERO = frozenset((
     "backlog_operations_max", "pending_bytes_max", "move_pages_min", "redo_max", "spare_file_count_max",
     "reserve_file_count", "reserve_record_count", "reserved_count", "threadless_batch_bytes_max",
     "free_bytes_min", "free_percent_max",
+    # Of the log in a bucket: no pause, no second copies, nothing kept.
+    "batch_interval_s", "gather_s", "hedge_s", "hedge_percent_max", "truncate_interval_s", "kept_bytes_max",
     "log_free_bytes_min", "log_free_percent_max", "storage_free_bytes_min", "storage_free_percent_max",
     "open_files_max", "known_directories_max", "completed_transactions_listed_max",
     # Where several settings have the same name.
@@ -112,6 +115,9 @@ class StandaloneSettings:
         data_dir: directory of everything stored; created if absent.
         tier2: where long-term storage is: a bucket (``s3://bucket/prefix``; also ``gs://``, ``az://``), a folder of
             HDFS (``hdfs://host:port/path``) or a directory. Empty: ``tier2`` in `data_dir`. Fixed once there are data.
+        log: where the durable log is: a bucket (``s3://bucket/prefix``; also ``gs://``, ``az://``), which is reached as
+            `object_storage.store` says. Then nothing is kept in `data_dir`, and `tier2` is needed. Empty: ``tier1`` in
+            `data_dir`. Fixed once there are data.
         is_memory: keep everything in memory instead and lose it at the end. For tests.
         host: address both ports listen on.
         controller_port, segment_store_port: 0 takes any free port.
@@ -128,6 +134,7 @@ class StandaloneSettings:
         store_processes: how segment stores are monitored when there are several.
         operations: the port on which each process reports its health and its metrics.
         segment_store, controller, durable_log: settings of the parts.
+        object_log: settings of a log in a bucket.
         long_term_storage: settings of long-term storage in a directory ...
         object_storage: ... in a bucket ...
         hdfs_storage: ... and in HDFS.
@@ -135,6 +142,7 @@ class StandaloneSettings:
 
     data_dir: str = "penstock-data"
     tier2: str = ""
+    log: str = ""
     is_memory: bool = False
     host: str = "127.0.0.1"
     controller_port: int = CONTROLLER_PORT
@@ -151,6 +159,7 @@ class StandaloneSettings:
     segment_store: SegmentStoreSettings = field(default_factory=SegmentStoreSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     durable_log: LocalLogSettings = field(default_factory=LocalLogSettings)
+    object_log: ObjectLogSettings = field(default_factory=ObjectLogSettings)
     long_term_storage: DirectoryChunkStorageSettings = field(default_factory=DirectoryChunkStorageSettings)
     object_storage: ObjectStorageSettings = field(default_factory=ObjectStorageSettings)
     hdfs_storage: HdfsStorageSettings = field(default_factory=HdfsStorageSettings)
@@ -182,6 +191,8 @@ class StandaloneSettings:
             FilePlace.parse(self.tier2)
         elif self.is_object_storage:
             ObjectPlace.parse(self.tier2)
+        if self.log:
+            self._check_object_log()
         cache, throttle = self.segment_store.cache, self.segment_store.throttle
         if not cache.target_percent + throttle.cache_margin_percent < cache.essential_percent <= 100:
             raise InvalidArgumentError(
@@ -226,6 +237,30 @@ class StandaloneSettings:
         if not self.data_dir:
             raise InvalidArgumentError("data_dir is empty: name a directory")
         return self
+
+    def _check_object_log(self) -> None:
+        place = ObjectPlace.parse(self.log)
+        if self.is_memory:
+            raise InvalidArgumentError(f"log is {self.log!r}, but everything is to be kept in memory: choose one")
+        if not (self.is_object_storage or self.is_hdfs_storage):
+            where = repr(self.tier2) if self.tier2 else "not set"
+            raise InvalidArgumentError(
+                f"log is {self.log!r}, so nothing is kept on this machine, but tier2 is {where}: name a bucket or a "
+                "folder in HDFS with --tier2, too"
+            )
+        if self.segment_stores > 1:
+            raise InvalidArgumentError(
+                f"segment_stores is {self.segment_stores}, but the log in {self.log} is written by one process: use "
+                "one segment store, or a log in the data directory"
+            )
+        if self.is_object_storage:
+            other = ObjectPlace.parse(self.tier2)
+            first, second = (f"{each.prefix}/".lstrip("/") for each in (place, other))
+            is_one_bucket = (place.scheme, place.bucket) == (other.scheme, other.bucket)
+            if is_one_bucket and (first.startswith(second) or second.startswith(first)):
+                raise InvalidArgumentError(
+                    f"log is {self.log!r} and tier2 is {self.tier2!r}: one is inside of the other; use two prefixes"
+                )
 
     def _check_several_stores(self) -> None:
         if self.is_memory:

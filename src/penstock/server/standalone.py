@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import uuid
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -33,6 +35,8 @@ from penstock.model.errors import (
     DataDirectoryInUseError,
     DataDirectoryLostError,
     InvalidArgumentError,
+    LogFencedError,
+    LogTakenOverError,
 )
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
@@ -43,6 +47,7 @@ from penstock.operations.process_metrics import ProcessMetrics
 from penstock.operations.store_health import store_health
 from penstock.operations.store_metrics import StoreMetrics
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
+from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.version import penstock_version
 from penstock.segmentstore.admin_server import AdminServer
@@ -52,10 +57,13 @@ from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
+from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
+from penstock.segmentstore.tier1.object_log.server_claim import claim_identity
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
-from penstock.server.data_directory import DataDirectory, Identity
+from penstock.server.data_directory import DataDirectory, DataDirectoryError, Identity
 from penstock.server.directory_watch import DirectoryWatch
 from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.server.settings import StandaloneSettings
@@ -107,6 +115,9 @@ class Standalone:
         #: Monitors the data directory, once it is open.
         self._watch: DirectoryWatch | None = None
         self._is_watched = asyncio.Event()
+        #: Set when another server has taken the log in a bucket over; and the error that says so.
+        self._is_taken_over = asyncio.Event()
+        self._takeover: LogTakenOverError | None = None
         # Stops the started parts in reverse order; all of them, even if one fails.
         self._stops = AsyncExitStack()
 
@@ -160,7 +171,8 @@ class Standalone:
         """Where the data are, for messages."""
         if self.settings.is_memory:
             return "memory"
-        return self.settings.data_dir + (f" and {self.settings.tier2}" if self.settings.tier2 else "")
+        first = self.settings.log or self.settings.data_dir
+        return first + (f" and {self.settings.tier2}" if self.settings.tier2 else "")
 
     async def start(self) -> None:
         """Start everything; return when clients are served.
@@ -171,7 +183,8 @@ class Standalone:
         Raises:
             DataDirectoryInUseError, DataDirectoryError: see `DataDirectory.open`.
             StorageIdentityError: long-term storage belongs to another cluster. A missing one is waited for.
-            StorageRefusedError: a new cluster's long-term storage is a bucket that refuses all requests.
+            StorageRefusedError: a new cluster's long-term storage, or the bucket of the log, refuses all requests.
+            LogTakenOverError: another server has started on the same log in a bucket at the same time.
             PortInUseError: a port cannot be listened on.
             CorruptionError, LogDisabledError: a container that holds tables of the controller cannot be served.
             StoreProcessError: the same, or any other error, in a segment store with a process of its own.
@@ -256,10 +269,17 @@ class Standalone:
             cluster_id=cluster_id,
             runtime=self.runtime,
             settings=segment_store_settings(settings),
-            cache_directory="" if settings.is_memory else DataDirectory(settings.data_dir, self.runtime).cache(0),
+            cache_directory=""
+            if settings.is_memory or settings.log
+            else DataDirectory(settings.data_dir, self.runtime).cache(0),
         )
         self.store = store
-        await store.start()
+        try:
+            await store.start()
+        except LogFencedError as error:
+            if isinstance(logs, ObjectLogFactory):
+                await logs.process.check_may_open()  # Raises the error that says by which server.
+            raise error
         self._stops.push_async_callback(store.stop)
 
         budget = share_descriptors(
@@ -335,12 +355,44 @@ class Standalone:
         if self.settings.is_memory:
             return MemoryLogFactory(self.runtime), MemoryChunkStorage(), "memory"
         directory = DataDirectory(self.settings.data_dir, self.runtime)
+        if self.settings.log:
+            return await self._open_object_log(directory)
         identity = await self._open_directory(directory)
         return (
             directory.logs(identity, self.settings.durable_log),
             open_long_term_storage(self.settings, directory, self.runtime),
             identity.cluster_id,
         )
+
+    async def _open_object_log(self, directory: DataDirectory) -> tuple[DurableLogFactory, ChunkStorage, str]:
+        """Return the logs in a bucket, long-term storage, and the cluster's id. Nothing is kept in `directory`."""
+        settings, runtime = self.settings, self.runtime
+        if await runtime.work.run(directory.is_used):
+            raise DataDirectoryError(
+                f"{directory.root} was made with a log of its own, which is not the log in {settings.log}: start "
+                "without --log, or name another --data-dir"
+            )
+        place = ObjectPlace.parse(settings.log)
+        objects = runtime.open_objects(place, settings.object_storage.store)
+        bucket = LogBucket(objects, settings.object_log, prefix=place.prefix)
+        new_id = str(uuid.UUID(bytes=runtime.random_id(), version=4))
+        identity = await claim_identity(bucket, runtime, new_id, settings.segment_store.container_count)
+        self.is_new_store = identity.cluster_id == new_id
+        logs = ObjectLogFactory(
+            objects,
+            runtime,
+            settings.object_log,
+            prefix=place.prefix,
+            cluster_id=identity.cluster_id,
+            container_count=identity.container_count,
+            server=f"host {socket.gethostname()}, process {os.getpid()}",
+        )
+        logs.on_taken_over = self._note_taken_over
+        return logs, open_long_term_storage(settings, directory, runtime), identity.cluster_id
+
+    def _note_taken_over(self, error: LogTakenOverError) -> None:
+        self._takeover = error
+        self._is_taken_over.set()
 
     async def _wait_for_storage(self, directory: DataDirectory, identity: Identity) -> None:
         """Wait for long-term storage before processes are started, because their start has a time limit."""
@@ -379,6 +431,15 @@ class Standalone:
     def _share_lock(self, directory: DataDirectory) -> None:
         if self.processes is not None:
             self.processes.share_lock(directory.lock_descriptor)
+
+    async def taken_over(self) -> LogTakenOverError:
+        """Wait until another server has taken the log in a bucket over, and return the error that says so.
+
+        The process must exit: all of its containers have ended or end now. It acknowledges nothing any more.
+        """
+        await self._is_taken_over.wait()
+        assert self._takeover is not None
+        return self._takeover
 
     async def lost_directory(self) -> DataDirectoryLostError:
         """Wait until this server no longer holds its data directory, and return why. From then on it claims no log.

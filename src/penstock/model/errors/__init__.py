@@ -56,6 +56,7 @@
     │   │       └── StorageClockError           ... by this machine's clock
     │   ├── DataDirectoryLostError      the server's data directory is another process's now, or is gone: it ends
     │   ├── LogFencedError              another incarnation owns the log now
+    │   │   └── LogTakenOverError       ... because a later server has started on the log in a bucket: this one exits
     │   ├── LogRefusedError             the log is not opened until an administrator acts
     │   │   ├── LogDisabledError        ... it was disabled, usually after corruption
     │   │   ├── LogDamagedError         ... it is damaged, so it is not enabled or backed up: salvage it
@@ -178,6 +179,7 @@ from penstock.model.errors.storage import (
     LogIdentityError,
     LogMissingError,
     LogRefusedError,
+    LogTakenOverError,
     MissingChunkError,
     NoSuchChunkError,
     NoSuchObjectError,
@@ -277,6 +279,7 @@ __all__ = [
     "LogIdentityError",
     "LogMissingError",
     "LogRefusedError",
+    "LogTakenOverError",
     "MetadataConflictError",
     "MissingChunkError",
     "NoSuchChunkError",

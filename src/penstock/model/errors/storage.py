@@ -98,6 +98,17 @@ class LogFencedError(StorageError):
     """Another incarnation has opened the log. This one must stop and may not acknowledge anything."""
 
 
+class LogTakenOverError(LogFencedError):
+    """A later server has started on the log in a bucket (`place`). This server has ended its containers, and exits."""
+
+    def __init__(self, place: str, server: str) -> None:
+        super().__init__(
+            f"another server has taken over the log in {place} ({server}). This one has acknowledged nothing that the "
+            "other one does not have"
+        )
+        self.place = place
+
+
 class LogRefusedError(StorageError):
     """The log is not opened, and nothing in it was changed. An administrator must act first."""
 

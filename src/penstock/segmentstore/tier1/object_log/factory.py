@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.model.errors import InvalidArgumentError, LogFencedError, ObjectChangedError
+from penstock.model.errors import InvalidArgumentError, LogFencedError, LogTakenOverError, ObjectChangedError
 from penstock.runtime.objects import ObjectStore
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 from penstock.segmentstore.tier1.object_log.log_process import LogProcess
 from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
+from penstock.segmentstore.tier1.object_log.server_claim import ServerClaim
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 
 
@@ -28,16 +29,20 @@ class ObjectLogFactory:
         cluster_id: str = "",
         container_count: int,
         owner: LogOwner | None = None,
+        server: str = "",
     ) -> None:
         """`objects`: the bucket; `close` closes it. `prefix`: of all keys. `cluster_id`: see `LogBucket`.
 
         `owner`: the identity under which logs are opened; by default a new one that takes every other process as
-        alive, because nothing shows that it is not.
+        alive, because nothing shows that it is not. `server`: opens all logs as the only server, with this description
+        (see `ServerClaim`); empty: other processes may open some of them at the same time.
         """
         settings = settings or ObjectLogSettings()
         bucket = LogBucket(objects, settings, prefix=prefix, cluster_id=cluster_id)
         owner = owner or LogOwner(runtime.random_id(), lambda token: True)
         self.process: LogProcess = LogProcess(bucket, runtime, settings, owner, container_count)
+        if server:
+            self.process.claim = ServerClaim(bucket, runtime, owner.token, server)
         self._container_count = container_count
 
     @property
@@ -49,8 +54,19 @@ class ObjectLogFactory:
     def on_fenced(self, on_fenced: Callable[[int], None]) -> None:
         self.process.on_fenced = on_fenced
 
+    @property
+    def on_taken_over(self) -> Callable[[LogTakenOverError], None]:
+        """Called when a later server has started on this log: this process must exit."""
+        return self.process.on_taken_over
+
+    @on_taken_over.setter
+    def on_taken_over(self, on_taken_over: Callable[[LogTakenOverError], None]) -> None:
+        self.process.on_taken_over = on_taken_over
+
     async def start(self) -> None:
-        """See `DurableLogFactory.start`."""
+        """See `DurableLogFactory.start`. With a claim, earlier servers open no log from now on."""
+        if self.process.claim is not None:
+            await self.process.claim.take()
 
     async def close(self) -> None:
         """See `DurableLogFactory.close`."""

@@ -7,12 +7,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection
 
-from penstock.model.errors import LogClosedError, LogFencedError, StorageError
+from penstock.model.errors import LogClosedError, LogFencedError, LogTakenOverError, StorageError
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.object_log.container_record import ContainerRecord
 from penstock.segmentstore.tier1.object_log.journal_writer import JournalWriter
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
+from penstock.segmentstore.tier1.object_log.server_claim import ServerClaim
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 
 _log = logging.getLogger(__name__)
@@ -113,6 +114,8 @@ class LogProcess:
 
     Attributes:
         on_fenced: called with the id of a container whose log another process has opened or disabled.
+        on_taken_over: called when a later server has started: this one must exit.
+        claim: the right of this process to open all logs; None: others may open some of them at the same time.
     """
 
     def __init__(
@@ -125,6 +128,9 @@ class LogProcess:
         self.writer: JournalWriter = JournalWriter(bucket, runtime, settings)
         self.trim: JournalTrim = JournalTrim(bucket, self.writer, container_count)
         self.on_fenced: Callable[[int], None] = lambda container_id: None
+        self.on_taken_over: Callable[[LogTakenOverError], None] = lambda error: None
+        self.claim: ServerClaim | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._opening: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._trimming: asyncio.Task[None] | None = None
 
@@ -135,7 +141,27 @@ class LogProcess:
         return self._opening[container_id]
 
     async def check_may_open(self) -> None:
-        """Raise `LogFencedError` if this process may not open logs any more."""
+        """Raise `LogTakenOverError` if a later server has started, see `ServerClaim`."""
+        if self.claim is not None:
+            try:
+                await self.claim.check()
+            except LogTakenOverError as error:
+                self.on_taken_over(error)
+                raise
+
+    def fenced(self, container_id: int) -> None:
+        """Note that another process has opened or disabled a container's log."""
+        self.on_fenced(container_id)
+        if self.claim is not None and (self._checking is None or self._checking.done()):
+            self._checking = asyncio.get_running_loop().create_task(self._check_claim())
+
+    async def _check_claim(self) -> None:
+        try:
+            await self.check_may_open()
+        except LogTakenOverError:
+            pass  # It was reported.
+        except StorageError as error:
+            _log.warning("the log in %s does not say which server it belongs to: %s", self.bucket.place, error)
 
     async def trim_once(self) -> None:
         """Free what idle containers keep, and delete what is not needed any more. Raises `StorageError`."""
@@ -162,8 +188,9 @@ class LogProcess:
 
     async def close(self) -> None:
         """Stop the writer. All logs are closed."""
-        if self._trimming is not None:
-            self._trimming.cancel()
-            await asyncio.gather(self._trimming, return_exceptions=True)
+        tasks = [task for task in (self._trimming, self._checking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.writer.close()
 

@@ -126,7 +126,6 @@ class ObjectLog:
     async def _open(self, inspect: InspectFrame | None) -> None:
         try:
             async with self._process.opening(self.container_id):
-                await self._process.check_may_open()
                 for _ in range(self._settings.open_attempts_max):
                     if await self._try_to_claim(inspect):
                         break
@@ -144,6 +143,8 @@ class ObjectLog:
         """Fence every other holder and take the log over. Return False if its record has changed meanwhile."""
         process, writer = self._process, self._process.writer
         stored = await process.bucket.read_record(self.container_id, gives_up_refused=True)
+        # After the read: if the change of the record succeeds, no later server has opened this log.
+        await process.check_may_open()
         before = ContainerRecord(self.container_id, process.bucket.cluster_id, b"") if stored is None else stored.record
         if not before.is_enabled:
             raise LogDisabledError(f"{self._describe()} is disabled: {before.reason}")
@@ -438,7 +439,7 @@ class ObjectLog:
                 "this one must stop"
             )
             self.fence_by(fenced)
-            process.on_fenced(self.container_id)
+            process.fenced(self.container_id)
             raise fenced from error
         process.trim.note(record)
 

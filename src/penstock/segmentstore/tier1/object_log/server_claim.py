@@ -1,0 +1,131 @@
+"""Which cluster a log in a bucket belongs to, and which server may open it: two small objects beside the records.
+
+`ServerClaim` lets one server open all logs. A server that starts replaces the record of the server; from then on the
+one before opens no log. The check comes after the read of a container's record and before its conditional change. So
+if the change succeeds, no later server has opened that log: an earlier server never fences a later one, however their
+starts interleave. The later one opens each log and so fences the earlier one.
+
+Formats: docs/formats.md, "Identity and server of a log in a bucket".
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from penstock.model.checksum import crc32c
+from penstock.model.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    LogTakenOverError,
+    NoSuchObjectError,
+    ObjectChangedError,
+)
+from penstock.runtime.object_changes import change_object
+from penstock.runtime.objects import VersionedObject
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.later_format import version_error
+from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
+
+FORMAT_VERSION = 1
+_CHECKSUM_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogClusterIdentity:
+    """The cluster of a log, and its number of containers. Written once."""
+
+    cluster_id: str
+    container_count: int
+
+    def encode(self, nonce: bytes) -> bytes:
+        """Return the content of the object."""
+        return _encode({"nonce": nonce.hex(), "cluster": self.cluster_id, "containers": self.container_count})
+
+
+async def claim_identity(
+    bucket: LogBucket, runtime: Runtime, new_cluster_id: str, container_count: int
+) -> LogClusterIdentity:
+    """Return the identity of a log; create it with `new_cluster_id` if the log is new.
+
+    Raises `InvalidArgumentError` for another number of containers, `CorruptionError`, `LaterVersionError`,
+    `StorageRefusedError`.
+    """
+    key = _key(bucket, "identity")
+    found = await _read(bucket, "identity")
+    if found is None:
+        mine = LogClusterIdentity(new_cluster_id, container_count)
+        try:
+            await change_object(bucket.objects, key, mine.encode(runtime.random_id()), None)
+        except ObjectChangedError:
+            pass  # Another server has created it: read next.
+        found = await _read(bucket, "identity")
+        if found is None:
+            raise CorruptionError(f"{bucket.place}/identity", 0, "it was created, and is missing now")
+    fields = _decode(found.content, f"{bucket.place}/identity")
+    identity = LogClusterIdentity(str(fields["cluster"]), int(str(fields["containers"])))
+    if identity.container_count != container_count:
+        raise InvalidArgumentError(
+            f"{bucket.place} was made with {identity.container_count} containers and that number cannot change: start "
+            f"with --containers {identity.container_count}, not {container_count}"
+        )
+    return identity
+
+
+class ServerClaim:
+    """The right of one server to open the logs. `description`: of this server, for messages of the one before it."""
+
+    def __init__(self, bucket: LogBucket, runtime: Runtime, token: bytes, description: str) -> None:
+        self._bucket = bucket
+        self._runtime = runtime
+        self._token = token
+        self._description = description
+
+    async def take(self) -> None:
+        """Replace the record of the server: earlier servers open no log any more. Raises `StorageRefusedError`."""
+        fields = {"token": self._token.hex(), "server": self._description}
+        while True:
+            found = await _read(self._bucket, "server")
+            content = _encode({"nonce": self._runtime.random_id().hex(), **fields})
+            version = None if found is None else found.version
+            try:
+                await change_object(self._bucket.objects, _key(self._bucket, "server"), content, version)
+            except ObjectChangedError:
+                continue  # Another server has started at the same time: this one is later.
+            return
+
+    async def check(self) -> None:
+        """Raise `LogTakenOverError` if a later server has started."""
+        found = await _read(self._bucket, "server")
+        fields = {} if found is None else _decode(found.content, f"{self._bucket.place}/server")
+        if fields.get("token") != self._token.hex():
+            raise LogTakenOverError(self._bucket.place, str(fields.get("server", "its record is missing")))
+
+
+def _key(bucket: LogBucket, name: str) -> str:
+    return f"{bucket.prefix}/{name}" if bucket.prefix else name
+
+
+async def _read(bucket: LogBucket, name: str) -> VersionedObject | None:
+    key = _key(bucket, name)
+    try:
+        return await bucket.retried(
+            f"a read of {key}", lambda: bucket.objects.get_versioned(key), gives_up_refused=True
+        )
+    except NoSuchObjectError:
+        return None
+
+
+def _encode(fields: dict[str, object]) -> bytes:
+    body = json.dumps({"v": FORMAT_VERSION, **fields}).encode() + b"\n"
+    return body + b"%08x\n" % crc32c(body, 0)
+
+
+def _decode(data: bytes, path: str) -> dict[str, object]:
+    body, checksum = data[: -_CHECKSUM_LENGTH - 1], data[-_CHECKSUM_LENGTH - 1 :]
+    if checksum != b"%08x\n" % crc32c(body, 0):
+        raise CorruptionError(path, max(len(body), 0), "the checksum does not match: it was edited or damaged")
+    fields: dict[str, object] = json.loads(body)
+    if fields["v"] != FORMAT_VERSION:
+        raise version_error(path, int(str(fields["v"])), (FORMAT_VERSION,))
+    return fields
