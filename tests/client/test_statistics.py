@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.cli.top import lines_of
 from penstock.client.client import Client
 from penstock.client.settings import ClientSettings
-from penstock.client.statistics.statistics import Answer, ClusterStatistics, merged, merging
+from penstock.client.statistics.statistics import Answer, ClusterStatistics, ObjectLoad, merged, merging
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError
 from penstock.model.routing import container_of
 from penstock.segmentstore.container_settings import ActivitySettings
@@ -28,6 +29,7 @@ from penstock.wire.statistics import (
     SEGMENTS_MAX,
     ContainerReport,
     Cursor,
+    ObjectRow,
     Question,
     SegmentRow,
     StoreReport,
@@ -443,3 +445,32 @@ def test_a_container_that_leaves_between_two_pages_is_not_told_by_half() -> None
     made.take(StoreReport(1, COUNT, 0, 0, 0, 0, None, {}, []), [1])
     statistics: ClusterStatistics = merged([made], None)
     assert (list(statistics.containers), dict(statistics.segments)) == ([0], {})
+
+
+def test_requests_to_buckets_have_rates_and_a_price_from_the_second_look_on() -> None:
+    """A store whose process is another one begins again; buckets of unknown prices have rates alone."""
+
+    def look(
+        since: ClusterStatistics | None, measured_s: float, *rows: ObjectRow
+    ) -> dict[str, ObjectLoad]:
+        made = Answer("a:1")
+        report = StoreReport(1, COUNT, 0, 0, 0, 0, None, {}, [], objects=list(rows), measured_s=measured_s)
+        made.take(decode_report(encode_message(report)), None)
+        looks.append(merged([made], since))
+        return dict(looks[-1].stores["a:1"].objects)
+
+    looks: list[ClusterStatistics] = []
+    first = look(None, 10.0, ObjectRow("s3://b", 100, 50, 1, 1_000, 2_000), ObjectRow("gs://b", 1, 1, 0, 0, 0))
+    assert first["s3://b"] == ObjectLoad("s3://b", 100, 50, 1, 1_000, 2_000)
+    second = look(looks[-1], 12.0, ObjectRow("s3://b", 108, 52, 1, 3_000, 2_000), ObjectRow("gs://b", 3, 1, 0, 0, 0))
+    load = second["s3://b"]
+    assert (load.writes_per_s, load.reads_per_s, load.sent_bytes_per_s, load.received_bytes_per_s) == (4, 1, 1_000, 0)
+    assert load.dollars_per_month == pytest.approx(2.592e6 * (4 * 5e-6 + 4e-7))
+    assert (second["gs://b"].writes_per_s, second["gs://b"].dollars_per_month) == (1, None)
+    third = look(looks[-1], 14.0, ObjectRow("s3://b", 2, 0, 0, 0, 0))
+    assert third["s3://b"].writes_per_s is None
+    lines = lines_of(looks[1], 5)
+    (row,) = [line for line in lines if line.startswith("s3://b")]
+    assert row.split()[:6] == ["s3://b", "a:1", "108", "52", "4.0", "1.0"]
+    assert row.split()[-1] == "53"
+    assert not [line for line in lines_of(replace(looks[1], stores={}), 5) if line.startswith("bucket")]

@@ -104,6 +104,7 @@ def lines_of(found: ClusterStatistics, rows: int) -> list[str]:
         "",
         *table(("store", "memory", "cache", "containers", "segments", "events/s", "log", "backlog"), stores),
         "",
+        *_bucket_lines(found),
         *table(
             ("stream", "segments", "events/s", "bytes/s"),
             [
@@ -122,6 +123,30 @@ def lines_of(found: ClusterStatistics, rows: int) -> list[str]:
         ),
         *_more(len(groups) - rows, "groups"),
     ]
+
+
+def _bucket_lines(found: ClusterStatistics) -> list[str]:
+    """Return the requests to object stores, if there are any."""
+    loads = [(address, load) for address, store in sorted(found.stores.items()) for load in store.objects.values()]
+    if not loads:
+        return []
+    rows = []
+    for address, load in loads:
+        writes, reads = load.writes_per_s, load.reads_per_s
+        sent, received = load.sent_bytes_per_s, load.received_bytes_per_s
+        rows.append((
+            load.bucket,
+            address,
+            f"{load.write_count:,}",
+            f"{load.read_count:,}",
+            "-" if writes is None else f"{writes:.1f}",
+            "-" if reads is None else f"{reads:.1f}",
+            "-" if sent is None else f"{in_bytes(round(sent))}/s",
+            "-" if received is None else f"{in_bytes(round(received))}/s",
+            "-" if load.dollars_per_month is None else f"{load.dollars_per_month:,.0f}",
+        ))  # fmt: skip
+    titles = ("bucket", "store", "writes", "reads", "writes/s", "reads/s", "sent", "received", "$/month (list price)")
+    return [*table(titles, rows), ""]
 
 
 def _problems(found: ClusterStatistics) -> Iterator[str]:

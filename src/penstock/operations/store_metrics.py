@@ -24,6 +24,7 @@ class StoreMetrics:
     def collect(self, metrics: Metrics) -> None:
         """Add the present numbers."""
         self._collect_store(metrics)
+        self._collect_objects(metrics)
         self._collect_containers(metrics)
         self._sums.update({container.id: container.activity_watch.totals for container in self._store.containers})
         for name, total in self._sums.by_stream.items():
@@ -61,6 +62,19 @@ class StoreMetrics:
             "writes_blocked", "Whether users' writes wait or are refused for lack of space.",
             int(store.full_disk is not None),
         )  # fmt: skip
+
+    def _collect_objects(self, metrics: Metrics) -> None:
+        for bucket, counts in self._store.runtime.object_requests.by_bucket.items():
+            for kind, count in (
+                ("write", counts.write_count), ("read", counts.read_count), ("delete", counts.delete_count),
+            ):  # fmt: skip
+                metrics.counter(
+                    "object_requests_total", "Requests to a bucket.", count, bucket=bucket, kind=kind
+                )
+            metrics.counter("object_sent_bytes_total", "Bytes sent to a bucket.", counts.sent_bytes, bucket=bucket)
+            metrics.counter(
+                "object_received_bytes_total", "Bytes read from a bucket.", counts.received_bytes, bucket=bucket
+            )
 
     def _collect_containers(self, metrics: Metrics) -> None:
         running = {container.id: container for container in self._store.containers}

@@ -18,6 +18,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.disk import Disk, LocalDisk
 from penstock.runtime.files import FilePlace, FileStore, FileStoreSettings, OpenFileStore
 from penstock.runtime.hdfs_files import open_file_store
+from penstock.runtime.object_requests import ObjectRequests
 from penstock.runtime.objects import ObjectPlace, ObjectStore, ObjectStoreSettings, OpenObjectStore
 from penstock.runtime.obstore_objects import open_object_store
 from penstock.runtime.program import WatchProgram, resident_bytes, watch_program
@@ -41,13 +42,14 @@ class Runtime:
         resident_bytes: resident memory of this process; 0 where unknown, as in a simulation. Does not block.
         watch_program: registers an object for forks and the exit of this program; None where there is no program.
         open_objects: opens a bucket of an object store.
+        object_requests: counts the requests to the opened buckets.
         open_files: opens a remote file system.
         turns: of the event loop, for steps of background work.
     """
 
     __slots__ = (
-        "disk", "monotonic_s", "open_files", "open_objects", "resident_bytes", "rng", "turns", "wall_clock_ms",
-        "watch_program", "work",
+        "disk", "monotonic_s", "object_requests", "open_files", "open_objects", "resident_bytes", "rng", "turns",
+        "wall_clock_ms", "watch_program", "work",
     )  # fmt: skip
 
     def __init__(
@@ -70,7 +72,8 @@ class Runtime:
         self.monotonic_s: Callable[[], float] = monotonic_s or _loop_time_s
         self.resident_bytes: Callable[[], int] = resident_bytes
         self.watch_program: WatchProgram | None = watch_program
-        self.open_objects: OpenObjectStore = open_objects or _no_objects
+        self.object_requests: ObjectRequests = ObjectRequests()
+        self.open_objects: OpenObjectStore = self.object_requests.counting(open_objects or _no_objects)
         self.open_files: OpenFileStore = open_files or _no_files
         self.turns: Turns = Turns()
 

@@ -17,6 +17,7 @@ from penstock.wire.statistics import (
     AdviceRow,
     ContainerReport,
     Cursor,
+    ObjectRow,
     Question,
     StoreReport,
     TablesPage,
@@ -50,6 +51,13 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
         {container_id: str(error)[:_TEXT_CHARACTERS_MAX] for container_id, error in sorted(store.failures.items())},
         [_container_report(container, question.cursors.get(container.id, Cursor()), share) for container in asked],
         full_disk=None if full_disk is None else full_disk[:_TEXT_CHARACTERS_MAX],
+        objects=[
+            ObjectRow(
+                bucket, each.write_count, each.read_count, each.delete_count, each.sent_bytes, each.received_bytes
+            )
+            for bucket, each in sorted(store.runtime.object_requests.by_bucket.items())
+        ],
+        measured_s=store.runtime.monotonic_s(),
     )
 
 

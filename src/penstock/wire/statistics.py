@@ -153,6 +153,17 @@ class ContainerReport(msgspec.Struct, frozen=True):
     is_complete: bool
 
 
+class ObjectRow(msgspec.Struct, frozen=True, array_like=True):
+    """Requests of a store to a bucket since its process started. See `RequestCounts`."""
+
+    bucket: str
+    write_count: int
+    read_count: int
+    delete_count: int
+    sent_bytes: int
+    received_bytes: int
+
+
 class StoreReport(msgspec.Struct, frozen=True):
     """A segment store.
 
@@ -166,6 +177,8 @@ class StoreReport(msgspec.Struct, frozen=True):
         advice: scaling advice; None: it was not requested, or the store does not support it.
         tables: the same, for names of tables.
         full_disk: why users' writes are held or refused for want of space; None: they are not.
+        objects: requests to object stores; empty without any.
+        measured_s: time of this report on the store's clock.
     """
 
     version: int
@@ -180,6 +193,8 @@ class StoreReport(msgspec.Struct, frozen=True):
     advice: list[AdviceRow] | None = None
     tables: TablesPage | None = None
     full_disk: str | None = None
+    objects: list[ObjectRow] = []
+    measured_s: float = 0.0
 
 
 def encode_message(message: Question | StoreReport) -> bytes:

@@ -6,14 +6,15 @@ Pure: reports in, values out. The requests are in `statistics_calls`. See ``docs
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import msgspec
 
 from penstock.model.errors import InvalidNameError
 from penstock.model.names import parse_segment_name
-from penstock.wire.statistics import ContainerReport, Cursor, SegmentRow, StoreReport
+from penstock.model.object_prices import prices_of
+from penstock.wire.statistics import ContainerReport, Cursor, ObjectRow, SegmentRow, StoreReport
 
 #: Segments merged before yielding to the event loop.
 _STEP_SEGMENTS = 1000
@@ -93,6 +94,33 @@ class ContainerLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectLoad:
+    """Requests of a store to one bucket. Rates are those since the previous statistics; None without previous ones.
+
+    Attributes:
+        bucket: its URL.
+        write_count: creations, replacements and pages of lists, since the store's process started.
+        read_count: reads. `delete_count`: deletions, which are free.
+        sent_bytes, received_bytes: contents of objects.
+        writes_per_s, reads_per_s, sent_bytes_per_s, received_bytes_per_s: rates of these.
+        dollars_per_month: list price of a month at these rates (`model/object_prices.py`); None: the price or the rates
+            are unknown.
+    """
+
+    bucket: str
+    write_count: int
+    read_count: int
+    delete_count: int
+    sent_bytes: int
+    received_bytes: int
+    writes_per_s: float | None = None
+    reads_per_s: float | None = None
+    sent_bytes_per_s: float | None = None
+    received_bytes_per_s: float | None = None
+    dollars_per_month: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StoreLoad:
     """A segment store, with or without a reply.
 
@@ -104,6 +132,8 @@ class StoreLoad:
         cache_lacking_bytes: cached bytes that cannot be evicted because they are not in long-term storage.
         storage_problem: why long-term storage is unusable now; None when it is usable.
         failures: why containers do not run there, by their ids.
+        objects: requests to object stores, by the URL of the bucket.
+        measured_s: time of the reply on the store's clock.
     """
 
     address: str
@@ -114,6 +144,8 @@ class StoreLoad:
     cache_lacking_bytes: int = 0
     storage_problem: str | None = None
     failures: Mapping[int, str] = field(default_factory=dict)
+    objects: Mapping[str, ObjectLoad] = field(default_factory=dict)
+    measured_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +299,10 @@ def merging(
         old = old_by_container.get(container_id, []) if earlier is not None else []
         segments.update((yield from _segments(report, answer.rows[container_id], earlier, old)))
     return ClusterStatistics(
-        {answer.address: _store(answer) for answer in sorted(answers, key=lambda answer: answer.address)},
+        {
+            answer.address: _store(answer, None if since is None else since.stores.get(answer.address))
+            for answer in sorted(answers, key=lambda answer: answer.address)
+        },
         containers,
         segments,
         missing_containers=[each for each in range(container_count) if each not in containers],
@@ -280,7 +315,7 @@ def _is_same_life(earlier: Cursor | None, now: Cursor) -> bool:
     return earlier is not None and (earlier.epoch, earlier.created_ms) == (now.epoch, now.created_ms)
 
 
-def _store(answer: Answer) -> StoreLoad:
+def _store(answer: Answer, earlier: StoreLoad | None) -> StoreLoad:
     said = answer.store
     if said is None or answer.problem is not None:
         return StoreLoad(answer.address, answer.problem or "no answer")
@@ -293,6 +328,39 @@ def _store(answer: Answer) -> StoreLoad:
         said.cache_lacking_bytes,
         said.storage_problem,
         said.failures,
+        {row.bucket: _objects(row, said.measured_s, earlier) for row in said.objects},
+        said.measured_s,
+    )
+
+
+def _objects(row: ObjectRow, measured_s: float, earlier: StoreLoad | None) -> ObjectLoad:
+    load = ObjectLoad(
+        row.bucket, row.write_count, row.read_count, row.delete_count, row.sent_bytes, row.received_bytes
+    )
+    before = None if earlier is None else earlier.objects.get(row.bucket)
+    elapsed_s = 0.0 if earlier is None else measured_s - earlier.measured_s
+    # Lower counts and times are those of another process.
+    if before is None or elapsed_s <= 0 or before.write_count > row.write_count or before.read_count > row.read_count:
+        return load
+    writes_per_s = (row.write_count - before.write_count) / elapsed_s
+    reads_per_s = (row.read_count - before.read_count) / elapsed_s
+    sent = max(row.sent_bytes - before.sent_bytes, 0) / elapsed_s
+    received = max(row.received_bytes - before.received_bytes, 0) / elapsed_s
+    prices = prices_of(row.bucket)
+    return replace(
+        load,
+        writes_per_s=writes_per_s,
+        reads_per_s=reads_per_s,
+        sent_bytes_per_s=sent,
+        received_bytes_per_s=received,
+        dollars_per_month=None
+        if prices is None
+        else prices.month(
+            writes_per_s=writes_per_s,
+            reads_per_s=reads_per_s,
+            sent_bytes_per_s=sent,
+            received_bytes_per_s=received,
+        ),
     )
 
 
