@@ -25,8 +25,8 @@ LENGTH_MAX = 60
 LONG: dict[str, int] = {
     "cli/export.py export": 90,
     "cli/quickstart.py quickstart": 75,
-    "cli/serve.py _serve": 65,
-    "cli/standalone.py standalone": 81,
+    "cli/serve.py _serve": 67,
+    "cli/standalone.py standalone": 89,
     "cli/verify.py verify": 61,
     "client/controller/controller.py ControllerClient._attempt": 71,
     "client/groups/membership.py Membership._look": 69,
@@ -40,7 +40,7 @@ LONG: dict[str, int] = {
     "segmentstore/container/log/recovery.py recover": 142,
     "segmentstore/container/state.py ContainerState.replay": 73,
     "segmentstore/container/storage/container_storage.py ContainerStorage.__init__": 68,
-    "server/settings.py StandaloneSettings.__post_init__": 61,
+    "server/settings.py StandaloneSettings.__post_init__": 63,
     "wire/append_runs.py scan_appends": 84,
 }
 
@@ -61,7 +61,7 @@ COMPLEX: dict[str, int] = {
     "segmentstore/container/storage/storage_writer.py StorageWriter._look_in_steps": 24,
     "segmentstore/container/tables/reads.py page_of": 23,
     "segmentstore/tier1/damaged_log.py DamagedLog._read_file": 23,
-    "server/settings.py StandaloneSettings.__post_init__": 25,
+    "server/settings.py StandaloneSettings.__post_init__": 26,
     "spark/decode_options.py _spark_type": 27,
     "wire/append_runs.py scan_appends": 33,
 }
