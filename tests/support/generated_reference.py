@@ -79,7 +79,9 @@ def _parameter(parameter: Any) -> str:
 def _value_name(option: Any) -> str:
     """Return what the option takes, in one word. Typer's releases differ in where they keep the type."""
     if (descriptor := getattr(option, "type_descriptor", None)) is None:
-        return str(option.type.name).upper()
+        name = "" if option.multiple else str(option.type.name).split()[0]
+        words = {"str": "TEXT", "text": "TEXT", "int": "INTEGER", "integer": "INTEGER", "float": "NUMBER"}
+        return {**words, "path": "PATH", "file": "PATH", "directory": "PATH"}.get(name, "VALUE")
     annotation = descriptor.annotation
     return {str: "TEXT", int: "INTEGER", float: "NUMBER", Path: "PATH"}.get(annotation, "VALUE")
 

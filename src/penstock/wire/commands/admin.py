@@ -13,7 +13,7 @@ from penstock.wire.commands.base import Reply, Request
 from penstock.wire.fields import I32, I64, StorageChunks, Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FlushToStorage(Request):
     """Flush everything in a container to long-term storage."""
 
@@ -24,7 +24,7 @@ class FlushToStorage(Request):
     request_id: I64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StorageFlushed(Reply):
     """Confirm a flush."""
 
@@ -33,7 +33,7 @@ class StorageFlushed(Reply):
     request_id: I64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ListStorageChunks(Request):
     """Request the chunks of a segment in long-term storage."""
 
@@ -44,7 +44,7 @@ class ListStorageChunks(Request):
     request_id: I64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StorageChunksListed(Reply):
     """Return the chunks of a segment, in order."""
 

@@ -16,7 +16,7 @@ from penstock.wire.commands.base import Reply, Request, WireCommand
 from penstock.wire.fields import I32, I64, BulkData, BulkParts, BulkRest, EventFrame, Text, Uuid, data_joined
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SetupAppend(Request):
     """Set up a writer of a segment on this connection; answered by `AppendSetup`."""
 
@@ -28,7 +28,7 @@ class SetupAppend(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AppendSetup(Reply):
     """Return the last event number stored for a writer; -2**63 if it is new."""
 
@@ -40,7 +40,7 @@ class AppendSetup(Reply):
     last_event_number: I64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AppendBlock(WireCommand):
     """Carry the whole events of an append (Java clients); the `AppendBlockEnd` that follows is acknowledged.
 
@@ -54,7 +54,7 @@ class AppendBlock(WireCommand):
     data: BulkRest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AppendBlockEnd(Request):
     """Close an append of `num_events` events, the last of which has number `last_event_number`.
 
@@ -77,7 +77,7 @@ class AppendBlockEnd(Request):
         return data_joined(self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ConditionalAppend(Request):
     """Append one event if the segment is `expected_offset` bytes long. `data` is its payload, without header."""
 
@@ -90,7 +90,7 @@ class ConditionalAppend(Request):
     request_id: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ConditionalBlockEnd(Request):
     """Append `data` as they are (no header is added) if the segment is `expected_offset` bytes long."""
 
@@ -103,7 +103,7 @@ class ConditionalBlockEnd(Request):
     request_id: I64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DataAppended(Reply):
     """Acknowledge all events after `previous_event_number` up to and including `event_number`.
 
@@ -120,7 +120,7 @@ class DataAppended(Reply):
     current_segment_write_offset: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ConditionalCheckFailed(Reply):
     """Refuse a conditional append: the segment has another length."""
 
@@ -131,7 +131,7 @@ class ConditionalCheckFailed(Reply):
     request_id: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CreateTransientSegment(Request):
     """Create a segment for a large event; the `SegmentCreated` reply carries its generated name."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WireCommand:
     """A message of the segment store protocol. Subclasses are frozen dataclasses, fields in wire order.
 
@@ -16,6 +16,19 @@ class WireCommand:
 
     #: The type code at the start of the frame.
     TYPE: ClassVar[int]
+
+    # Written once for all: generated for each command, they take as long to make as its other methods, and every client
+    # command of a shell waits for that.
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names: tuple[str, ...] = self.__match_args__
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    def __hash__(self) -> int:
+        names: tuple[str, ...] = self.__match_args__
+        return hash(tuple(getattr(self, name) for name in names))
 
 
 class Request(WireCommand):

@@ -23,7 +23,7 @@ READ_TOO_LONG = "TableReadTooLongError: "
 TOO_MANY_LEASES = "TooManyLeasesError: "
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WrongHost(Reply):
     """The segment's container is not on this server. `correct_host` is empty when unknown.
 
@@ -39,7 +39,7 @@ class WrongHost(Reply):
     stack: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentIsSealed(Reply):
     """The segment is sealed. `offset`: the requested one, or an append's event number."""
 
@@ -51,7 +51,7 @@ class SegmentIsSealed(Reply):
     offset: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentAlreadyExists(Reply):
     """The segment exists already."""
 
@@ -62,7 +62,7 @@ class SegmentAlreadyExists(Reply):
     stack: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NoSuchSegment(Reply):
     """The segment does not exist. `offset`: the one requested by a read."""
 
@@ -74,7 +74,7 @@ class NoSuchSegment(Reply):
     offset: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class InvalidEventNumber(Reply):
     """Another connection has written with this writer id; the connection is closed afterwards."""
 
@@ -86,7 +86,7 @@ class InvalidEventNumber(Reply):
     event_number: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentIsTruncated(Reply):
     """`offset` lies before `start_offset`."""
 
@@ -99,7 +99,7 @@ class SegmentIsTruncated(Reply):
     offset: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OperationUnsupported(Reply):
     """This server does not support the request, or not for this kind of segment."""
 
@@ -110,7 +110,7 @@ class OperationUnsupported(Reply):
     stack: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AuthTokenCheckFailed(Reply):
     """The token is not valid. `error_code`: -1 unspecified, 0 check failed, 1 expired."""
 
@@ -121,7 +121,7 @@ class AuthTokenCheckFailed(Reply):
     error_code: I32 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ErrorMessage(Reply):
     """Any other error. `error_code`: -1 unspecified, 0 illegal argument.
 
@@ -136,7 +136,7 @@ class ErrorMessage(Reply):
     error_code: I32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableSegmentNotEmpty(Reply):
     """The table is not empty."""
 
@@ -147,7 +147,7 @@ class TableSegmentNotEmpty(Reply):
     stack: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableKeyDoesNotExist(Reply):
     """A key for which the request expects a version does not exist."""
 
@@ -158,7 +158,7 @@ class TableKeyDoesNotExist(Reply):
     stack: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableKeyBadVersion(Reply):
     """A key has another version than the request expects."""
 

@@ -12,7 +12,7 @@ from penstock.wire.commands.base import Reply, Request
 from penstock.wire.fields import I32, I64, Bytes, Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GetContainerImage(Request):
     """Request an image of a container as it is now. The answer has several parts."""
 
@@ -23,7 +23,7 @@ class GetContainerImage(Request):
     request_id: I64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ContainerImagePart(Reply):
     """One part of an image: the bytes from `offset`, out of `length` in all. The last part ends there.
 

@@ -13,7 +13,7 @@ from penstock.wire.commands.base import Reply, Request
 from penstock.wire.fields import I64, Bytes, Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GetChunkLayout(Request):
     """Request the chunks of a range of a segment. `question`: see `penstock.wire.chunk_layouts.LayoutQuestion`."""
 
@@ -25,7 +25,7 @@ class GetChunkLayout(Request):
     question: Bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ChunkLayoutTold(Reply):
     """Return the chunks. `page`: see `penstock.wire.chunk_layouts.LayoutPage`."""
 
@@ -35,7 +35,7 @@ class ChunkLayoutTold(Reply):
     page: Bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReturnChunkLease(Request):
     """Return a lease of a layout of `segment`, even if the segment no longer exists."""
 
@@ -48,7 +48,7 @@ class ReturnChunkLease(Request):
     number: I64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ChunkLeaseReturned(Reply):
     """Confirm that the lease no longer exists."""
 

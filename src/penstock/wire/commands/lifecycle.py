@@ -14,7 +14,7 @@ from penstock.wire.commands.base import Reply, Request
 from penstock.wire.fields import I8, I32, I64, AttributeUpdates, MergedSegments, SourceNames, Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CreateSegment(Request):
     """Create a segment. On the wire the rate comes before the type."""
 
@@ -28,7 +28,7 @@ class CreateSegment(Request):
     rollover_size_bytes: I64 = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentCreated(Reply):
     """Confirm that a segment, transient segment or table segment was created."""
 
@@ -38,7 +38,7 @@ class SegmentCreated(Reply):
     segment: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SealSegment(Request):
     """Allow no more appends to a segment."""
 
@@ -49,7 +49,7 @@ class SealSegment(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentSealed(Reply):
     """Confirm a seal."""
 
@@ -59,7 +59,7 @@ class SegmentSealed(Reply):
     segment: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DeleteSegment(Request):
     """Delete a segment."""
 
@@ -70,7 +70,7 @@ class DeleteSegment(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentDeleted(Reply):
     """Confirm that a segment or table segment was deleted."""
 
@@ -80,7 +80,7 @@ class SegmentDeleted(Reply):
     segment: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class UpdateSegmentPolicy(Request):
     """Change the target rate of a segment."""
 
@@ -93,7 +93,7 @@ class UpdateSegmentPolicy(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentPolicyUpdated(Reply):
     """Confirm a change of policy."""
 
@@ -103,7 +103,7 @@ class SegmentPolicyUpdated(Reply):
     segment: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TruncateSegment(Request):
     """Drop the bytes before `truncation_offset`."""
 
@@ -115,7 +115,7 @@ class TruncateSegment(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentTruncated(Reply):
     """Confirm a truncation."""
 
@@ -125,7 +125,7 @@ class SegmentTruncated(Reply):
     segment: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MergeSegments(Request):
     """Append `source` whole to `target` and delete it, if the attribute updates allow."""
 
@@ -138,7 +138,7 @@ class MergeSegments(Request):
     attribute_updates: AttributeUpdates = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentsMerged(Reply):
     """Confirm a merge; the target is `new_target_write_offset` bytes long now."""
 
@@ -150,7 +150,7 @@ class SegmentsMerged(Reply):
     new_target_write_offset: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MergeSegmentsBatch(Request):
     """Append each source whole to `target`, in order, and delete it (commit of transactions)."""
 
@@ -162,7 +162,7 @@ class MergeSegmentsBatch(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentsBatchMerged(Reply):
     """Confirm a batch merge: each source with the target's length after it."""
 

@@ -14,7 +14,7 @@ from penstock.wire.commands.base import Reply, Request
 from penstock.wire.fields import I32, I64, Bool, BulkParts, Text, Uuid, data_joined
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReadSegment(Request):
     """Read up to `suggested_length` bytes from `offset`; at the tail the answer waits for data."""
 
@@ -27,7 +27,7 @@ class ReadSegment(Request):
     request_id: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentRead(Reply):
     """Answer a read with the bytes from `offset`. `end_of_segment`: it is sealed and nothing follows."""
 
@@ -46,7 +46,7 @@ class SegmentRead(Reply):
         return data_joined(self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GetStreamSegmentInfo(Request):
     """Request the state of a segment."""
 
@@ -57,7 +57,7 @@ class GetStreamSegmentInfo(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StreamSegmentInfo(Reply):
     """Return the state of a segment. Offsets in bytes; `last_modified` in ms since the epoch."""
 
@@ -73,7 +73,7 @@ class StreamSegmentInfo(Reply):
     start_offset: I64 = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GetSegmentAttribute(Request):
     """Request the attribute with a 16-byte id."""
 
@@ -85,7 +85,7 @@ class GetSegmentAttribute(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentAttribute(Reply):
     """Return the value of an attribute; -2**63 if there is none."""
 
@@ -95,7 +95,7 @@ class SegmentAttribute(Reply):
     value: I64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class UpdateSegmentAttribute(Request):
     """Set an attribute if it has `expected_value` (-2**63: if there is none)."""
 
@@ -109,7 +109,7 @@ class UpdateSegmentAttribute(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SegmentAttributeUpdated(Reply):
     """Return whether the attribute was set; also the answer to a merge whose attribute condition failed."""
 
@@ -119,7 +119,7 @@ class SegmentAttributeUpdated(Reply):
     success: Bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LocateOffset(Request):
     """Request the event boundary at or before `target_offset` (wire version 17 and up)."""
 
@@ -131,7 +131,7 @@ class LocateOffset(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OffsetLocated(Reply):
     """Return the requested event boundary (wire version 17 and up)."""
 

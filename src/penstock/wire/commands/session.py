@@ -13,7 +13,7 @@ from penstock.wire.commands.base import WireCommand
 from penstock.wire.fields import I32, EventFrame, Rest, Zeros
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Hello(WireCommand):
     """Announce the highest and the lowest supported wire version. Each side sends it first."""
 
@@ -23,14 +23,14 @@ class Hello(WireCommand):
     low: I32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KeepAlive(WireCommand):
     """Keep an idle connection open. A server echoes it and never initiates one."""
 
     TYPE: ClassVar[int] = 100
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Padding(WireCommand):
     """Fill the end of an append block with `length` zero bytes."""
 
@@ -39,7 +39,7 @@ class Padding(WireCommand):
     length: Zeros
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PartialEvent(WireCommand):
     """Hold the first bytes of an append whose rest comes in the `AppendBlockEnd`. Only inside append blocks."""
 
@@ -48,7 +48,7 @@ class PartialEvent(WireCommand):
     data: Rest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Event(WireCommand):
     """Hold one event's payload.
 

@@ -13,7 +13,7 @@ from penstock.wire.commands.base import Reply, Request
 from penstock.wire.fields import I64, Bytes, Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GetStatistics(Request):
     """Request statistics of a segment store. `question`: see `penstock.wire.statistics.Question`."""
 
@@ -25,7 +25,7 @@ class GetStatistics(Request):
     question: Bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StatisticsTold(Reply):
     """Return them. `report`: see `penstock.wire.statistics.StoreReport`."""
 

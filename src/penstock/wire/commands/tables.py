@@ -26,7 +26,7 @@ from penstock.wire.fields import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CreateTableSegment(Request):
     """Create a table segment; `key_length` 0 makes a hash table."""
 
@@ -40,7 +40,7 @@ class CreateTableSegment(Request):
     rollover_size_bytes: I64 = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DeleteTableSegment(Request):
     """Delete a table segment, only if it is empty when `must_be_empty`."""
 
@@ -52,7 +52,7 @@ class DeleteTableSegment(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GetTableSegmentInfo(Request):
     """Request the size of a table segment."""
 
@@ -63,7 +63,7 @@ class GetTableSegmentInfo(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableSegmentInfo(Reply):
     """Return the size of a table segment: bytes in [`start_offset`, `length`) and live keys."""
 
@@ -77,7 +77,7 @@ class TableSegmentInfo(Reply):
     key_length: I32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MergeTableSegments(Request):
     """Merge table segments: removed in 0.10, never sent. Answered as unsupported."""
 
@@ -89,7 +89,7 @@ class MergeTableSegments(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SealTableSegment(Request):
     """Seal a table segment: removed in 0.10, never sent. Answered as unsupported."""
 
@@ -100,7 +100,7 @@ class SealTableSegment(Request):
     token: Text = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class UpdateTableEntries(Request):
     """Write all entries or none; `table_segment_offset` >= 0 requires that length of the table."""
 
@@ -113,7 +113,7 @@ class UpdateTableEntries(Request):
     table_segment_offset: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableEntriesUpdated(Reply):
     """Return the new versions, in the order of the entries."""
 
@@ -123,7 +123,7 @@ class TableEntriesUpdated(Reply):
     versions: TableVersions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RemoveTableKeys(Request):
     """Remove all keys or none; `table_segment_offset` >= 0 requires that length of the table."""
 
@@ -136,7 +136,7 @@ class RemoveTableKeys(Request):
     table_segment_offset: I64 = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableKeysRemoved(Reply):
     """Confirm a removal."""
 
@@ -146,7 +146,7 @@ class TableKeysRemoved(Reply):
     segment: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReadTable(Request):
     """Read the entries of some keys. The keys' versions are ignored."""
 
@@ -158,7 +158,7 @@ class ReadTable(Request):
     keys: TableKeys
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableRead(Reply):
     """Answer with one entry per key, in order; a missing key has version -1 and an empty value."""
 
@@ -169,7 +169,7 @@ class TableRead(Reply):
     entries: TableEntries
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReadTableKeys(Request):
     """Iterate over keys, about `suggested_count` at a time."""
 
@@ -184,7 +184,7 @@ class ReadTableKeys(Request):
     to_key: Bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableKeysRead(Reply):
     """Return keys and the state of the iteration. No keys: the end."""
 
@@ -196,7 +196,7 @@ class TableKeysRead(Reply):
     continuation_token: Bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReadTableEntries(Request):
     """Iterate over entries, about `suggested_count` at a time."""
 
@@ -211,7 +211,7 @@ class ReadTableEntries(Request):
     to_key: Bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableEntriesRead(Reply):
     """Return entries and the state of the iteration. No entries: the end."""
 
@@ -223,7 +223,7 @@ class TableEntriesRead(Reply):
     continuation_token: Bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReadTableEntriesDelta(Request):
     """Read what was written since byte `from_position` of the table."""
 
@@ -236,7 +236,7 @@ class ReadTableEntriesDelta(Request):
     suggested_count: I32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableEntriesDeltaRead(Reply):
     """Answer a delta read. `should_clear`: rebuild from nothing; `reached_end`: no more for now."""
 
