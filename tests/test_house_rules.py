@@ -104,8 +104,8 @@ PRIVATE: dict[str, int] = {
 
 #: Modules of parts that are not assembled into a server yet.
 NOT_YET_USED = {
+    "controller/cluster/leader.py",
     "controller/ownership/zookeeper_coordinator.py",
-    "model/assignment_plan.py",
     "security/server_security.py",
     "segmentstore/tier1/object_log/factory.py",
 }

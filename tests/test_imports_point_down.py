@@ -275,6 +275,7 @@ CLIENT: dict[str, set[str]] = {
 #: between the packages.
 CONTROLLER: dict[str, set[str]] = {
     "ownership": set(),
+    "cluster": set(),
     "metadata": {"ownership", "scaling"},
     "watermarks": {"metadata", "ownership"},
     "work": {"metadata", "ownership"},

@@ -1,0 +1,299 @@
+"""`ClusterLeader`: runs for the leadership of its cluster and, while it leads, assigns containers to stores.
+
+It is a thin shell around `penstock.model.assignment_plan.plan`: it reads the cluster, plans, and writes the assignment
+on the version that it read. So of two that believe to lead, one succeeds. What it knows besides (since when a store is
+live, hot or gone) is lost with it; its successor begins carefully, as if everything had just happened.
+
+A leader writes nothing while its session is SUSPENDED, and stops when its session may have ended by its own clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+
+from penstock.controller.cluster.election import Election
+from penstock.controller.cluster.view import ClusterView, make_cluster_nodes, read_cluster
+from penstock.model.assignment_plan import (
+    UNASSIGNED,
+    Departures,
+    LiveStore,
+    Loads,
+    Move,
+    MoveReason,
+    MoveSettings,
+    plan,
+)
+from penstock.model.cluster_nodes import (
+    ASSIGNMENT_PATH,
+    DRAINS_PATH,
+    HOSTS_PATH,
+    AssignmentNode,
+    ContainerLoad,
+    ControllerNode,
+    HeldPhase,
+    HostState,
+    MovedContainer,
+    encode_node,
+)
+from penstock.model.errors.coordination import (
+    CoordinationError,
+    NodeVersionError,
+    SessionExpiredError,
+)
+from penstock.runtime.coordination import CoordinationService, CoordinationStore, may_have_ended
+
+_log = logging.getLogger(__name__)
+
+#: Moves that an assignment lists, for people.
+_WHY_MAX = 50
+#: Bytes that cost a store as much as one operation.
+_BYTES_PER_OPERATION = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSettings:
+    """Times of a leader.
+
+    Attributes:
+        moves: limits of moves.
+        join_delay_s: after a store has joined, containers are not moved to it for this time, so that several stores
+            that start together cause one plan. No wait if a container has no live store.
+        poll_s: the cluster is read at least this often ...
+        moving_poll_s: ... and this often while containers move.
+        stuck_s: a container that is not served for longer does not hold up hand-overs of others.
+        retry_s: pause after a failed request.
+    """
+
+    moves: MoveSettings = field(default_factory=MoveSettings)
+    join_delay_s: float = 5.0
+    poll_s: float = 10.0
+    moving_poll_s: float = 0.5
+    stuck_s: float = 60.0
+    retry_s: float = 0.5
+
+
+class ClusterLeader:
+    """See the module. `name`: of the controller; `rng`: for nonces.
+
+    Attributes:
+        is_leading: whether it leads, as far as it knows.
+        assignment_count: assignments written.
+    """
+
+    def __init__(
+        self, service: CoordinationService, name: str, rng: random.Random, settings: LeaderSettings | None = None
+    ) -> None:
+        self.is_leading: bool = False
+        self.assignment_count: int = 0
+        self._service = service
+        self._name = name
+        self._rng = rng
+        self._settings = settings or LeaderSettings()
+
+    async def run(self) -> None:
+        """Run for the leadership and lead, until cancelled. A session that ends is replaced by another one."""
+        while True:
+            try:
+                store = await self._service.open_session()
+            except CoordinationError as error:
+                _log.warning("controller %s cannot run for the leadership: %s", self._name, error)
+                await asyncio.sleep(self._settings.retry_s)
+                continue
+            try:
+                await self._campaign(store)
+            except SessionExpiredError:
+                _log.info("controller %s leads no more: its session has ended", self._name)
+            finally:
+                self.is_leading = False
+                await store.close()
+
+    async def _campaign(self, store: CoordinationStore) -> None:
+        election = Election(store, encode_node(ControllerNode()))
+        while True:
+            try:
+                await make_cluster_nodes(store)
+                await election.win()
+                self.is_leading = True
+                _log.info("controller %s leads the cluster", self._name)
+                await self._lead(store)
+            except SessionExpiredError:
+                raise
+            except CoordinationError as error:
+                _log.warning("controller %s: %s", self._name, error)
+                await asyncio.sleep(self._settings.retry_s)
+            finally:
+                self.is_leading = False
+
+    async def _lead(self, store: CoordinationStore) -> None:
+        loop = asyncio.get_running_loop()
+        memory = _Memory(loop.time)
+        while not may_have_ended(store, loop.time()):
+            view = await read_cluster(store)
+            pause_s = await self._assign(store, view, memory)
+            # While a server answers, `heard_s` moves on; otherwise it leads no longer than its session may last.
+            left_s = store.heard_s + store.session_timeout_s - loop.time()
+            await self._wait(store, view, min(pause_s, max(left_s, 0.0)))
+
+    async def _assign(self, store: CoordinationStore, view: ClusterView, memory: _Memory) -> float:
+        """Plan and write. Return the time until the next look."""
+        settings = self._settings
+        memory.note(view, store.session_timeout_s, settings)
+        owners = view.assignment.owners
+        has_lost = any(owner != UNASSIGNED and owner not in view.hosts for owner in owners)
+        wait_s = 0.0 if has_lost else memory.join_wait_s(settings.join_delay_s)
+        if wait_s > 0:
+            return min(wait_s, settings.poll_s)
+        moving = memory.moving(view, settings.stuck_s)
+        stores = {
+            name: LiveStore(host.weight, host.zone, host.state is HostState.IMPAIRED)
+            for name, host in view.hosts.items()
+        }
+        drains = view.drains | {name for name, host in view.hosts.items() if host.state is HostState.DRAINING}
+        planned, moves = plan(
+            owners, stores, memory.loads(view), drains, settings.moves,
+            moving=moving, departures=memory.departures(view),
+        )  # fmt: skip
+        if not moves:
+            # A departure of most is planned again when the wait is over.
+            return settings.moving_poll_s if moving or has_lost else settings.poll_s
+        await self._write(store, view, planned, moves)
+        memory.moved(moves)
+        return settings.moving_poll_s
+
+    async def _write(
+        self, store: CoordinationStore, view: ClusterView, owners: tuple[str, ...], moves: tuple[Move, ...]
+    ) -> None:
+        why = [MovedContainer(move.container_id, move.source, move.target, move.reason) for move in moves]
+        content = AssignmentNode(
+            number=view.assignment.number + 1,
+            nonce=self._rng.randbytes(8).hex(),
+            owners=owners,
+            why=tuple([*view.assignment.why, *why][-_WHY_MAX:]),
+            extra=view.assignment.extra,
+        )
+        try:
+            await store.set(ASSIGNMENT_PATH, encode_node(content), view.version)
+        except NodeVersionError:
+            _log.warning("controller %s: another leader has written the assignment", self._name)
+            return
+        self.assignment_count += 1
+        _log.info("assignment %d: %d containers move", content.number, len(moves))
+
+    async def _wait(self, store: CoordinationStore, view: ClusterView, pause_s: float) -> None:
+        """Wait for a change of the stores or drains, or for a time."""
+        waits: list[Coroutine[object, object, None]] = [
+            store.changed(HOSTS_PATH, view.host_list), store.changed(DRAINS_PATH, view.drain_list)
+        ]  # fmt: skip
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
+
+
+class _Memory:
+    """What a leader knows of the past; from the moment on at which it began to lead."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began_s = clock()
+        self._joined_s: dict[str, float] = {}
+        self._weights: dict[str, int] = {}
+        #: When stores left that owned containers, and their weights.
+        self._left: dict[str, tuple[float, int]] = {}
+        self._window_s = 0.0
+        self._hot_since_s: dict[str, float] = {}
+        self._unserved_since_s: dict[int, float] = {}
+        self._moved_s: dict[int, float] = {}
+        self._load_moved_s = self._began_s
+
+    def note(self, view: ClusterView, session_timeout_s: float, settings: LeaderSettings) -> None:
+        """Take note of a view."""
+        now_s = self._clock()
+        self._window_s = session_timeout_s
+        for name, host in view.hosts.items():
+            self._joined_s.setdefault(name, now_s)
+            self._weights[name] = host.weight
+            self._left.pop(name, None)
+        for name in set(view.assignment.owners) - view.hosts.keys() - {UNASSIGNED}:
+            self._left.setdefault(name, (now_s, self._weights.get(name, 1)))
+            self._joined_s.pop(name, None)
+        for name in self._left.keys() - set(view.assignment.owners):
+            # Another one that leaves within the timeout counts with it, and waits for this long.
+            if now_s - self._left[name][0] > session_timeout_s + settings.moves.mass_wait_s:
+                del self._left[name]
+        mean = sum(load.busy for load in view.loads.values()) / max(len(view.loads), 1)
+        limits = settings.moves
+        for name in view.hosts:
+            busy = view.loads[name].busy if name in view.loads else 0.0
+            if 100 * busy > limits.hot_busy_percent and 100 * busy > limits.hot_ratio_percent * mean:
+                self._hot_since_s.setdefault(name, now_s)
+            else:
+                self._hot_since_s.pop(name, None)
+
+    def join_wait_s(self, delay_s: float) -> float:
+        """Return the time until the store that joined last may get containers."""
+        last_s = max(self._joined_s.values(), default=self._clock())
+        return last_s + delay_s - self._clock()
+
+    def departures(self, view: ClusterView) -> Departures | None:
+        """Return the stores that left together with the last one, moved already or not; None: no containers wait."""
+        if not any(name in self._left for name in view.assignment.owners):
+            return None
+        last_s = max(time_s for time_s, _ in self._left.values())
+        weight = sum(weight for time_s, weight in self._left.values() if last_s - time_s <= self._window_s)
+        return Departures(weight, self._clock() - last_s)
+
+    def moving(self, view: ClusterView, stuck_s: float) -> dict[int, str]:
+        """Return the containers that their stores do not serve yet, with the stores that hold them."""
+        found: dict[int, str] = {}
+        now_s = self._clock()
+        for container_id, owner in enumerate(view.assignment.owners):
+            held = view.held.get(container_id)
+            is_served = held is not None and held.owner == owner and held.phase is HeldPhase.SERVING
+            if owner not in view.hosts or is_served or (held is not None and held.error):
+                self._unserved_since_s.pop(container_id, None)
+            elif now_s - self._unserved_since_s.setdefault(container_id, now_s) < stuck_s:
+                found[container_id] = UNASSIGNED if held is None else held.owner
+        return found
+
+    def loads(self, view: ClusterView) -> Loads:
+        """Return what is known about load. A store's time is attributed to its containers by what they do."""
+        now_s = self._clock()
+        containers: dict[int, float] = {}
+        for load in view.loads.values():
+            costs = {container_id: _cost(each) for container_id, each in load.containers.items()}
+            whole = sum(costs.values()) or 1.0
+            containers |= {container_id: load.busy * cost / whole for container_id, cost in costs.items()}
+        return Loads(
+            busy={name: load.busy for name, load in view.loads.items()},
+            hot_for_s={name: now_s - since_s for name, since_s in self._hot_since_s.items()},
+            containers=containers,
+            rested_s={
+                number: now_s - self._moved_s.get(number, self._began_s)
+                for number in range(len(view.assignment.owners))
+            },
+            since_load_move_s=now_s - self._load_moved_s,
+        )
+
+    def moved(self, moves: tuple[Move, ...]) -> None:
+        """Take note of moves that were written."""
+        for move in moves:
+            self._moved_s[move.container_id] = self._clock()
+            if move.reason is MoveReason.LOAD:
+                self._load_moved_s = self._clock()
+
+
+def _cost(load: ContainerLoad) -> float:
+    operations = load.operations_in + load.operations_out
+    return operations + (load.bytes_in + load.bytes_out) / _BYTES_PER_OPERATION
+
+

@@ -1,0 +1,105 @@
+"""`ClusterView`: what a leader reads of its cluster before it plans."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.model.cluster_nodes import (
+    ASSIGNMENT_PATH,
+    DRAINS_PATH,
+    HELD_PATH,
+    HOSTS_PATH,
+    IDENTITY_PATH,
+    LOADS_PATH,
+    AssignmentNode,
+    ClusterIdentity,
+    HeldNode,
+    HostNode,
+    LoadNode,
+    NodeContent,
+    decode_node,
+    encode_node,
+    split_host_node_name,
+)
+from penstock.model.errors.coordination import NodeExistsError, NoSuchNodeError
+from penstock.runtime.coordination import Children, CoordinationStore, ensure_node
+
+C = TypeVar("C", bound=NodeContent)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """A cluster as it was read, node by node: not at one moment.
+
+    Attributes:
+        assignment, version: the assignment, and the version of its node.
+        hosts: the live stores, by name; of two incarnations of a name, the one whose node was made last.
+        held: the holders of containers, by container id.
+        drains: names of stores to empty.
+        loads: of stores, by name.
+        host_list, drain_list: what the lists were, for waits.
+    """
+
+    assignment: AssignmentNode
+    version: int
+    hosts: dict[str, HostNode]
+    held: dict[int, HeldNode]
+    drains: frozenset[str]
+    loads: dict[str, LoadNode]
+    host_list: Children
+    drain_list: Children
+
+
+async def make_cluster_nodes(store: CoordinationStore) -> None:
+    """Create the parents of all nodes, and an assignment without owners, unless they exist.
+
+    Raises `NoSuchNodeError` if there is no ``identity``: the cluster was not made.
+    """
+    identity = decode_node(ClusterIdentity, IDENTITY_PATH, (await store.get(IDENTITY_PATH)).content)
+    for path in (HOSTS_PATH, HELD_PATH, DRAINS_PATH, LOADS_PATH):
+        await ensure_node(store, path)
+    empty = AssignmentNode(number=0, nonce="", owners=("",) * identity.container_count)
+    try:
+        await store.create(ASSIGNMENT_PATH, encode_node(empty))
+    except NodeExistsError:
+        return
+
+
+async def read_cluster(store: CoordinationStore) -> ClusterView:
+    """Read a cluster. Raises `CoordinationError`, `NodeFormatError`."""
+    node = await store.get(ASSIGNMENT_PATH)
+    host_list, drain_list = await store.children(HOSTS_PATH), await store.children(DRAINS_PATH)
+    hosts: dict[str, tuple[int, HostNode]] = {}
+    for node_name, (zxid, host) in (await _read_all(store, HostNode, HOSTS_PATH, host_list)).items():
+        name, _ = split_host_node_name(node_name)
+        hosts[name] = max(hosts.get(name, (0, host)), (zxid, host), key=lambda each: each[0])
+    held = await _read_all(store, HeldNode, HELD_PATH, await store.children(HELD_PATH))
+    loads = await _read_all(store, LoadNode, LOADS_PATH, await store.children(LOADS_PATH))
+    return ClusterView(
+        assignment=decode_node(AssignmentNode, ASSIGNMENT_PATH, node.content),
+        version=node.version,
+        hosts={name: host for name, (_, host) in hosts.items()},
+        held={int(name): content for name, (_, content) in held.items() if name.isdecimal()},
+        drains=drain_list.names,
+        loads={name: content for name, (_, content) in loads.items()},
+        host_list=host_list,
+        drain_list=drain_list,
+    )
+
+
+async def _read_all(
+    store: CoordinationStore, kind: type[C], parent: str, listed: Children
+) -> dict[str, tuple[int, C]]:
+    """Return zxid and content of each child that still exists."""
+    found = await asyncio.gather(*(_read(store, kind, f"{parent}/{name}") for name in sorted(listed.names)))
+    return {name: each for name, each in zip(sorted(listed.names), found, strict=True) if each is not None}
+
+
+async def _read(store: CoordinationStore, kind: type[C], path: str) -> tuple[int, C] | None:
+    try:
+        node = await store.get(path)
+    except NoSuchNodeError:
+        return None
+    return node.zxid, decode_node(kind, path, node.content)

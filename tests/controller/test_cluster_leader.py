@@ -1,0 +1,322 @@
+"""The leader of a cluster on the simulated ZooKeeper: elections, joins, losses, drains, and two that believe to lead.
+
+Stores are doubles that do what the leader sees of a store: a node in ``hosts``, and ``held`` nodes of what they serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from penstock.controller.cluster.leader import ClusterLeader, LeaderSettings
+from penstock.controller.cluster.view import read_cluster
+from penstock.model.assignment_plan import MoveSettings
+from penstock.model.cluster_nodes import (
+    ASSIGNMENT_PATH,
+    IDENTITY_PATH,
+    AssignmentNode,
+    ClusterIdentity,
+    DrainNode,
+    HeldNode,
+    HeldPhase,
+    HostNode,
+    decode_node,
+    encode_node,
+    host_node_name,
+)
+from penstock.model.errors.coordination import CoordinationError, NodeExistsError, NoSuchNodeError
+from penstock.runtime.coordination import CoordinationSettings
+from penstock_simulation.simulated.simulation import Simulation
+from penstock_simulation.simulated.zookeeper import SimulatedZooKeeper, ZooKeeperSettings
+from penstock_simulation.simulated.zookeeper_client import SimulatedCoordination, SimulatedSession
+
+CONTAINERS = 6
+SETTINGS = CoordinationSettings(session_timeout_s=8.0, request_timeout_s=3.0)
+
+
+class World:
+    """A cluster that was made, with leaders and stores by name."""
+
+    def __init__(self, seed: int, settings: ZooKeeperSettings | None) -> None:
+        self.zookeeper = SimulatedZooKeeper(random.Random(seed), settings)
+        self.rng = random.Random(seed + 1)
+        self.leaders: dict[str, ClusterLeader] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.admin: SimulatedSession
+
+    def service(self, host: str) -> SimulatedCoordination:
+        """Return the service as a host sees it."""
+        return SimulatedCoordination(self.zookeeper, host, self.rng, SETTINGS)
+
+    async def make(self) -> None:
+        """Make the cluster."""
+        self.admin = await self.service("admin").open_session()
+        identity = ClusterIdentity(
+            cluster_id="0" * 32, container_count=CONTAINERS, log="l", tier2="t", ownership_lease_s_max=4.0
+        )
+        await self.admin.create(IDENTITY_PATH, encode_node(identity))
+
+    def lead(self, name: str, settings: LeaderSettings | None = None) -> ClusterLeader:
+        """Start a candidate."""
+        leader = self.leaders[name] = ClusterLeader(self.service(name), name, random.Random(name), settings)
+        self.tasks[name] = asyncio.ensure_future(leader.run())
+        return leader
+
+    async def start_store(self, name: str) -> None:
+        """Start a store, and keep it until `stop_store`."""
+        self.tasks[name] = asyncio.ensure_future(self._serve(name))
+
+    async def _serve(self, name: str) -> None:
+        session = await self.service(name).open_session()
+        path = f"/hosts/{host_node_name(name, f'{session.session_id:x}')}"
+        held: set[int] = set()
+        while True:
+            try:
+                if path:
+                    await session.create(path, encode_node(HostNode(endpoints={})), is_ephemeral=True)
+                    path = ""
+                node = await session.get(ASSIGNMENT_PATH)
+                owners = decode_node(AssignmentNode, ASSIGNMENT_PATH, node.content).owners
+                wanted = {number for number, owner in enumerate(owners) if owner == name}
+                for number in held - wanted:
+                    await session.delete(f"/held/{number}")
+                    held.discard(number)
+                content = HeldNode(owner=name, incarnation="i", phase=HeldPhase.SERVING)
+                for number in wanted - held:
+                    try:
+                        await session.create(f"/held/{number}", encode_node(content), is_ephemeral=True)
+                        held.add(number)
+                    except NodeExistsError:
+                        continue
+                async with asyncio.timeout(0.3):
+                    await session.changed(ASSIGNMENT_PATH, node)
+            except (TimeoutError, NoSuchNodeError, CoordinationError):
+                await asyncio.sleep(0.1)
+
+    async def stop(self, name: str) -> None:
+        """End a store or leader without any last word, as kill -9 does: its session times out."""
+        self.zookeeper.cut(name)
+        self.tasks.pop(name).cancel()
+
+    async def owners(self) -> tuple[str, ...]:
+        """Return the assignment."""
+        node = await self.admin.get(ASSIGNMENT_PATH)
+        return decode_node(AssignmentNode, ASSIGNMENT_PATH, node.content).owners
+
+    async def until(self, condition: Callable[[Counter[str]], bool], within_s: float = 120.0) -> float:
+        """Wait until the counts of containers meet a condition; return the time that it took."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        async with asyncio.timeout(within_s):
+            while True:
+                try:
+                    if condition(Counter(await self.owners())):
+                        return loop.time() - began_s
+                except CoordinationError:
+                    pass
+                await asyncio.sleep(0.05)
+
+
+def run(scenario: Callable[[World], Awaitable[None]], seed: int = 1, settings: ZooKeeperSettings | None = None) -> None:
+    """Run a scenario in virtual time."""
+    with Simulation(seed) as simulation:
+
+        async def whole() -> None:
+            world = World(seed, settings)
+            await world.make()
+            await scenario(world)
+            for task in world.tasks.values():
+                task.cancel()
+
+        simulation.run(whole)
+
+
+def is_even(stores: int) -> Callable[[Counter[str]], bool]:
+    """Return whether all containers are at so many stores, evenly."""
+    return lambda counts: counts.total() == CONTAINERS and sorted(counts.values()) == [CONTAINERS // stores] * stores
+
+
+def test_stores_that_start_together_cause_one_plan() -> None:
+    """Containers wait for `join_delay_s` after the last one; then each is assigned once."""
+
+    async def scenario(world: World) -> None:
+        leader = world.lead("c1")
+        for name in "abc":
+            await world.start_store(name)
+            await asyncio.sleep(1.0)
+        took_s = await world.until(is_even(3))
+        assert 3.0 < took_s < 8.0
+        assert leader.assignment_count == 1
+
+    run(scenario)
+
+
+def test_a_store_that_joins_gets_its_part_by_hand_overs() -> None:
+    """Two at once at most, and no more moves than needed."""
+
+    async def scenario(world: World) -> None:
+        leader = world.lead("c1")
+        await world.start_store("a")
+        await world.start_store("b")
+        await world.until(is_even(2))
+        before = await world.owners()
+        await world.start_store("c")
+        await world.until(is_even(3))
+        after = await world.owners()
+        assert sum(one != other for one, other in zip(before, after, strict=True)) == 2
+        assert leader.assignment_count <= 3
+
+    run(scenario)
+
+
+def test_a_lost_store_is_replaced_as_soon_as_its_session_ends() -> None:
+    """Within the session's timeout and two seconds, and its containers alone move."""
+
+    async def scenario(world: World) -> None:
+        world.lead("c1")
+        for name in "abc":
+            await world.start_store(name)
+        await world.until(is_even(3))
+        before = await world.owners()
+        await asyncio.sleep(10.0)
+        await world.stop("a")
+        assert await world.until(is_even(2)) < SETTINGS.session_timeout_s + 2.0
+        after = await world.owners()
+        assert all(one == other for one, other in zip(before, after, strict=True) if one != "a")
+
+    run(scenario)
+
+
+def test_a_drained_store_is_emptied() -> None:
+    """By its node in ``drains``; each container is held by one store or by none at each moment."""
+
+    async def scenario(world: World) -> None:
+        world.lead("c1")
+        for name in "ab":
+            await world.start_store(name)
+        await world.until(is_even(2))
+        await world.admin.create("/drains/a", encode_node(DrainNode(by="test", since_ms=0)))
+        await world.until(lambda counts: counts["b"] == CONTAINERS)
+        view = await read_cluster(world.admin)
+        assert view.drains == {"a"}
+        await world.admin.delete("/drains/a")
+        await world.until(is_even(2))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_the_loss_of_most_stores_nothing_moves_for_a_while(seed: int) -> None:
+    """The first loss is acted on; with the second one most have left, so its containers wait for `mass_wait_s`."""
+
+    async def scenario(world: World) -> None:
+        world.lead("c1")
+        for name in "abc":
+            await world.start_store(name)
+        await world.until(is_even(3))
+        await asyncio.sleep(10.0)
+        await world.stop("a")
+        await world.stop("b")
+        await asyncio.sleep(SETTINGS.session_timeout_s + MoveSettings().mass_wait_s - 8.0)
+        waiting = Counter(await world.owners())
+        assert waiting["a"] + waiting["b"] >= CONTAINERS // 3
+        assert waiting["c"] >= CONTAINERS // 3
+        took_s = await world.until(lambda counts: counts["c"] == CONTAINERS)
+        assert took_s > 2.0
+
+    run(scenario, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_another_controller_leads_when_the_leader_is_lost(seed: int) -> None:
+    """Within the session's timeout; nothing moves for that, and what is lost meanwhile is moved afterwards."""
+
+    async def scenario(world: World) -> None:
+        for name in ("c1", "c2", "c3"):
+            world.lead(name)
+        for name in "ab":
+            await world.start_store(name)
+        await world.until(is_even(2))
+        before = await world.owners()
+        (first,) = (name for name, leader in world.leaders.items() if leader.is_leading)
+        await world.stop(first)
+        others = [leader for name, leader in world.leaders.items() if name != first]
+        await world.until(
+            lambda _: any(leader.is_leading for leader in others), SETTINGS.session_timeout_s + 2.0
+        )
+        assert await world.owners() == before
+        await world.start_store("c")
+        await world.until(is_even(3))
+
+    run(scenario, seed)
+
+
+def test_a_leader_that_is_cut_off_stops_and_comes_back_as_another_session() -> None:
+    """It stops when its session may have ended by its own clock, so two lead for a moment at most."""
+
+    async def scenario(world: World) -> None:
+        first = world.lead("c1", LeaderSettings(poll_s=600.0))
+        for name in "ab":
+            await world.start_store(name)
+        await world.until(is_even(2))
+        second = world.lead("c2")
+        await asyncio.sleep(20.0)  # Nothing is to be done, so it waits for changes.
+        assert first.is_leading
+        world.zookeeper.cut("c1")
+        await asyncio.sleep(SETTINGS.session_timeout_s + 2.0)
+        assert not first.is_leading
+        assert second.is_leading
+        world.zookeeper.mend("c1")
+        await world.start_store("c")
+        await world.until(is_even(3))
+        await world.stop("c2")
+        await world.until(lambda _: first.is_leading)
+
+    run(scenario)
+
+
+def test_two_that_believe_to_lead_do_not_undo_each_other() -> None:
+    """Both write on the version that they have read, so each assignment follows from the one before."""
+
+    async def scenario(world: World) -> None:
+        one, other = world.lead("c1"), ClusterLeader(world.service("c2"), "c2", random.Random(2))
+        for name in "ab":
+            await world.start_store(name)
+        await world.until(is_even(2))
+        session = await world.service("c2").open_session()
+        rogue = asyncio.ensure_future(other._lead(session))
+        await world.start_store("c")
+        await world.until(is_even(3))
+        node = decode_node(AssignmentNode, ASSIGNMENT_PATH, (await world.admin.get(ASSIGNMENT_PATH)).content)
+        assert node.number == one.assignment_count + other.assignment_count
+        assert len(node.why) == CONTAINERS + 2
+        rogue.cancel()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lost_answers_and_an_outage_leave_a_right_assignment(seed: int) -> None:
+    """Every tenth answer is lost, and ZooKeeper is away for half a minute: sessions and assignment stay."""
+
+    async def scenario(world: World) -> None:
+        for name in ("c1", "c2"):
+            world.lead(name)
+        for name in "abc":
+            await world.start_store(name)
+        await world.until(is_even(3), 600.0)
+        before = await world.owners()
+        for number in (0, 1):
+            world.zookeeper.stop(number)
+        await asyncio.sleep(30.0)
+        for number in (0, 1):
+            world.zookeeper.start(number)
+        await asyncio.sleep(30.0)
+        await world.until(is_even(3), 600.0)
+        assert await world.owners() == before
+
+    run(scenario, seed, ZooKeeperSettings(lost_reply_rate=0.1))
