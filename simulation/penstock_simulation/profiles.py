@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from penstock_simulation.mutations.half_open import HALF_OPEN
 from penstock_simulation.mutations.lost_locks import LOST_LOCKS
+from penstock_simulation.mutations.offline_containers import OFFLINE_CONTAINER
 from penstock_simulation.mutations.peers import CLOCKS, CONTROLLERS, TRANSACTIONS
 from penstock_simulation.mutations.sinks import SINKS
 from penstock_simulation.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
@@ -40,7 +41,7 @@ OBJECT_RESCUES = replace(RESCUES, name="object rescues", storage="bucket", plan=
 
 _ALL = (
     Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS,
-    RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS, LOST_LOCKS,
+    RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS, LOST_LOCKS, OFFLINE_CONTAINER,
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {

@@ -79,6 +79,7 @@ SLOW = {
     "refuse a second close",
     "write states without a fence",
     "send no keep-alive",
+    "wait for each stream of a cycle",
     "count an outage as the silence of others",
     "end leases by the wall clock",
     "wait until the clock has caught up with the cuts",

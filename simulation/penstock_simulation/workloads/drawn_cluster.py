@@ -61,6 +61,8 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_read_ranges(cluster, own("read ranges"))
     cluster = _with_transients(cluster, own("transients"))
     cluster = _with_dead_peers(cluster, profile)
+    if profile.container_count:
+        cluster = _with_quiet_containers(cluster)
     if "LockGone" in profile.plan.kinds:
         cluster = replace(cluster, watches_directories=True)
     if not profile.has_chunk_faults:
@@ -109,6 +111,7 @@ def _draw_basis(rng: random.Random, chunk_rng: random.Random, profile: Profile) 
     store_count = min(rng.choices((1, 2, 3), (6, 3, 1))[0], profile.store_count_max)
     store_count = max(store_count, profile.store_count_min)
     container_count = rng.randint(store_count, 4)
+    container_count = profile.container_count or container_count
     return ClusterSettings(
         store_count=store_count,
         chunk_faults=_draw_chunk_faults(chunk_rng, profile.slow_read_rate),
@@ -340,6 +343,24 @@ def _with_dead_peers(cluster: ClusterSettings, profile: Profile) -> ClusterSetti
         segment_store=replace(cluster.segment_store, connection=connection),
         controller=replace(cluster.controller, dead_peers=dead_peers),
     )
+
+
+def _with_quiet_containers(cluster: ClusterSettings) -> ClusterSettings:
+    """Return a cluster of many containers that do little on their own: their background work takes most of the time."""
+    container = cluster.segment_store.container
+    container = replace(
+        container,
+        writer_interval_s=2.0,
+        active_segments_max=1000,
+        active_segments_idle_max=1000,
+        deactivation_interval_s=30.0,
+        activity=replace(container.activity, interval_s=30.0),
+        space=replace(container.space, check_interval_s=10.0),
+        garbage=replace(container.garbage, interval_s=10.0),
+        transients=replace(container.transients, sweep_interval_s=30.0),
+        orphans=replace(container.orphans, sweep_interval_s=60.0),
+    )
+    return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
 
 
 def _with_sound_storage(cluster: ClusterSettings) -> ClusterSettings:

@@ -39,6 +39,7 @@ class Profile:
         work_stall_rate: probability that blocking work, such as a sync, is slow.
         work_cut_rate: probability that blocking work is split in two, with other work between the halves.
         shared_storage_rate: probability that several stores have both tiers on one file system, and containers move.
+        container_count: containers of the cluster; 0: as drawn.
         pace: speed of the workloads, as a multiple of the usual one.
         has_lowest_limits: use the lowest memory limits, see `_with_limits`.
         slow_read_rate: probability that a read of long-term storage takes up to 3 s, in every cluster; None: as drawn.
@@ -94,6 +95,7 @@ class Profile:
     reserve_file_count: int = 0
     work_cut_rate: float = 0.003
     shared_storage_rate: float = 0.6
+    container_count: int = 0
     pace: float = 1.0
     has_lowest_limits: bool = False
     storage: Storage = "directory"

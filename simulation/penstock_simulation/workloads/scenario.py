@@ -22,6 +22,7 @@ from penstock_simulation.workloads.kept_transactions import KeptTransactions
 from penstock_simulation.workloads.limited_subscribers import LimitedSubscribers
 from penstock_simulation.workloads.many_keys import KEY_LENGTH, ManyKeys
 from penstock_simulation.workloads.mortal_readers import MortalReader
+from penstock_simulation.workloads.offline_container import OfflineContainer
 from penstock_simulation.workloads.plans import draw_controller_faults, draw_owner_changes, draw_plan
 from penstock_simulation.workloads.prepared_transactions import PreparedTransactions
 from penstock_simulation.workloads.profile import Profile
@@ -52,7 +53,7 @@ _RARE = ("names", "mortals", "user writers", "group changes", "transients", "fol
 #: Workloads that were added later.
 _LATER = (
     "streams", "user writers", "users", "user tables", "user states", "group changes", "connections", "transients",
-    "followers", "kept transactions", "retained streams",
+    "followers", "kept transactions", "retained streams", "offline container",
 )  # fmt: skip
 #: Clients with open transactions on one stream, enough for several to be committed together.
 TRANSACTION_CROWD_SIZE = 5
@@ -241,6 +242,8 @@ class Scenario:
             made.append(KeptTransactions(*place("kept-transactions"), stream=MAIN_STREAM))
         if "retained streams" in self.workloads:
             made.append(RetainedStreams(*place("retained-streams")))
+        if "offline container" in self.workloads:
+            made.append(OfflineContainer(*place("offline-container")))
         if "steady calls" in self.workloads:
             made.append(SteadyCalls(*place("steady-calls")))
         if "group changes" in self.workloads:
