@@ -32,6 +32,8 @@ _SHORT = re.compile(r"(?<=[\"(])([GH]\d{1,2})(?=[):,])|\b(?:[Ii]nvariants?|[Ll]e
 _OLD_FORM = re.compile(
     r"\b[Ss]ections? §?\d|specification,? (?:sections?|rules?|scenarios?|\d)|\b[Ss]cenarios? \d|§ ?\d|\b[Ss]pec \d"
 )
+#: One of these is in each of the old forms: most files have none, and are not searched.
+_OLD_WORDS = ("ection", "pecification", "cenario", "§", "pec ")
 
 _FILES = [
     file
@@ -59,7 +61,7 @@ def names() -> set[str]:
 
 def citations(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield position, page (empty: any page) and number or name of each citation in a text."""
-    for found in _LIST.finditer(text):
+    for found in _LIST.finditer(text) if any(page in text for page in PAGES) else ():
         for item in re.finditer(_ID, re.sub(r"\([^()]*\)", "", found[2])):
             yield found.start(), found[1], item[0]
     for found in _NAME.finditer(text):
@@ -79,7 +81,7 @@ def unresolved(text: str) -> Iterator[tuple[int, str]]:
     for position, page, cited in citations(text):
         if cited not in (defined(page) if page else names()):
             yield position, f"{page} {cited}".strip()
-    for found in _OLD_FORM.finditer(text):
+    for found in _OLD_FORM.finditer(text) if any(word in text for word in _OLD_WORDS) else ():
         yield found.start(), f"{found[0]!r} names no page"
 
 
