@@ -68,17 +68,12 @@ COMPLEX: dict[str, int] = {
 
 #: Uses of private names of other modules, by module.
 PRIVATE: dict[str, int] = {
-    "cli/positions.py": 1,
     "cli/serve.py": 2,
-    "cli/session.py": 2,
-    "cli/stream.py": 3,
-    "cli/stream_events.py": 10,
-    "cli/stream_times.py": 1,
-    "cli/transaction.py": 4,
-    "cli/write.py": 1,
+    "cli/stream_events.py": 6,
     "client/client.py": 10,
     "client/groups/segment_events.py": 13,
     "client/groups/value_reader.py": 4,
+    "client/low_level.py": 13,
     "client/reading/batch_reads.py": 1,
     "client/state/revisioned_stream.py": 1,
     "client/state/shared_state.py": 2,
@@ -94,12 +89,10 @@ PRIVATE: dict[str, int] = {
     "client/writing/byte_stream.py": 2,
     "client/writing/event_writer.py": 2,
     "client/writing/writer_segments.py": 1,
-    "jobs/chunk_sums.py": 1,
     "jobs/iceberg_table.py": 2,
     "quickstart/driver.py": 1,
     "runtime/zookeeper.py": 6,
     "server/store_processes/child.py": 1,
-    "spark/store.py": 9,
 }
 
 #: Modules of parts that are not assembled into a server yet.
@@ -107,7 +100,6 @@ NOT_YET_USED = {
     "controller/cluster/leader.py",
     "controller/ownership/zookeeper_coordinator.py",
     "security/server_security.py",
-    "segmentstore/tier1/object_log/factory.py",
 }
 
 #: Public classes of one name in several modules of one package, besides the blocking twins of the client's classes.
@@ -273,15 +265,18 @@ def classes_named_twice(texts: Mapping[str, str]) -> set[tuple[str, str]]:
 
 
 def test_no_function_becomes_longer() -> None:
-    assert grown(long_functions(modules()), LONG) == []
+    found = grown(long_functions(modules()), LONG)
+    assert not found, "\n".join(found)
 
 
 def test_no_function_becomes_more_complex() -> None:
-    assert grown(complex_functions(modules()), COMPLEX) == []
+    found = grown(complex_functions(modules()), COMPLEX)
+    assert not found, "\n".join(found)
 
 
 def test_no_module_uses_more_private_names_of_others() -> None:
-    assert grown(private_uses(modules()), PRIVATE) == []
+    found = grown(private_uses(modules()), PRIVATE)
+    assert not found, "\n".join(found)
 
 
 def test_every_module_is_used() -> None:

@@ -217,7 +217,7 @@ def test_the_check_itself_finds_an_import_upwards() -> None:
 
 
 def test_spark_uses_the_client_as_anybody_can() -> None:
-    """Names of `penstock`, and no controller calls, segment stores or connections of its own.
+    """Names of `penstock` and of the low-level module, and no calls or connections of its own.
 
     Besides these: `unframe`, which makes Arrow of blocks, the default address, the text of an error about a package
     that is not installed, and for types alone the values of direct reads and the portal of the blocking client.
@@ -235,6 +235,10 @@ def test_spark_uses_the_client_as_anybody_can() -> None:
     assert ("penstock", "connect") in public
     assert found - public == {
         ("penstock.client.common.arrow", "unframe"),
+        *(
+            ("penstock.client.low_level", name)
+            for name in ("chunk_layouts_of", "direct_reader", "direct_reads", "parts_of", "run", "segments_of")
+        ),
         ("penstock.client.transport.chunk_layouts", "SegmentLayout"),
         ("penstock.client.reading.direct_reads", "DirectReads"),
         ("penstock.runtime.extras", "missing_extra"),
@@ -270,6 +274,7 @@ CLIENT: dict[str, set[str]] = {
         "statistics", "streams", "tables", "transactions", "transport", "writing",
     },
     "connecting": {"client", "settings", "sync"},
+    "low_level": {"client", "controller", "reading", "sync", "transport"},
 }
 #: The same for the controller, except that workflows and transactions import each other. Modules directly under it are
 #: between the packages.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.moments import NOW, is_moment, moment_text
 from penstock.cli.options import POSITION_HELP
+from penstock.client.low_level import controller_of
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import EARLIEST, LATEST, StreamCut, is_cut_text
@@ -55,7 +56,7 @@ async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) 
     cut = StreamCut.from_text(text)
     if f"{cut.scope}/{cut.stream}" != scoped:
         raise InvalidArgumentError(f"the cut belongs to {cut.scope}/{cut.stream}, not to {scoped}")
-    if not cut.positions or not await client._controller_client.is_valid_cut(cut):
+    if not cut.positions or not await controller_of(client).is_valid_cut(cut):
         raise InvalidArgumentError(f"not a valid cut of {scoped}: its segments do not cover every key exactly once")
     return cut
 

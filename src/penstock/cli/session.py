@@ -9,10 +9,12 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from penstock.cli.failure import log_as_lines
 from penstock.client.client import Client, connect
+from penstock.client.low_level import note_exception, open_client
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import PenstockError
 from penstock.runtime.portal import Portal
@@ -62,12 +64,12 @@ def connected(uri: str, settings: ClientSettings | None = None) -> Iterator[Sess
     portal = Portal("penstock-command")
     try:
         client = connect(uri, settings)
-        portal.call_soon(client._open)
+        portal.call_soon(partial(open_client, client))
         try:
             yield Session(client, portal)
         except BaseException:
             # It failed, or was interrupted: the command has said what became of its work, and waits for no more.
-            client._note_exception()
+            note_exception(client)
             try:
                 portal.call(client.close(_FAILED_CLOSE_TIMEOUT_S))
             except PenstockError:

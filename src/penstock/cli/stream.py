@@ -13,6 +13,7 @@ from penstock.cli.output import confirm, in_bytes, in_time, table, tell
 from penstock.cli.quantities import bytes_of, milliseconds_of
 from penstock.cli.stream_scale import scale
 from penstock.cli.stream_times import cut, watermark
+from penstock.client.low_level import controller_of, segments_of
 
 if TYPE_CHECKING:
     from penstock.cli.session import Session
@@ -206,10 +207,10 @@ async def _described(session: Session, stream: str) -> tuple[dict[str, object], 
     scope, name = split_scoped_name(stream)
     config, identity = await client.stream_config(stream), await client.stream_identity(stream)
     head, tail = await client.head(stream), await client.tail(stream)
-    current = await client._controller_client.current_segments(scope, name)
+    current = await controller_of(client).current_segments(scope, name)
     # Those between the cuts, so that what a scaled stream still holds is counted.
-    held = sorted(await client._controller_client.segments_between(head, tail))
-    infos = await client._segment_client.segment_infos([segment_name(scope, name, segment) for segment in held])
+    held = sorted(await controller_of(client).segments_between(head, tail))
+    infos = await segments_of(client).segment_infos([segment_name(scope, name, segment) for segment in held])
     ranges = {segment.segment_id: (segment.key_low, segment.key_high) for segment in current}
     segments: list[dict[str, object]] = []
     total = 0

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from penstock.client.client import Client
 from penstock.client.controller.stream_segments import SegmentRange
+from penstock.client.low_level import controller_of, segments_of
 from penstock.client.reading.event import EventBatch
 from penstock.client.transport.read_ahead import ReadAhead
 from penstock.client.transport.segment_reader import SegmentReader
@@ -124,7 +125,7 @@ class StreamEvents:
                 )
         if segment_epoch(min(starts, default=0)) > segment_epoch(max(self._end.positions, default=0)):
             raise InvalidArgumentError("the end is before the start: all of its segments are older")
-        between = set(await self._client._controller_client.segments_between(self._start, self._end))
+        between = set(await controller_of(self._client).segments_between(self._start, self._end))
         self._add(await self._of_key(sorted(between - unreached)))
 
     async def _of_key(self, segments: Sequence[int]) -> Sequence[int]:
@@ -133,7 +134,7 @@ class StreamEvents:
             return segments
         ranges: dict[int, SegmentRange] = {}
         for epoch in sorted({segment_epoch(segment) for segment in segments}):
-            for each in await self._client._controller_client.epoch_segments(self._scope, self._stream, epoch):
+            for each in await controller_of(self._client).epoch_segments(self._scope, self._stream, epoch):
                 ranges[each.segment_id] = each
         return [segment for segment in segments if segment in ranges and self._takes_key(ranges[segment])]
 
@@ -151,7 +152,7 @@ class StreamEvents:
         self._ended.add(segment_id)
         if self._end is not None:
             return  # All that is to be read is in the queue, the older segments first.
-        following = await self._client._controller_client.successors(self._scope, self._stream, SegmentId(segment_id))
+        following = await controller_of(self._client).successors(self._scope, self._stream, SegmentId(segment_id))
         for each in following:
             if self._takes_key(each.segment):
                 self._coming.setdefault(each.segment.segment_id, set(each.predecessors))
@@ -204,7 +205,7 @@ class _OpenSegment:
     def _begin(self, offset: int) -> None:
         self._assembler = EventAssembler(self._name, offset)
         self._reader = SegmentReader(
-            self._client._segment_client, self._name, offset, self._end_offset, self._client.settings,
+            segments_of(self._client), self._name, offset, self._end_offset, self._client.settings,
             on_ready=self._on_ready, read_ahead=self._read_ahead, missing_bytes=lambda: self._assembler.missing_bytes,
         )  # fmt: skip
 

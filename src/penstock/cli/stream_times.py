@@ -10,6 +10,7 @@ from penstock.cli.failure import failures_told
 from penstock.cli.moments import FORMS
 from penstock.cli.options import TIME_ROUNDING, URI, AsJson, Stream, Uri
 from penstock.cli.output import tell
+from penstock.client.low_level import cluster_of
 
 
 def watermark(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
@@ -22,7 +23,7 @@ def watermark(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
         from penstock.model.stream_cuts import StreamCut
 
         with connected(uri) as session:
-            found = session.call(latest_watermark(session.client._open_cluster(), stream))
+            found = session.call(latest_watermark(cluster_of(session.client), stream))
             if found is None:
                 session.call(session.client.stream_config(stream))  # Is there such a stream at all?
     fields: dict[str, object] = {"stream": stream, "watermark": None}

@@ -12,6 +12,7 @@ from penstock.cli.moments import FORMS
 from penstock.cli.options import URI, AsJson, Stream, Uri
 from penstock.cli.output import in_bytes, in_time, table, tell
 from penstock.cli.quantities import seconds_of
+from penstock.client.low_level import cluster_of, controller_of
 
 if TYPE_CHECKING:
     from penstock.client.controller.transaction_endings import TransactionInfo
@@ -71,7 +72,7 @@ def list_transactions(
         with connected(uri) as session:
             found = list(islice(session.iterate(session.client.open_transactions(stream)), count + 1))
             ended = (
-                {} if is_open_only else session.call(completed_transactions(session.client._controller_client, stream))
+                {} if is_open_only else session.call(completed_transactions(controller_of(session.client), stream))
             )
     has_more = len(found) > count
     open_ones = [_fields(info) for info in found[:count]]
@@ -164,9 +165,9 @@ def describe(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = 
         from penstock.client.transactions.open_transactions import with_length
 
         with connected(uri) as session:
-            found = session.call(TransactionById(session.client._controller_client, stream, transaction).describe())
+            found = session.call(TransactionById(controller_of(session.client), stream, transaction).describe())
             if found.lease_s is not None:  # Otherwise it has ended, or is unknown.
-                found = session.call(with_length(session.client._open_cluster(), stream, found))
+                found = session.call(with_length(cluster_of(session.client), stream, found))
     tell("transaction", {"stream": stream, **_fields(found)}, _lines(stream, found), as_json=as_json)
 
 
@@ -213,7 +214,7 @@ def prepare(
         from penstock.client.controller.transaction_by_id import TransactionById
 
         with connected(uri) as session:
-            known = TransactionById(session.client._controller_client, stream, transaction)
+            known = TransactionById(controller_of(session.client), stream, transaction)
             left_s = session.call(known.prepare(limit_s))
     fields: dict[str, object] = {"stream": stream, "transaction": transaction, "state": "PREPARED", "left_s": left_s}
     text = f"transaction {transaction} on {stream}: prepared, to be decided within {left_s:.0f} s"

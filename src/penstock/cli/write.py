@@ -88,7 +88,7 @@ def _write(session: Session, lines: _Lines, *, as_json: bool) -> None:
 
     writer = session.client.event_writer(lines.stream)
     assert isinstance(writer, EventWriter)
-    session.call(writer._start())
+    session.call(writer.__aenter__())
     stopped_by: Exception | KeyboardInterrupt | Interrupted | None = None
     is_flushed = False
     try:

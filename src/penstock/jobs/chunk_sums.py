@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.client.low_level import chunk_places_of
 from penstock.client.reading.chunk_places import check_chunk_name
 from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import (
@@ -134,7 +135,7 @@ class _Sums:
         """Check once. Raises `StorageError` and `InvalidArgumentError` for errors that do not concern this chunk."""
         (chunk,) = part.chunks
         check_chunk_name(chunk.name)
-        place = await self._client._chunk_places.find(part.storage, self._place, is_anew=is_anew)
+        place = await chunk_places_of(self._client).find(part.storage, self._place, is_anew=is_anew)
         first, end = told_range(part)
         checksums = struct.unpack(f">{len(chunk.checksums) // 4}I", chunk.checksums)
         step = max(READ_BYTES // chunk.block_length, 1) * chunk.block_length

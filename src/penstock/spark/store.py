@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from penstock.client.low_level import chunk_layouts_of, direct_reader, direct_reads, parts_of, run, segments_of
 from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchScopeError,
@@ -103,7 +104,7 @@ def client_of(settings: StoreSettings) -> Client:
 def run_in_client(settings: StoreSettings, step: Callable[[aio.Client], Coroutine[object, object, T]]) -> T:
     """Run `step` with the async client of this process's client, in its loop; return its result."""
     client = client_of(settings)
-    return client._portal.call(step(client._part))
+    return run(client, step)
 
 
 def extents_of(settings: StoreSettings, segments: Sequence[str]) -> Sequence[Extent | NoSuchSegmentError]:
@@ -111,7 +112,7 @@ def extents_of(settings: StoreSettings, segments: Sequence[str]) -> Sequence[Ext
 
     async def extents(client: aio.Client) -> Sequence[Extent | NoSuchSegmentError]:
         found: list[Extent | NoSuchSegmentError] = []
-        for name, answer in zip(segments, await client._segment_client.segment_infos(segments), strict=True):
+        for name, answer in zip(segments, await segments_of(client).segment_infos(segments), strict=True):
             if isinstance(answer, NoSuchSegmentError):
                 found.append(answer)
                 continue
@@ -129,7 +130,7 @@ def extents_of(settings: StoreSettings, segments: Sequence[str]) -> Sequence[Ext
 
 
 async def _locate(segment: str, offset: int, client: aio.Client) -> int:
-    return await client._segment_client.locate_offset(segment, offset)
+    return await segments_of(client).locate_offset(segment, offset)
 
 
 def kept_segments(client: Client, stream: str) -> Iterator[tuple[SegmentRange, SegmentInfo]]:
@@ -189,13 +190,13 @@ def chunks_of(
 
 
 async def _ask_chunks(segment: str, start: int, end: int, client: aio.Client) -> SegmentLayout:
-    return await client._chunk_layouts.ask(segment, start, end)
+    return await chunk_layouts_of(client).ask(segment, start, end)
 
 
 async def _ask_layouts(
     ranges: Sequence[tuple[str, int, int]], lease_s: float, holder: str, client: aio.Client
 ) -> Sequence[SegmentLayout | PenstockError]:
-    return await client._chunk_layouts.ask_all(ranges, lease_s=lease_s, holder=holder)
+    return await chunk_layouts_of(client).ask_all(ranges, lease_s=lease_s, holder=holder)
 
 
 def layouts_of(
@@ -208,7 +209,7 @@ def layouts_of(
 def give_back(settings: StoreSettings, layout: SegmentLayout) -> None:
     """End the lease of a layout; if that fails, the lease expires."""
     try:
-        run_in_client(settings, lambda client: client._chunk_layouts.give_back(layout))
+        run_in_client(settings, lambda client: chunk_layouts_of(client).give_back(layout))
     except PenstockError as error:
         _log.info("the lease of chunks of %s was not released and will expire: %s", layout.segment, error)
 
@@ -363,11 +364,11 @@ class StoredStream:
             with client.segment_reader(name, at, end) as reader:
                 yield reader
             return
-        part, portal = client._part, client._portal
+        part, portal = parts_of(client)
 
         async def opening() -> tuple[DirectReads, aio.SegmentReader]:
-            reads = part._direct_reads(layout, place=direct.place, is_required=direct.is_required)
-            return reads, await part._direct_reader(reads, layout, at, end)
+            reads = direct_reads(part, layout, place=direct.place, is_required=direct.is_required)
+            return reads, await direct_reader(part, reads, layout, at, end)
 
         reads, opened = portal.call(opening())
         try:
