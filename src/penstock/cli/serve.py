@@ -85,7 +85,7 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         if server.operations is not None:
             logger.info("health and metrics on port %d: /live, /ready, /v1/health, /metrics", server.operations.port)
         logger.info("ready after %.2f s: controller %s, data in %s", took_s, server.controller_uri, where)
-        if settings.is_open_to_other_machines:
+        if settings.is_open_to_other_machines and not settings.security.has_auth:
             logger.warning(
                 "listening on all addresses of this machine: every program that can connect may read and change all "
                 "streams. The address given to clients is %s (set it with --advertise)",
@@ -139,6 +139,8 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
             "log": server.settings.log or None,
             "is_new_store": server.is_new_store,
             "metrics_port": None if server.operations is None else server.operations.port,
+            "is_encrypted": server.settings.security.has_tls,
+            "has_authentication": server.settings.security.has_auth,
             "pid": os.getpid(),
             "start_s": round(took_s, 3),
             "failures": failures,
@@ -152,6 +154,12 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
         for number, store in enumerate(stores):
             containers = ", ".join(map(str, store.containers))
             _print_line(f"segment store {number}: {store.address}, containers {containers} (pid {store.pid})")
+    if server.new_password is not None and server.security is not None:
+        paths = server.security.paths
+        _print_line(
+            f"administrator: user admin, password {server.new_password} (also in {paths.administrator_password})"
+        )
+        _print_line(f"certificate authority for clients: {paths.authority}")
     where = f"segment store {server.segment_store_address}" if len(stores) == 1 else f"{len(stores)} segment stores"
     # A mistyped directory looks like a store that has lost everything: say that it is new, and where.
     made = f"new store in {server.settings.log or os.path.abspath(server.settings.data_dir)}"

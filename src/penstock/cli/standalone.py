@@ -64,6 +64,18 @@ def standalone(
         int | None, typer.Option(help="Number of segment containers; fixed once the store holds data. [default: 4]")
     ] = None,
     cache_mb: Annotated[int | None, typer.Option(help="Cache for segment data, in MiB. [default: 512]")] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help="Encrypt all ports and require accounts. Makes what is missing in security/ of --data-dir."
+        ),
+    ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen for other machines without authentication.")
+    ] = False,
+    certificate: Annotated[str | None, typer.Option(help="Certificate of the server, PEM.")] = None,
+    private_key: Annotated[str | None, typer.Option(help="Private key of the certificate, PEM.")] = None,
+    accounts: Annotated[str | None, typer.Option(help="File of accounts, in Pravega's format.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file, TOML.", envvar="PENSTOCK_CONFIG")] = None,
     log_level: Annotated[
         LogLevel | None, typer.Option(help="Log level on standard error. [default: warning]")
@@ -99,6 +111,13 @@ def standalone(
         "log_level": log_level,
         "operations.is_enabled": None if metrics_port is None else True,
         "operations.port": metrics_port,
+        "security.tls": "on" if secure else None,
+        "security.auth": "on" if secure else None,
+        "security.makes_missing_files": secure or None,
+        "security.is_insecure_allowed": insecure or None,
+        "security.certificate": certificate,
+        "security.private_key": private_key,
+        "security.accounts": accounts,
     }
     with failures_told(as_json=as_json):
         is_clean = serve(config, flags, started_s=started_s, as_json=as_json)

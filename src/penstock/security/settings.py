@@ -24,6 +24,8 @@ class SecuritySettings:
         token_ttl_s: how long a delegation token is valid.
         readers_write_group_state: whether READ permission suffices for readers of groups; else they need READ_UPDATE.
         reload_interval_s: how often the files are checked for changes, which are applied without a restart.
+        makes_missing_files: make the files that are missing: a private certificate authority, a certificate, a key of
+            tokens, and an administrator.
         is_insecure_allowed: listen for other machines although authentication is off.
     """
 
@@ -36,6 +38,7 @@ class SecuritySettings:
     token_ttl_s: int = 600
     readers_write_group_state: bool = True
     reload_interval_s: float = 10.0
+    makes_missing_files: bool = False
     is_insecure_allowed: bool = False
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import struct
 from collections.abc import Callable
 
@@ -48,11 +49,17 @@ def allow_all(token: str) -> None:
 
 
 class AdminServer:
-    """Listens for administrators. `authorise` is called with the token of each request."""
+    """Listens for administrators. `authorise` is called with the token of each request. `tls` encrypts it."""
 
     def __init__(
-        self, store: SegmentStore, *, settings: AdminSettings | None = None, authorise: Authorise = allow_all
+        self,
+        store: SegmentStore,
+        *,
+        settings: AdminSettings | None = None,
+        authorise: Authorise = allow_all,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._store = store
         self._settings = settings or store.settings.admin
         self._authorise = authorise
@@ -68,7 +75,7 @@ class AdminServer:
             return
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._new_protocol, settings.host, settings.port, start_serving=False
+                self._new_protocol, settings.host, settings.port, ssl=self._tls, start_serving=False
             )
             detect_dead_peers(self._server, settings.dead_peers)
             await self._server.start_serving()

@@ -12,6 +12,7 @@ from penstock.operations.settings import OperationsSettings
 from penstock.runtime.descriptors import DescriptorSettings
 from penstock.runtime.files import FILE_SCHEMES, FilePlace
 from penstock.runtime.objects import ObjectPlace
+from penstock.security.settings import SecuritySettings
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
@@ -132,6 +133,7 @@ class StandaloneSettings:
         blocking_thread_count_max: threads for work that belongs to neither tier; those have pools of their own.
         descriptors: how the file descriptors of each process are divided.
         store_processes: how segment stores are monitored when there are several.
+        security: encryption, authentication and authorization.
         operations: the port on which each process reports its health and its metrics.
         segment_store, controller, durable_log: settings of the parts.
         object_log: settings of a log in a bucket.
@@ -155,6 +157,7 @@ class StandaloneSettings:
     blocking_thread_count_max: int = 8
     descriptors: DescriptorSettings = field(default_factory=DescriptorSettings)
     store_processes: StoreProcessSettings = field(default_factory=StoreProcessSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     segment_store: SegmentStoreSettings = field(default_factory=SegmentStoreSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
@@ -236,6 +239,11 @@ class StandaloneSettings:
         _check_numbers(self, "")
         if not self.data_dir:
             raise InvalidArgumentError("data_dir is empty: name a directory")
+        if not self.is_local and not self.security.has_auth and not self.security.is_insecure_allowed:
+            raise InvalidArgumentError(
+                f"this server would listen on {self.host or 'all addresses'} without authentication: every program "
+                "that reaches it could read and change all streams. Add --secure, or --insecure if that is intended"
+            )
         return self
 
     def _check_object_log(self) -> None:
@@ -263,6 +271,10 @@ class StandaloneSettings:
                 )
 
     def _check_several_stores(self) -> None:
+        if self.security.has_tls or self.security.has_auth:
+            raise InvalidArgumentError(
+                f"segment_stores is {self.segment_stores}: TLS and authentication work with one segment store so far"
+            )
         if self.is_memory:
             raise InvalidArgumentError(
                 f"segment_stores is {self.segment_stores}, but what is in memory belongs to one process: "
@@ -297,7 +309,15 @@ class StandaloneSettings:
         """The host name given to clients."""
         if self.advertise:
             return self.advertise
+        if self.security.has_tls and self.is_local:
+            # Certificates name hosts: the TLS library of Pravega's Rust and Python clients accepts no addresses.
+            return "localhost"
         return socket.gethostname() if self.host in _WILDCARDS else self.host
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server listens on this machine's own addresses only."""
+        return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
 
     @property
     def is_open_to_other_machines(self) -> bool:

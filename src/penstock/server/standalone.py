@@ -11,8 +11,11 @@ The controller calls the store directly; clients use TCP. With several segment s
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import socket
+import ssl
+import tempfile
 import uuid
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
@@ -24,6 +27,7 @@ from penstock.client.settings import ClientSettings
 from penstock.client.statistics.wire_scale_advice import WireScaleAdvisor
 from penstock.client.transport.connection_pool import ConnectionPool
 from penstock.client.transport.wire_segments import WireSegments
+from penstock.controller.grpc.guard import CallGuard
 from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.locator import AssignedLocator, ContainerLocator, SingleStoreLocator
 from penstock.controller.metadata.layout import SYSTEM_TABLES
@@ -50,7 +54,9 @@ from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.version import penstock_version
-from penstock.segmentstore.admin_server import AdminServer
+from penstock.security.secrets_directory import make_missing_files, security_paths
+from penstock.security.server_security import ServerSecurity, open_security
+from penstock.segmentstore.admin_server import AdminServer, allow_all
 from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.server import SegmentStoreServer
@@ -63,6 +69,7 @@ from penstock.segmentstore.tier1.object_log.server_claim import claim_identity
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
+from penstock.segmentstore.token_access import TokenAccess
 from penstock.server.data_directory import DataDirectory, DataDirectoryError, Identity
 from penstock.server.directory_watch import DirectoryWatch
 from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
@@ -108,6 +115,10 @@ class Standalone:
         self.controller_port: int = 0
         #: The gRPC server of the controller, once it serves.
         self.front: GrpcServer | None = None
+        #: Encryption and authentication, if enabled.
+        self.security: ServerSecurity | None = None
+        #: The password of the administrator, if this start has made the account.
+        self.new_password: str | None = None
         #: Health and metrics of this process, if enabled.
         self.operations: OperationsEndpoint | None = None
         #: Whether this start has initialized the data directory, which was empty.
@@ -124,7 +135,8 @@ class Standalone:
     @property
     def controller_uri(self) -> str:
         """The address that clients connect to."""
-        return f"tcp://{_authority(self.settings.advertised_host, self.controller_port)}"
+        scheme = "tls" if self.settings.security.has_tls else "tcp"
+        return f"{scheme}://{_authority(self.settings.advertised_host, self.controller_port)}"
 
     @property
     def segment_store_address(self) -> str:
@@ -232,6 +244,8 @@ class Standalone:
             published_host=settings.advertised_host,
             settings=controller,
             connections_max=budget.controller_connections,
+            guard=self._guard(),
+            credentials=None if self.security is None else self.security.grpc_credentials(),
         )
         await _listen("controller", settings.host, settings.controller_port, front.start())
         self._stops.push_async_callback(front.stop)
@@ -263,6 +277,7 @@ class Standalone:
         """Run the one segment store in this process."""
         settings = self.settings
         logs, chunks, cluster_id = await self._open_tiers()
+        access, tls = await self._open_security()
         store = SegmentStore(
             logs=logs,
             chunks=chunks,
@@ -285,7 +300,9 @@ class Standalone:
         budget = share_descriptors(
             descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=True
         )
-        server = SegmentStoreServer(store, settings=settings.segment_store.connection.within(budget))
+        server = SegmentStoreServer(
+            store, settings=settings.segment_store.connection.within(budget), access=access, tls=tls
+        )
         await _listen(
             "segment store",
             settings.host,
@@ -298,7 +315,7 @@ class Standalone:
             self.operations.collectors.append(
                 StoreMetrics(store, server, settings.operations.streams_max).collect
             )
-        admin = AdminServer(store)
+        admin = AdminServer(store, authorise=allow_all if access is None else access.require_server, tls=tls)
         await admin.start()
         self._stops.push_async_callback(admin.stop)
         for container_id in self._controller_containers():
@@ -307,6 +324,41 @@ class Standalone:
         return store, SingleStoreLocator(
             settings.advertised_host, server.port, container_count=settings.segment_store.container_count
         )
+
+    async def _open_security(self) -> tuple[TokenAccess | None, ssl.SSLContext | None]:
+        """Read the files of encryption and authentication, if enabled. The data directory is open."""
+        settings = self.settings.security
+        if not (settings.has_tls or settings.has_auth):
+            return None, None
+        data_dir = self.settings.data_dir
+        if self.settings.is_memory:
+            data_dir = self._stops.enter_context(tempfile.TemporaryDirectory(prefix="penstock-"))
+        paths = security_paths(settings, data_dir)
+        if settings.makes_missing_files:
+            hosts = ("localhost", socket.gethostname(), self.settings.advertised_host, "127.0.0.1", "::1")
+            names = dict.fromkeys(hosts)
+            now = datetime.datetime.fromtimestamp(self.runtime.wall_clock_ms() / 1000, datetime.UTC)
+            self.new_password = await self.runtime.work.run(
+                make_missing_files, paths, tuple(names), os.urandom, now
+            )
+        wall_clock_s = self._wall_clock_s
+        self.security = security = open_security(settings, paths, self.runtime.work, wall_clock_s)
+        security.start()
+        self._stops.push_async_callback(security.stop)
+        if security.verifier is None:
+            return None, security.tls
+        return TokenAccess(security.verifier, wall_clock_s), security.tls
+
+    def _wall_clock_s(self) -> float:
+        return self.runtime.wall_clock_ms() / 1000
+
+    def _guard(self) -> CallGuard | None:
+        """Return the check of the controller's callers, if enabled."""
+        security = self.security
+        if security is None or security.authenticator is None or security.signer is None:
+            return None
+        is_strict = not self.settings.security.readers_write_group_state
+        return CallGuard(security.authenticator, security.signer, is_strict=is_strict)
 
     async def _start_processes(self) -> tuple[ConnectionPool, ClientSettings, AssignedLocator, str]:
         """Run the segment stores in child processes, which share this one's data directory.

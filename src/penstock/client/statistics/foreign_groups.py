@@ -16,6 +16,7 @@ from penstock.client.statistics.statistics_calls import names_of_containers
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
 from penstock.client.transport.replies import expect
+from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT
 from penstock.model.errors import OutcomeUnknownError, PenstockError, ProtocolError
 from penstock.model.names import KEY_VALUE_TABLE_SUFFIX
 from penstock.runtime.bulk import for_each
@@ -73,7 +74,8 @@ class ForeignGroups:
             try:
                 connection = await self._pool.connection(name, Purpose.STATISTICS)
                 request_id = connection.next_request_id()
-                reply = await connection.request(request_id, GetStatistics(request_id, "", encode_message(question)))
+                token = self._pool.tokens.of(STATISTICS_SEGMENT)
+                reply = await connection.request(request_id, GetStatistics(request_id, token, encode_message(question)))
                 return decode_report(expect(reply, StatisticsTold, connection.address).report)
             except PenstockError as error:
                 self._pool.forget(name)

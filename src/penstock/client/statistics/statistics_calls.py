@@ -24,6 +24,7 @@ from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
 from penstock.client.transport.replies import expect
 from penstock.client.transport.segment_extents import segment_infos
+from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT
 from penstock.model.errors import (
     ConnectionLostError,
     InvalidArgumentError,
@@ -138,8 +139,9 @@ class StatisticsCalls:
                 question = Question(cursors=cursors, segment_count_max=_PAGE_SEGMENTS)
                 while True:
                     request_id = connection.next_request_id()
+                    token = self._pool.tokens.of(STATISTICS_SEGMENT)
                     reply = await connection.request(
-                        request_id, GetStatistics(request_id, "", encode_message(question)), timeout_s=None
+                        request_id, GetStatistics(request_id, token, encode_message(question)), timeout_s=None
                     )
                     report = _checked(decode_report(expect(reply, StatisticsTold, address).report), address)
                     answer.take(report, question.containers)

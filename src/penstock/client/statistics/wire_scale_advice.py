@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from penstock.client.statistics.statistics_calls import names_of_containers
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
 from penstock.client.transport.replies import expect
+from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT
 from penstock.model.errors import ConnectionLostError, OutcomeUnknownError, PenstockError, ProtocolError
 from penstock.model.scale_advice import ScaleAdvice, ScaleDirection
 from penstock.wire.commands import GetStatistics, StatisticsTold
@@ -43,7 +44,8 @@ class WireScaleAdvisor:
     async def _ask(self, name: str, question: bytes) -> Sequence[ScaleAdvice]:
         connection = await self._pool.connection(name, Purpose.STATISTICS)
         request_id = connection.next_request_id()
-        reply = await connection.request(request_id, GetStatistics(request_id, "", question))
+        token = self._pool.tokens.of(STATISTICS_SEGMENT)
+        reply = await connection.request(request_id, GetStatistics(request_id, token, question))
         report = decode_report(expect(reply, StatisticsTold, connection.address).report)
         if report.advice is None:
             raise ProtocolError(f"{connection.address} does not support scaling advice: it is of an earlier release")

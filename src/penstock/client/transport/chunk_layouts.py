@@ -83,13 +83,13 @@ def _clipped(chunk: ChunkRow, start: int, end: int) -> ChunkRow | None:
 
 
 class ChunkLayouts:
-    """Requests of one client, over separate connections. `token`: the access token sent with requests."""
+    """Requests of one client, over separate connections. `token`: that of all requests; empty: from the pool."""
 
     def __init__(self, pool: ConnectionPool, settings: ClientSettings, rng: Random, *, token: str = "") -> None:
         self._pool = pool
         self._settings = settings
         self._rng = rng
-        self._token = token
+        self._fixed_token = token
 
     async def ask(
         self, segment: str, start: int, end: int, *, lease_s: float = 0.0, holder: str = ""
@@ -145,12 +145,12 @@ class ChunkLayouts:
             return
         with within(f"release the chunks of {segment}", self._settings.layout_timeout_s, "layout_timeout_s"):
             reply = await self._exchange(
-                segment, ReturnChunkLease(0, segment, self._token, lease.epoch, lease.number)
+                segment, ReturnChunkLease(0, segment, "", lease.epoch, lease.number)
             )
         expect(reply, ChunkLeaseReturned, segment)
 
     async def _page(self, segment: str, question: LayoutQuestion) -> LayoutPage:
-        reply = await self._exchange(segment, GetChunkLayout(0, segment, self._token, encode_layout(question)))
+        reply = await self._exchange(segment, GetChunkLayout(0, segment, "", encode_layout(question)))
         page = decode_layout_page(expect(reply, ChunkLayoutTold, segment).page)
         _check(segment, question, page)
         return page
@@ -162,7 +162,8 @@ class ChunkLayouts:
         while True:
             try:
                 connection = await self._pool.connection(segment, Purpose.LAYOUTS)
-                numbered = _numbered(request, connection.next_request_id())
+                token = self._fixed_token or self._pool.tokens.of(segment)
+                numbered = _numbered(request, connection.next_request_id(), token)
                 reply = await in_time(segment, connection.request(numbered.request_id, numbered))
             except (ConnectionLostError, OutcomeUnknownError) as error:
                 # The connection was idle since the last request, so its loss is detected only now.
@@ -178,10 +179,10 @@ class ChunkLayouts:
             await backoff.pause(error_of(reply, segment) or unexpected(reply, segment))
 
 
-def _numbered(request: GetChunkLayout | ReturnChunkLease, request_id: int) -> Request:
+def _numbered(request: GetChunkLayout | ReturnChunkLease, request_id: int, token: str) -> Request:
     if isinstance(request, GetChunkLayout):
-        return GetChunkLayout(request_id, request.segment, request.token, request.question)
-    return ReturnChunkLease(request_id, request.segment, request.token, request.epoch, request.number)
+        return GetChunkLayout(request_id, request.segment, token, request.question)
+    return ReturnChunkLease(request_id, request.segment, token, request.epoch, request.number)
 
 
 def _check(segment: str, question: LayoutQuestion, page: LayoutPage) -> None:

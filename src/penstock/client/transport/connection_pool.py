@@ -13,6 +13,7 @@ from enum import Enum
 
 from penstock.client.common.deadline import context_without_deadline, current_deadline
 from penstock.client.common.waits import Waits
+from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT, FixedToken, Tokens
 from penstock.client.settings import ClientSettings
 from penstock.client.transport.store_states import StoreStates
 from penstock.model.errors import ConnectionLostError
@@ -44,7 +45,10 @@ class ConnectionPool:
         *,
         ssl_context: ssl.SSLContext | None = None,
         waits: Waits | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
+        #: Tokens of requests; `connection` prepares that of its segment.
+        self.tokens: Tokens = tokens or FixedToken()
         #: Where users of this pool register their waits; None: they are not reported, as in a server.
         self.waits: Waits | None = waits
         #: Why segment stores hold writes.
@@ -65,6 +69,7 @@ class ConnectionPool:
         Raises `ConnectionLostError` if it cannot be reached: no request was sent, a retry is safe.
         """
         endpoint = await self.endpoint(segment)
+        await self.tokens.prepare(STATISTICS_SEGMENT if purpose is Purpose.STATISTICS else segment)
         key = (*endpoint, purpose)
         connection = self._connections.get(key)
         if connection is not None and connection.is_open:

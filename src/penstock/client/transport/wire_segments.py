@@ -116,7 +116,7 @@ class WireSegments:
     Use within one event loop.
 
     Args:
-        token: the access token sent with each request.
+        token: the access token sent with each request; empty: that of the segment's stream, from the pool.
         waits_for_space: whether requests rejected because of a full disk are retried; otherwise `StorageFullError` is
             raised immediately, for a caller with retries of its own.
     """
@@ -133,9 +133,12 @@ class WireSegments:
         self._pool = pool
         self._settings = settings
         self._rng = rng
-        self._token = token
+        self._fixed_token = token
         self._known_ends = KnownEnds()
         self._exchanges = Exchanges(pool, settings, rng, waits_for_space=waits_for_space)
+
+    def _token(self, segment: str) -> str:
+        return self._fixed_token or self._pool.tokens.of(segment)
 
     # -- segments -----------------------------------------------------------------------------------------------
 
@@ -145,24 +148,26 @@ class WireSegments:
         """See `Segments.create_segment`."""
         reply = await self._change(
             segment,
-            lambda request_id: CreateSegment(request_id, segment, target_rate, scale_type, self._token, rollover_bytes),
+            lambda request_id: CreateSegment(
+                request_id, segment, target_rate, scale_type, self._token(segment), rollover_bytes
+            ),
         )
         expect(reply, SegmentCreated, segment)
 
     async def delete_segment(self, segment: str) -> None:
         """See `Segments.delete_segment`."""
-        reply = await self._change(segment, lambda request_id: DeleteSegment(request_id, segment, self._token))
+        reply = await self._change(segment, lambda request_id: DeleteSegment(request_id, segment, self._token(segment)))
         expect(reply, SegmentDeleted, segment)
 
     async def seal_segment(self, segment: str) -> None:
         """See `Segments.seal_segment`."""
-        reply = await self._change(segment, lambda request_id: SealSegment(request_id, segment, self._token))
+        reply = await self._change(segment, lambda request_id: SealSegment(request_id, segment, self._token(segment)))
         expect(reply, SegmentSealed, segment)
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         """See `Segments.truncate_segment`."""
         reply = await self._change(
-            segment, lambda request_id: TruncateSegment(request_id, segment, offset, self._token)
+            segment, lambda request_id: TruncateSegment(request_id, segment, offset, self._token(segment))
         )
         expect(reply, SegmentTruncated, segment)
 
@@ -170,14 +175,16 @@ class WireSegments:
         """See `Segments.update_policy`."""
         reply = await self._change(
             segment,
-            lambda request_id: UpdateSegmentPolicy(request_id, segment, target_rate, scale_type, self._token),
+            lambda request_id: UpdateSegmentPolicy(request_id, segment, target_rate, scale_type, self._token(segment)),
         )
         expect(reply, SegmentPolicyUpdated, segment)
 
     async def segment_info(self, segment: str) -> SegmentInfo:
         """See `Segments.segment_info`."""
         reply = expect(
-            await self._ask(segment, lambda request_id: GetStreamSegmentInfo(request_id, segment, self._token)),
+            await self._ask(
+                segment, lambda request_id: GetStreamSegmentInfo(request_id, segment, self._token(segment))
+            ),
             StreamSegmentInfo,
             segment,
         )
@@ -189,7 +196,7 @@ class WireSegments:
 
         async def ask(segment: str) -> SegmentInfo:
             reply = await self._once(
-                segment, homes, lambda request_id: GetStreamSegmentInfo(request_id, segment, self._token)
+                segment, homes, lambda request_id: GetStreamSegmentInfo(request_id, segment, self._token(segment))
             )
             info = expect(reply, StreamSegmentInfo, segment)
             return SegmentInfo(segment, info.start_offset, info.write_offset, info.is_sealed, info.last_modified)
@@ -201,7 +208,9 @@ class WireSegments:
         homes = _one_name_per_home(segments)
 
         async def ask(segment: str) -> None:
-            reply = await self._once(segment, homes, lambda request_id: DeleteSegment(request_id, segment, self._token))
+            reply = await self._once(
+                segment, homes, lambda request_id: DeleteSegment(request_id, segment, self._token(segment))
+            )
             expect(reply, SegmentDeleted, segment)
 
         return await for_each(segments, ask, self._settings.bulk_request_count_max)
@@ -213,7 +222,7 @@ class WireSegments:
         async def ask(one: tuple[str, int]) -> None:
             segment, offset = one
             reply = await self._once(
-                segment, homes, lambda request_id: TruncateSegment(request_id, segment, offset, self._token)
+                segment, homes, lambda request_id: TruncateSegment(request_id, segment, offset, self._token(segment))
             )
             expect(reply, SegmentTruncated, segment)
 
@@ -270,9 +279,9 @@ class WireSegments:
         async def exchange(connection: WireConnection) -> WireCommand:
             request_id = connection.next_request_id()
             if connection.wire_version < LOCATE_OFFSET_VERSION:
-                command: WireCommand = GetStreamSegmentInfo(request_id, segment, self._token)
+                command: WireCommand = GetStreamSegmentInfo(request_id, segment, self._token(segment))
             else:
-                command = LocateOffset(request_id, segment, offset, self._token)
+                command = LocateOffset(request_id, segment, offset, self._token(segment))
             return await connection.request(request_id, command)
 
         reply = await self._exchanges.run(segment, exchange, Purpose.REQUEST, is_repeatable=True)
@@ -289,7 +298,7 @@ class WireSegments:
         """See `Segments.merge_segments`."""
         reply = expect(
             await self._change(
-                target, lambda request_id: MergeSegmentsBatch(request_id, target, tuple(sources), self._token)
+                target, lambda request_id: MergeSegmentsBatch(request_id, target, tuple(sources), self._token(target))
             ),
             SegmentsBatchMerged,
             target,
@@ -307,7 +316,9 @@ class WireSegments:
 
         async def exchange(connection: WireConnection) -> WireCommand:
             request_id = connection.next_request_id()
-            setup = await connection.request(request_id, SetupAppend(request_id, writer_id, segment, self._token))
+            setup = await connection.request(
+                request_id, SetupAppend(request_id, writer_id, segment, self._token(segment))
+            )
             if not isinstance(setup, AppendSetup):
                 return setup
             return await connection.request(request_id, make(request_id))
@@ -334,7 +345,9 @@ class WireSegments:
             if not self._known_ends.reaches(connection, segment, offset):
                 # A read beyond the end gets no reply before the segment has grown past it.
                 request_id = connection.next_request_id()
-                found = await connection.request(request_id, GetStreamSegmentInfo(request_id, segment, self._token))
+                found = await connection.request(
+                    request_id, GetStreamSegmentInfo(request_id, segment, self._token(segment))
+                )
                 if isinstance(found, WrongHost):
                     return found
                 # For all other replies of the segment store, the read gets the same.
@@ -343,7 +356,7 @@ class WireSegments:
                         raise PositionBeyondEndError(segment, position=offset, end=found.write_offset)
                     self._known_ends.note(connection, segment, found.write_offset)
             request_id = connection.next_request_id()
-            command = ReadSegment(segment, offset, length, self._token, request_id)
+            command = ReadSegment(segment, offset, length, self._token(segment), request_id)
             reply = await connection.request(request_id, command, timeout_s=None)
             if isinstance(reply, SegmentRead):
                 self._known_ends.note(connection, segment, offset + len(reply.buffer))
@@ -370,7 +383,7 @@ class WireSegments:
     async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
         """See `Segments.get_attribute`."""
         reply = await self._ask(
-            segment, lambda request_id: GetSegmentAttribute(request_id, segment, attribute_id, self._token)
+            segment, lambda request_id: GetSegmentAttribute(request_id, segment, attribute_id, self._token(segment))
         )
         return expect(reply, SegmentAttribute, segment).value
 
@@ -378,7 +391,9 @@ class WireSegments:
         """See `Segments.update_attribute`."""
         reply = await self._change(
             segment,
-            lambda request_id: UpdateSegmentAttribute(request_id, segment, attribute_id, value, expected, self._token),
+            lambda request_id: UpdateSegmentAttribute(
+                request_id, segment, attribute_id, value, expected, self._token(segment)
+            ),
         )
         return expect(reply, SegmentAttributeUpdated, segment).success
 
@@ -388,21 +403,23 @@ class WireSegments:
         """See `Segments.create_table`."""
         reply = await self._change(
             segment,
-            lambda request_id: CreateTableSegment(request_id, segment, self._token, False, key_length, rollover_bytes),
+            lambda request_id: CreateTableSegment(
+                request_id, segment, self._token(segment), False, key_length, rollover_bytes
+            ),
         )
         expect(reply, SegmentCreated, segment)
 
     async def delete_table(self, segment: str, *, must_be_empty: bool = False) -> None:
         """See `Segments.delete_table`."""
         reply = await self._change(
-            segment, lambda request_id: DeleteTableSegment(request_id, segment, must_be_empty, self._token)
+            segment, lambda request_id: DeleteTableSegment(request_id, segment, must_be_empty, self._token(segment))
         )
         expect(reply, SegmentDeleted, segment)
 
     async def table_info(self, segment: str) -> TableInfo:
         """See `Segments.table_info`."""
         reply = expect(
-            await self._ask(segment, lambda request_id: GetTableSegmentInfo(request_id, segment, self._token)),
+            await self._ask(segment, lambda request_id: GetTableSegmentInfo(request_id, segment, self._token(segment))),
             TableSegmentInfo,
             segment,
         )
@@ -415,7 +432,7 @@ class WireSegments:
         entries = tuple(TableKeyValue(update.key, update.version, update.value) for update in updates)
         reply = await self._change(
             segment,
-            lambda request_id: UpdateTableEntries(request_id, segment, self._token, entries, expected_offset),
+            lambda request_id: UpdateTableEntries(request_id, segment, self._token(segment), entries, expected_offset),
         )
         if isinstance(reply, TableEntriesUpdated):
             return reply.versions
@@ -425,7 +442,8 @@ class WireSegments:
         """See `Segments.table_remove`."""
         keys = tuple(TableKey(removal.key, removal.version) for removal in removals)
         reply = await self._change(
-            segment, lambda request_id: RemoveTableKeys(request_id, segment, self._token, keys, expected_offset)
+            segment,
+            lambda request_id: RemoveTableKeys(request_id, segment, self._token(segment), keys, expected_offset),
         )
         if not isinstance(reply, TableKeysRemoved):
             raise _table_error(reply, segment, [(key.key, key.version) for key in keys], expected_offset)
@@ -451,7 +469,7 @@ class WireSegments:
     async def _read_table(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         wanted = tuple(TableKey(key, VERSION_ANY) for key in keys)
         reply = expect(
-            await self._ask(segment, lambda request_id: ReadTable(request_id, segment, self._token, wanted)),
+            await self._ask(segment, lambda request_id: ReadTable(request_id, segment, self._token(segment), wanted)),
             TableRead,
             segment,
         )
@@ -467,7 +485,7 @@ class WireSegments:
             await self._ask(
                 segment,
                 lambda request_id: ReadTableEntries(
-                    request_id, segment, self._token, limit, token, first, last or b""
+                    request_id, segment, self._token(segment), limit, token, first, last or b""
                 ),
             ),
             TableEntriesRead,
@@ -485,7 +503,9 @@ class WireSegments:
         reply = expect(
             await self._ask(
                 segment,
-                lambda request_id: ReadTableKeys(request_id, segment, self._token, limit, token, first, last or b""),
+                lambda request_id: ReadTableKeys(
+                    request_id, segment, self._token(segment), limit, token, first, last or b""
+                ),
             ),
             TableKeysRead,
             segment,
@@ -497,7 +517,7 @@ class WireSegments:
         reply = expect(
             await self._ask(
                 segment,
-                lambda request_id: ReadTableEntriesDelta(request_id, segment, self._token, position, limit),
+                lambda request_id: ReadTableEntriesDelta(request_id, segment, self._token(segment), position, limit),
             ),
             TableEntriesDeltaRead,
             segment,

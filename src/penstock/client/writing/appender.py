@@ -90,7 +90,6 @@ class SegmentAppender:
         rng: Random,
         lock: Lock,
         *,
-        token: str,
         on_settled: Callable[[list[Block], PenstockError | None], None],
         on_sealed: Callable[[SegmentAppender, PenstockError], None],
     ) -> None:
@@ -103,7 +102,6 @@ class SegmentAppender:
         self._pool = pool
         self._settings = settings
         self._lock = lock
-        self._token = token
         self._on_settled = on_settled
         self._on_sealed = on_sealed
         self._writer_id = rng.randbytes(16)
@@ -119,6 +117,11 @@ class SegmentAppender:
         #: From the first event that is not acknowledged to the last acknowledgement; see `Waits`.
         self._wait: Wait | None = None
         self._task = start_watched(self._run(), f"append to {segment}", self._fail)
+
+    @property
+    def _token(self) -> str:
+        """The token for requests about the segment."""
+        return self._pool.tokens.of(self.segment)
 
     # -- called by the writer -----------------------------------------------------------------------------------
 

@@ -102,7 +102,6 @@ class EventWriter(LifeCycle):
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: Callable[[Callable[[], None]], object] = _not_started
-        self._token = ""
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -447,7 +446,6 @@ class EventWriter(LifeCycle):
             self._settings,
             self._rng,
             self._lock,
-            token=self._token,
             on_settled=self._settle_blocks,
             on_sealed=sealed,
         )

@@ -187,7 +187,7 @@ class SegmentAppender:
                 return connection, -1
             self._connection = None
             request_id = connection.next_request_id()
-            setup = SetupAppend(request_id, self._writer_id, segment, "")
+            setup = SetupAppend(request_id, self._writer_id, segment, self._pool.tokens.of(segment))
             try:
                 reply = await in_time(segment, connection.request(request_id, setup))
             except OutcomeUnknownError as error:

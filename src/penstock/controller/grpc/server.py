@@ -51,6 +51,7 @@ class GrpcServer:
     `published_host` and `published_port` are returned to clients that request the list of controllers; `settings`
     limits concurrent calls and message sizes; at most `connections_max` connections are served at once (None: no
     limit), further ones are closed. `guard` checks callers; None: every caller may do everything.
+    `credentials` encrypt the port; None: it is not encrypted.
 
     Attributes:
         slots: limits the calls that are served.
@@ -68,9 +69,11 @@ class GrpcServer:
         settings: ControllerSettings | None = None,
         connections_max: int | None = None,
         guard: CallGuard | None = None,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self._connections_max = connections_max
         self._guard = guard
+        self._credentials = credentials
         self._host = host
         self._wanted_port = port
         self._published_host = published_host
@@ -134,7 +137,10 @@ class GrpcServer:
         server.add_generic_rpc_handlers(self._handlers())
         address = f"[{host}]" if ":" in host else host
         try:
-            self._port = server.add_insecure_port(f"{address}:{self._wanted_port}")
+            if self._credentials is None:
+                self._port = server.add_insecure_port(f"{address}:{self._wanted_port}")
+            else:
+                self._port = server.add_secure_port(f"{address}:{self._wanted_port}", self._credentials)
         except RuntimeError as error:
             raise self._cannot_listen(error) from error
         await server.start()

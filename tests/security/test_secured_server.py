@@ -1,0 +1,327 @@
+"""A secured server, driven over gRPC and the wire protocol: every call with every kind of caller."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from penstock.controller.grpc.table import services
+from penstock.model.permissions import Permission
+from penstock.rpc import controller_pb2 as pb
+from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+from penstock.security.access_list import AccessList, parse_entry
+from penstock.security.accounts import Account, format_accounts
+from penstock.security.authenticator import basic_header
+from penstock.security.passwords import hash_password
+from penstock.security.settings import SecuritySettings
+from penstock.security.tokens import TokenGrant
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
+from penstock.wire.commands import AuthTokenCheckFailed, GetStreamSegmentInfo, Hello, StreamSegmentInfo
+from support.raw_wire import RawWire
+
+PASSWORD = "secret"
+#: Name -> entries of the account.
+USERS = {
+    "root": "prn::*,READ_UPDATE",
+    "none": "",
+    "reader": "prn::/scope:shop,READ;prn::/scope:shop/stream:orders,READ",
+    "writer": "prn::/scope:shop/stream:orders,READ_UPDATE",
+    "neighbour": "prn::/scope:shop/stream:order,READ_UPDATE",
+    "member": "prn::/scope:shop,READ;prn::/scope:shop/stream:orders,READ;prn::/scope:shop/reader-group:g,READ",
+    "tables": "prn::/scope:shop,READ;prn::/scope:shop/key-value-table:prices,READ_UPDATE",
+}
+
+
+def accounts() -> str:
+    """Return an accounts file. Few iterations: tests hash often."""
+    return format_accounts([
+        Account(name, hash_password(PASSWORD, bytes(32), 10),
+                AccessList(tuple(map(parse_entry, filter(None, entries.split(";"))))))
+        for name, entries in USERS.items()
+    ])  # fmt: skip
+
+
+class SecuredServer:
+    """A server in memory with TLS and accounts, and stubs for its users."""
+
+    def __init__(self, directory: Path, **changes: Any) -> None:
+        (directory / "passwd").write_text(accounts())
+        self.settings = StandaloneSettings(
+            is_memory=True,
+            controller_port=0,
+            segment_store_port=0,
+            security=SecuritySettings(
+                tls="on", auth="on", makes_missing_files=True, accounts=str(directory / "passwd"),
+                certificate=str(directory / "server.crt"), private_key=str(directory / "server.key"),
+                token_key_file=str(directory / "token.key"), **changes,
+            ),
+        )  # fmt: skip
+        self.server = Standalone(self.settings)
+        self._channels: list[grpc.aio.Channel] = []
+
+    @property
+    def authority(self) -> bytes:
+        assert self.server.security is not None
+        return self.server.security.paths.authority.read_bytes()
+
+    def stub(self, user: str | None, password: str = PASSWORD) -> ControllerServiceStub:
+        """Return a stub that sends the credentials of a user."""
+        channel = grpc.aio.secure_channel(
+            f"localhost:{self.server.controller_port}",
+            grpc.ssl_channel_credentials(self.authority),
+            interceptors=[] if user is None else [_Credentials(basic_header(user, password))],
+        )
+        self._channels.append(channel)
+        return ControllerServiceStub(channel)
+
+    def call(self, user: str | None, method: str, request: Message, reply: type[Message]) -> Awaitable[Message]:
+        """Send any call of the services."""
+        channel = grpc.aio.secure_channel(
+            f"localhost:{self.server.controller_port}", grpc.ssl_channel_credentials(self.authority)
+        )
+        self._channels.append(channel)
+        multi = channel.unary_unary(
+            method,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=reply.FromString,
+        )
+        metadata = () if user is None else (("authorization", basic_header(user, PASSWORD)),)
+        return multi(request, metadata=metadata, timeout=60)
+
+    def grant(self, token: str) -> TokenGrant:
+        """Return what a token grants."""
+        assert self.server.security is not None
+        assert self.server.security.verifier is not None
+        return self.server.security.verifier.verify(token)
+
+    async def wire(self) -> RawWire:
+        """Connect to the segment store."""
+        context = ssl.create_default_context(cadata=self.authority.decode())
+        connection = RawWire(
+            *await asyncio.open_connection("localhost", self.server.segment_store_port, ssl=context)
+        )
+        await connection.ask(Hello(16, 5), Hello)
+        return connection
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+        await self.server.stop()
+
+
+class _Credentials(grpc.aio.UnaryUnaryClientInterceptor):
+    """Adds credentials to each call."""
+
+    def __init__(self, header: str) -> None:
+        self._header = header
+
+    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = grpc.aio.Metadata(("authorization", self._header))
+        return await continuation(details._replace(metadata=metadata), request)
+
+
+@pytest.fixture
+async def secured(tmp_path: Path) -> AsyncIterator[SecuredServer]:
+    """A secured server with scope ``shop``, streams ``orders`` and ``clicks``, table ``prices``, group ``g``."""
+    running = SecuredServer(tmp_path)
+    await running.server.start()
+    root = running.stub("root")
+    await root.createScope(pb.ScopeInfo(scope="shop"))
+    for stream in ("orders", "clicks"):
+        await root.createStream(
+            pb.StreamConfig(
+                streamInfo=pb.StreamInfo(scope="shop", stream=stream),
+                scalingPolicy=pb.ScalingPolicy(scaleType=pb.ScalingPolicy.FIXED_NUM_SEGMENTS, minNumSegments=1),
+            )
+        )
+    await root.createKeyValueTable(pb.KeyValueTableConfig(
+        scope="shop", kvtName="prices", partitionCount=1, primaryKeyLength=4, secondaryKeyLength=0
+    ))  # fmt: skip
+    yield running
+    await running.close()
+
+
+async def code_of(call: Awaitable[object]) -> str:
+    """Return the status code that a call ends with."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        if PASSWORD in (error.details() or ""):
+            pytest.fail("the reply has the password")
+        return str(error.code().name)
+    return "OK"
+
+
+ORDERS = pb.StreamInfo(scope="shop", stream="orders")
+CALLS = [
+    (f"/{service.full_name}/{method.name}", GetMessageClass(method.input_type), GetMessageClass(method.output_type))
+    for service in services()
+    for method in service.methods
+]
+#: Calls that need no permission.
+OPEN = {"getControllerServerList"}
+
+
+async def test_every_call_needs_an_account_and_a_permission(secured: SecuredServer) -> None:
+    for path, request, reply in CALLS:
+        name = path.rpartition("/")[2]
+        found = {
+            user: await code_of(secured.call(user, path, request(), reply)) for user in (None, "none", "neighbour")
+        }
+        if name in OPEN:
+            assert set(found.values()) == {"OK"}, name
+        else:
+            denied = "PERMISSION_DENIED"
+            assert found == {None: "UNAUTHENTICATED", "none": denied, "neighbour": denied}, name
+
+
+async def test_wrong_credentials_are_refused_for_every_call(secured: SecuredServer) -> None:
+    for stub in (secured.stub("root", "wrong"), secured.stub("nobody")):
+        assert await code_of(stub.getControllerServerList(pb.ServerRequest())) == "UNAUTHENTICATED"
+
+
+async def test_what_exists_and_what_does_not_is_refused_alike(secured: SecuredServer) -> None:
+    stub = secured.stub("neighbour")
+    codes = {
+        await code_of(stub.getStreamConfiguration(pb.StreamInfo(scope=scope, stream=stream)))
+        for scope, stream in (("shop", "orders"), ("shop", "none"), ("none", "none"))
+    }
+    assert codes == {"PERMISSION_DENIED"}
+
+
+async def test_readers_read_and_writers_write(secured: SecuredServer) -> None:
+    reader, writer = secured.stub("reader"), secured.stub("writer")
+    assert await code_of(reader.getStreamConfiguration(ORDERS)) == "OK"
+    assert await code_of(reader.sealStream(ORDERS)) == "PERMISSION_DENIED"
+    assert await code_of(writer.createTransaction(pb.CreateTxnRequest(streamInfo=ORDERS, lease=10_000))) == "OK"
+    assert await code_of(reader.createTransaction(pb.CreateTxnRequest(streamInfo=ORDERS))) == "PERMISSION_DENIED"
+    assert await code_of(writer.createScope(pb.ScopeInfo(scope="x"))) == "PERMISSION_DENIED"
+
+
+async def test_listings_show_what_the_caller_may_read(secured: SecuredServer) -> None:
+    async def streams(user: str) -> list[str]:
+        reply = await secured.stub(user).listStreamsInScope(pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope="shop")))
+        return sorted(info.stream for info in reply.streams if not info.stream.startswith("_"))
+
+    assert await streams("root") == ["clicks", "orders"]
+    assert await streams("reader") == ["orders"]
+    assert await streams("tables") == []
+    tables = await secured.stub("tables").listKeyValueTablesInScope(
+        pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope="shop"))
+    )
+    assert [table.kvtName for table in tables.kvtables] == ["prices"]
+
+
+async def test_tokens_grant_no_more_than_the_caller_has(secured: SecuredServer) -> None:
+    segment, operation = "shop/orders/0.#epoch.0", pb.StreamInfo
+
+    async def permission(user: str, access: int, stream: str = "orders", name: str = segment) -> Permission:
+        reply = await secured.stub(user).getDelegationToken(
+            pb.StreamInfo(scope="shop", stream=stream, accessOperation=access)
+        )
+        return secured.grant(reply.delegationToken).permission(name)
+
+    assert await permission("reader", operation.READ) is Permission.READ
+    assert await permission("writer", operation.READ) is Permission.READ
+    assert await permission("writer", operation.WRITE) is Permission.READ_UPDATE
+    assert await code_of(permission("reader", operation.WRITE)) == "PERMISSION_DENIED"
+    assert await code_of(permission("reader", operation.UNSPECIFIED)) == "PERMISSION_DENIED"
+    # Readers of a group may write its state, and may not write watermarks.
+    group = "shop/_RGg/0.#epoch.0"
+    assert await permission("member", operation.READ_WRITE, "_RGg", group) is Permission.READ_UPDATE
+    marks = "shop/_MARKorders/0.#epoch.0"
+    assert await permission("reader", operation.READ_WRITE, "_MARKorders", marks) is Permission.READ
+    # Tables have segments of their own name.
+    table = "shop/prices_kvtable/0.#epoch.0"
+    for stream in ("prices", "prices_kvtable"):
+        assert await permission("tables", operation.READ_WRITE, stream, table) is Permission.READ_UPDATE
+        assert await permission("tables", operation.READ_WRITE, stream, "shop/prices/0.#epoch.0") is Permission.NONE
+    assert await code_of(permission("tables", operation.READ_WRITE, "orders")) == "PERMISSION_DENIED"
+
+
+async def test_replies_carry_tokens(secured: SecuredServer) -> None:
+    segment = "shop/orders/0.#epoch.0"
+    writer = secured.stub("writer")
+    current = await writer.getCurrentSegments(ORDERS)
+    assert secured.grant(current.delegationToken).permission(segment) is Permission.READ_UPDATE
+    nothing = await writer.getCurrentSegments(
+        pb.StreamInfo(scope="shop", stream="orders", accessOperation=pb.StreamInfo.NONE)
+    )
+    assert nothing.delegationToken == ""
+    begun = await writer.createTransaction(pb.CreateTxnRequest(streamInfo=ORDERS, lease=10_000))
+    assert secured.grant(begun.delegationToken).permission(segment) is Permission.READ_UPDATE
+
+
+async def test_the_segment_store_accepts_tokens_of_the_controller(secured: SecuredServer) -> None:
+    wire = await secured.wire()
+    token = (await secured.stub("writer").getCurrentSegments(ORDERS)).delegationToken
+    segment = "shop/orders/0.#epoch.0"
+    await wire.ask(GetStreamSegmentInfo(1, segment, token), StreamSegmentInfo)
+    await wire.ask(GetStreamSegmentInfo(2, segment, ""), AuthTokenCheckFailed)
+    await wire.ask(GetStreamSegmentInfo(3, "shop/clicks/0.#epoch.0", token), AuthTokenCheckFailed)
+    await wire.close()
+
+
+async def test_a_client_without_tls_gets_no_answer(secured: SecuredServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", secured.server.segment_store_port)
+    writer.write(b"\0\0\0\x7f" + bytes(20))
+    async with asyncio.timeout(60):
+        # At most a TLS alert.
+        assert len(await reader.read()) < 16
+    writer.close()
+
+
+async def test_changed_accounts_and_certificates_are_applied_without_a_restart(
+    secured: SecuredServer, tmp_path: Path
+) -> None:
+    security = secured.server.security
+    assert security is not None
+    before = secured.authority
+    stub = secured.stub("reader")
+    assert await code_of(stub.getStreamConfiguration(ORDERS)) == "OK"
+    (tmp_path / "passwd").write_text(accounts().replace("reader:", "renamed:"))
+    security.reload_changed()
+    assert await code_of(stub.getStreamConfiguration(ORDERS)) == "UNAUTHENTICATED"
+    # A file that cannot be used changes nothing.
+    (tmp_path / "passwd").write_text("broken")
+    security.reload_changed()
+    assert "line 1" in security.problem
+    assert await code_of(secured.stub("renamed").getStreamConfiguration(ORDERS)) == "OK"
+    (tmp_path / "passwd").write_text(accounts())
+    # A new certificate of another authority.
+    key, certificate = (tmp_path / "server.key").read_bytes(), (tmp_path / "server.crt").read_bytes()
+    other = SecuredServer(tmp_path_of(tmp_path))
+    await other.server.start()
+    (tmp_path / "server.key").write_bytes(Path(other.settings.security.private_key).read_bytes())
+    security.reload_changed()
+    assert "server.crt" in security.problem
+    await (await secured.wire()).close()
+    (tmp_path / "server.crt").write_bytes(Path(other.settings.security.certificate).read_bytes())
+    security.reload_changed()
+    assert security.problem == ""
+    assert secured.authority == before
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await secured.wire()
+    assert await code_of(secured.stub("root").listScopes(pb.ScopesRequest())) == "UNAVAILABLE"
+    (tmp_path / "server.key").write_bytes(key)
+    (tmp_path / "server.crt").write_bytes(certificate)
+    security.reload_changed()
+    await (await secured.wire()).close()
+    assert await code_of(secured.stub("root").listScopes(pb.ScopesRequest())) == "OK"
+    await other.close()
+
+
+def tmp_path_of(parent: Path) -> Path:
+    """Return a new directory."""
+    found = parent / "other"
+    found.mkdir()
+    return found
