@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar, cast, overload
@@ -37,6 +38,7 @@ from penstock.model.names import check_written_stream_name, split_scoped_name
 from penstock.model.policies import GroupRetention
 from penstock.model.tables import TableConfig
 from penstock.model.times import NotedTime
+from penstock.runtime.client_security import Credentials, client_security
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.settings import default_uri
 
@@ -495,11 +497,22 @@ def connect(
     *,
     runtime: Runtime | None = None,
     ssl_context: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
+    ca: str | os.PathLike[str] | None = None,
 ) -> Client:
     """Return an async client of the cluster whose controller is at `controller_uri`, as ``tcp://localhost:9090``.
 
     Open it with `await`, or with `async with`, which also closes it.
 
-    Without `controller_uri`, the environment variable `PENSTOCK_URI` applies, then ``tcp://localhost:9090``.
+    Without `controller_uri`, the environment variable `PENSTOCK_URI` applies, then ``tcp://localhost:9090``. ``tls://``
+    connects to a server with TLS; `ca`: a PEM file with the certificates of the authorities that are trusted, by
+    default those of the system. `credentials`: the account. Without them, the variables `PENSTOCK_CA`, `PENSTOCK_USER`
+    and `PENSTOCK_PASSWORD_FILE` apply.
     """
-    return Client(controller_uri or default_uri(), settings, runtime=runtime, ssl_context=ssl_context)
+    return Client(
+        controller_uri or default_uri(),
+        settings,
+        runtime=runtime,
+        ssl_context=ssl_context,
+        security=client_security(credentials, ca),
+    )

@@ -16,6 +16,8 @@ from penstock.client.controller.controller import ControllerClient
 from penstock.client.controller.transaction_times import TransactionTimes
 from penstock.client.reading.chunk_places import ChunkPlaces
 from penstock.client.reading.direct_reads import DirectReads
+from penstock.client.controller.controller import parse_controller_uri
+from penstock.client.transport.delegation_tokens import DelegationTokens
 from penstock.client.settings import ClientSettings
 from penstock.client.statistics.foreign_groups import ForeignGroups
 from penstock.client.statistics.statistics_calls import StatisticsCalls
@@ -28,6 +30,7 @@ from penstock.client.writing.ack import Ack, AckState
 from penstock.model.errors import (
     InvalidArgumentError,
 )
+from penstock.runtime.client_security import ClientSecurity
 from penstock.runtime.program import WatchProgram
 from penstock.runtime.runtime import Runtime, real_runtime
 
@@ -42,6 +45,7 @@ class ClientCore(LifeCycle):
         *,
         runtime: Runtime | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        security: ClientSecurity | None = None,
         controller: ControllerClient | None = None,
         resolver: Resolver | None = None,
     ) -> None:
@@ -50,6 +54,7 @@ class ClientCore(LifeCycle):
         self._uri = controller_uri
         self._runtime = runtime or real_runtime(1)
         self._ssl_context = ssl_context
+        self._security = security or ClientSecurity()
         self._controller = controller
         self._resolver = resolver
         self._pool: ConnectionPool | None = None
@@ -87,16 +92,22 @@ class ClientCore(LifeCycle):
             self._ack_factory = ack_factory
             self._is_threaded = True
         if self._controller is None and not self.is_closed:
-            self._controller = ControllerClient.connect(self._uri, self._settings, self._runtime.rng)
+            self._controller = ControllerClient.connect(
+                self._uri, self._settings, self._runtime.rng, self._security
+            )
         self._open_life(None, watch_program or self._runtime.watch_program)
         assert self._controller is not None
         self._controller.waits = self._waits
         self._loop = asyncio.get_running_loop()
+        if self._ssl_context is None and parse_controller_uri(self._uri)[1]:
+            # A cluster encrypts all of its ports, or none.
+            self._ssl_context = self._security.tls_context()
         self._pool = ConnectionPool(
             self._resolver or self._controller.endpoint_of,
             self._settings,
             ssl_context=self._ssl_context,
             waits=self._waits,
+            tokens=None if self._security.credentials is None else DelegationTokens(self._controller.delegation_token),
         )
         segments = WireSegments(self._pool, self._settings, self._runtime.rng)
         self._cluster = Cluster(

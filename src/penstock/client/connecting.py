@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import os
     import ssl
 
     from penstock.client.settings import ClientSettings
     from penstock.client.sync import Client
+    from penstock.runtime.client_security import Credentials
     from penstock.runtime.runtime import Runtime
 
 
@@ -21,13 +23,22 @@ def connect(
     *,
     runtime: Runtime | None = None,
     ssl_context: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
+    ca: str | os.PathLike[str] | None = None,
 ) -> Client:
     """Return a client of the cluster whose controller is at `controller_uri`, as ``tcp://localhost:9090``.
 
-    Without `controller_uri`, the environment variable `PENSTOCK_URI` applies, then ``tcp://localhost:9090``. Nothing is
+    Without `controller_uri`, the environment variable `PENSTOCK_URI` applies, then ``tcp://localhost:9090``. ``tls://``
+    connects to a server with TLS; `ca`: a PEM file with the certificates of the authorities that are trusted, by
+    default those of the system. `credentials`: the account. Without them, the variables `PENSTOCK_CA`, `PENSTOCK_USER`
+    and `PENSTOCK_PASSWORD_FILE` apply. Nothing is
     connected before the first request. The client owns a thread with an event loop until it is closed.
     """
     from penstock.client import client
     from penstock.client.sync import Client
 
-    return Client(client.connect(controller_uri, settings, runtime=runtime, ssl_context=ssl_context))
+    return Client(
+        client.connect(
+            controller_uri, settings, runtime=runtime, ssl_context=ssl_context, credentials=credentials, ca=ca
+        )
+    )

@@ -22,6 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.client_security import SECURITY_VARIABLES
 
 S = TypeVar("S")
 
@@ -73,7 +74,8 @@ def load_settings(
         _merge(values, _read_file(kind, file))
     _warn_of_service_variables(environment or {})
     for variable, text in sorted((environment or {}).items()):
-        is_setting = variable.startswith(ENVIRONMENT_PREFIX) and variable not in (FILE_VARIABLE, URI_VARIABLE)
+        is_of_others = variable in (FILE_VARIABLE, URI_VARIABLE, *SECURITY_VARIABLES)
+        is_setting = variable.startswith(ENVIRONMENT_PREFIX) and not is_of_others
         if is_setting and not _is_service_variable(variable, text):
             path = [part.lower() for part in variable.removeprefix(ENVIRONMENT_PREFIX).split("__")]
             _check_path(kind, path, variable)

@@ -39,6 +39,8 @@ from penstock.client.controller.transaction_calls import TransactionCalls, Trans
 from penstock.client.controller.unary_call import Reply, Request, UnaryCall, answered, reason_of_refusal
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
+    AccessDeniedError,
+    AuthenticationError,
     ControllerUnavailableError,
     ForkedError,
     InvalidArgumentError,
@@ -65,6 +67,7 @@ from penstock.model.times import seconds_text
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+from penstock.runtime.client_security import ClientSecurity
 from penstock.runtime.program import survives_here
 from penstock.runtime.version import penstock_version
 
@@ -92,6 +95,7 @@ _RETRY_DELAY_FACTOR = 4.0
 class ControllerStub(AdditionStub, MarkStub, ReaderGroupStub, ScaleStub, TableStub, TransactionStub, Protocol):
     """The RPCs that the client uses. Implemented by generated stubs, or by a controller in the same process."""
 
+    getDelegationToken: UnaryCall[pb.StreamInfo, pb.DelegationToken]
     createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
     deleteScope: UnaryCall[pb.ScopeInfo, pb.DeleteScopeStatus]
     deleteScopeRecursive: UnaryCall[pb.ScopeInfo, pb.DeleteScopeStatus]
@@ -164,6 +168,9 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         self._rng = rng
         self._address = address
         self._channel = channel
+        self._security = ClientSecurity()
+        #: Sent with each call: the credentials, if there are any.
+        self._metadata: tuple[tuple[str, str], ...] = ()
         #: Where calls register their waits; None: they are not reported.
         self.waits: Waits | None = None
         #: Whether there ever was a connection: until then, `first_contact_timeout_s` applies instead of
@@ -174,9 +181,12 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         self._connecting: asyncio.Task[None] | None = None
 
     @classmethod
-    def connect(cls, uri: str, settings: ClientSettings, rng: Random) -> ControllerClient:
-        """Make a client of the controller at `uri`. Connects at the first call."""
+    def connect(
+        cls, uri: str, settings: ClientSettings, rng: Random, security: ClientSecurity | None = None
+    ) -> ControllerClient:
+        """Make a client of the controller at `uri`. Connects at the first call. `security`: by default no account."""
         target, use_tls = parse_controller_uri(uri)
+        security = security or ClientSecurity()
         if not survives_here("grpc"):
             raise ForkedError(
                 f"cannot connect to controller {uri}: this process was forked from one that had a client, and gRPC "
@@ -199,11 +209,15 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
             ("grpc.primary_user_agent", f"penstock/{penstock_version().replace(' ', '-')}"),
         ]
         if use_tls:
-            channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=options)
+            channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(security.ca), options=options)
         else:
             channel = grpc.aio.insecure_channel(target, options=options)
         make_stub = cast(Callable[[grpc.aio.Channel], ControllerStub], _GeneratedStub)
-        return cls(make_stub(channel), settings, rng, address=uri, channel=channel)
+        client = cls(make_stub(channel), settings, rng, address=uri, channel=channel)
+        client._security = security
+        if security.credentials is not None:
+            client._metadata = (("authorization", security.credentials.header()),)
+        return client
 
     async def close(self) -> None:
         """Close the channel; calls in flight fail."""
@@ -421,6 +435,16 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         )
         return [SegmentId(segment.segmentId) for segment in reply.segments]
 
+    async def delegation_token(self, scope: str, stream: str, to_write: bool) -> str:
+        """Return a token for requests to segment stores about the segments of a stream.
+
+        Raises `AccessDeniedError` if the account may not read, or write, the stream.
+        """
+        operation = pb.StreamInfo.READ_WRITE if to_write else pb.StreamInfo.READ
+        request = pb.StreamInfo(scope=scope, stream=stream, accessOperation=operation)
+        what = f"get a token to {'write' if to_write else 'read'} stream {scope}/{stream}"
+        return (await self._ask(self._stub.getDelegationToken, request, what)).delegationToken
+
     async def endpoint_of(self, segment: str) -> tuple[str, int]:
         """Return host and port of the segment store that serves `segment` (a full name)."""
         scope, stream, number = parse_segment_name(parent_segment_name(segment))
@@ -463,7 +487,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                 attempt += 1
                 try:
                     timeout_s = deadline.bounded_s(self._settings.controller_request_timeout_s)
-                    reply = await answered(call(request, timeout=timeout_s))
+                    reply = await answered(self._send(call, request, timeout_s))
                     return reply, is_unsure
                 except grpc.RpcError as error:
                     code = error.code()
@@ -510,6 +534,17 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                 await asyncio.sleep(deadline.bounded_s(delay_s * (0.5 + 0.5 * self._rng.random())))
                 delay_s = min(delay_s * _RETRY_DELAY_FACTOR, self._settings.retry_delay_max_s)
 
+    def _send(self, call: UnaryCall[Request, Reply], request: Request, timeout_s: float) -> Awaitable[Reply]:
+        if not self._metadata:
+            return call(request, timeout=timeout_s)
+        # Only the stubs of a channel take metadata, and only those need credentials.
+        return cast(Callable[..., Awaitable[Reply]], call)(request, timeout=timeout_s, metadata=self._metadata)
+
+    async def _describe_address(self) -> str:
+        target, use_tls = parse_controller_uri(self._address)
+        tls = self._security.tls_context() if use_tls else None
+        return await describe_address(target, self._settings, tls)
+
     async def _connected(self, what: str, deadline: Deadline, wait: Wait | None, *, is_unsure: bool) -> None:
         """Wait for a connection: a request that was never sent was certainly not carried out.
 
@@ -537,7 +572,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                 raise OutcomeUnknownError(f"{text}; an earlier attempt may have been carried out") from None
             text += "; nothing was done"
             if not self._was_reached:
-                text += f"; {await describe_address(parse_controller_uri(self._address)[0], self._settings)}"
+                text += f"; {await self._describe_address()}"
             raise ControllerUnavailableError(text, was_reached=self._was_reached) from None
         self._was_reached = True
         if wait is not None:
@@ -572,6 +607,13 @@ def _reason_of_wait(code: grpc.StatusCode, exhausted: Exhaustion | None) -> str:
 def _final_error(code: grpc.StatusCode, details: str) -> PenstockError:
     if code == grpc.StatusCode.NOT_FOUND:
         return NoSuchStreamError(details)
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return AuthenticationError(
+            f"{details}; give the client an account: credentials=Credentials(user, password), or the variables "
+            "PENSTOCK_USER and PENSTOCK_PASSWORD_FILE"
+        )
+    if code == grpc.StatusCode.PERMISSION_DENIED:
+        return AccessDeniedError(details)
     if code == grpc.StatusCode.ALREADY_EXISTS:
         return StreamExistsError(details)
     if code == grpc.StatusCode.INVALID_ARGUMENT:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import ConnectionLostError, ProtocolError
 from penstock.wire.connection import ConnectionSettings, WireConnection, open_connection
@@ -17,8 +20,11 @@ class _Look(WireConnection):
         """Log nothing: the probe expects other protocols."""
 
 
-async def describe_address(target: str, settings: ClientSettings) -> str:
-    """Describe the server that listens at `target`, ``host:port``, with advice. Greets it as a segment store."""
+async def describe_address(target: str, settings: ClientSettings, tls: ssl.SSLContext | None = None) -> str:
+    """Describe the server that listens at `target`, ``host:port``, with advice. Greets it as a segment store.
+
+    `tls`: the context of encrypted connections; None: the client does not encrypt.
+    """
     start = "'penstock standalone' starts a server on this machine"
     if target.startswith("ipv4:"):
         return f"check that servers run there ({start})"
@@ -28,6 +34,10 @@ async def describe_address(target: str, settings: ClientSettings) -> str:
         request_timeout_s=LOOK_TIMEOUT_S,
         keepalive_interval_s=settings.keepalive_interval_s,
     )
+    if (problem := await _tls_problem(host.strip("[]"), int(port), tls)) is not None:
+        return problem
+    if tls is not None:
+        return f"check that a controller runs there ({start})"
     try:
         connection = await open_connection(host.strip("[]"), int(port), settings=look, factory=_Look)
     except ConnectionLostError as error:
@@ -42,3 +52,37 @@ async def describe_address(target: str, settings: ClientSettings) -> str:
         return f"the server at this address is not a controller: check the address ({start})"
     await connection.close()
     return "a segment store listens at this address: give the controller's address, port 9090 by default"
+
+
+async def _tls_problem(host: str, port: int, tls: ssl.SSLContext | None) -> str | None:
+    """Return why client and server do not agree on encryption; None if they do, or nothing answers."""
+    context = tls
+    if context is None:
+        # Whether the server encrypts. Nothing is sent, so its certificate need not be trusted.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                asyncio.Protocol, host, port, ssl=context
+            )
+    except ssl.SSLCertVerificationError as error:
+        if tls is None:
+            return None
+        if "hostname mismatch" in error.verify_message.lower() or "ip address mismatch" in error.verify_message.lower():
+            return f"the server's certificate is not for {host}: connect by a name in it ({error.verify_message})"
+        if "expired" in error.verify_message:
+            return f"the server's certificate is not valid at this time ({error.verify_message}); is a clock wrong?"
+        return (
+            f"the server's certificate is not trusted ({error.verify_message}): name the file with its certificate "
+            "authority, ca= or PENSTOCK_CA; 'penstock standalone --secure' writes security/ca.crt in its data directory"
+        )
+    except ssl.SSLError:
+        return None if tls is None else "the server at this address does not use TLS: connect with tcp:// instead of tls://"
+    except (OSError, TimeoutError):
+        return None
+    transport.close()
+    if tls is None:
+        return "the server at this address uses TLS: connect with tls:// instead of tcp://"
+    return None

@@ -30,7 +30,7 @@ from penstock.model.errors import (
     TableKeyMissingError,
     TableKeyVersionError,
 )
-from penstock.model.names import reader_group_table
+from penstock.model.names import STATE_STREAM_PREFIX, reader_group_table
 from penstock.model.segments import VERSION_ABSENT, VERSION_ANY, TableEntry, TableUpdate
 
 _KEY = b"state"
@@ -76,6 +76,8 @@ class GroupRecord:
         # When the request was sent whose reply verified `known`, on the loop's clock.
         self._verified_s = float("-inf")
         self._table = reader_group_table(scope, group_id)
+        # The table belongs to the group, which is known by the name of its stream.
+        cluster.segments.tokens.alias(self._table, f"{STATE_STREAM_PREFIX}{name}")
         self._cluster = cluster
         self._heartbeats = GroupHeartbeats(cluster, self._table)
         self._changes: list[_Change] = []

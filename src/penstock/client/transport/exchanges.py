@@ -20,7 +20,7 @@ from penstock.model.errors import (
     SegmentStoreBusyError,
     StorageFullError,
 )
-from penstock.wire.commands import WireCommand, WrongHost
+from penstock.wire.commands import AuthTokenCheckFailed, WireCommand, WrongHost
 from penstock.wire.connection import WireConnection
 
 #: Sends a request over a connection and returns its reply.
@@ -88,6 +88,7 @@ class Exchanges:
                 wait.note(error)
             await backoff.pause(error)
 
+        has_new_token = False
         while True:
             try:
                 with backoff.attempt(f"a request about segment {segment}"):
@@ -105,6 +106,12 @@ class Exchanges:
                     raise
                 await pause(error)
                 continue
+            if isinstance(reply, AuthTokenCheckFailed):
+                # The next attempt gets a new token. One that is refused, too, is the caller's error.
+                self._pool.tokens.forget(segment)
+                if not has_new_token:
+                    has_new_token = True
+                    continue
             if not isinstance(reply, WrongHost):
                 return reply
             refusal = error_of(reply, segment) or unexpected(reply, segment)

@@ -20,6 +20,8 @@ from penstock.model.errors import (
     TableKeyVersionError,
     TableNotEmptyError,
     TableReadTooLongError,
+    TokenExpiredError,
+    TokenRefusedError,
     TooManyLeasesError,
     UnsupportedOperationError,
 )
@@ -44,6 +46,8 @@ from penstock.wire.commands import (
     WrongHost,
 )
 
+#: The error code of AuthTokenCheckFailed that asks for a new token.
+_TOKEN_EXPIRED = 1
 _Reply = TypeVar("_Reply", bound=WireCommand)
 
 def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
@@ -70,7 +74,12 @@ def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
         case OperationUnsupported():
             return UnsupportedOperationError(f"{segment}: the segment store does not support {reply.operation_name}")
         case AuthTokenCheckFailed():
-            return PenstockError(f"{segment}: the segment store refused the access token (code {reply.error_code})")
+            if reply.error_code == _TOKEN_EXPIRED:
+                return TokenExpiredError(f"{segment}: the segment store refused the access token: it has expired")
+            return TokenRefusedError(
+                f"{segment}: the segment store refused the access token: the account may not do this, or the client "
+                "has no account (PENSTOCK_USER)"
+            )
         case ErrorMessage() if reply.message.startswith(READ_TOO_LONG):
             return TableReadTooLongError(f"the segment store answered: {reply.message.removeprefix(READ_TOO_LONG)}")
         case ErrorMessage() if reply.message.startswith(TOO_MANY_LEASES):

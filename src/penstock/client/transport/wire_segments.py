@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from penstock.client.common.deadline import within
+from penstock.client.transport.delegation_tokens import Tokens
 from penstock.client.settings import ClientSettings
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
 from penstock.client.transport.exchanges import Exchanges, in_time
@@ -136,6 +137,11 @@ class WireSegments:
         self._fixed_token = token
         self._known_ends = KnownEnds()
         self._exchanges = Exchanges(pool, settings, rng, waits_for_space=waits_for_space)
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of requests."""
+        return self._pool.tokens
 
     def _token(self, segment: str) -> str:
         return self._fixed_token or self._pool.tokens.of(segment)
