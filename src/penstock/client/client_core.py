@@ -12,18 +12,17 @@ from weakref import WeakSet
 from penstock.client.common.deadline import Deadline, within
 from penstock.client.common.life_cycle import LifeCycle
 from penstock.client.common.waits import Waits
-from penstock.client.controller.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient, parse_controller_uri
 from penstock.client.controller.transaction_times import TransactionTimes
 from penstock.client.reading.chunk_places import ChunkPlaces
 from penstock.client.reading.direct_reads import DirectReads
-from penstock.client.controller.controller import parse_controller_uri
-from penstock.client.transport.delegation_tokens import DelegationTokens
 from penstock.client.settings import ClientSettings
 from penstock.client.statistics.foreign_groups import ForeignGroups
 from penstock.client.statistics.statistics_calls import StatisticsCalls
 from penstock.client.transport.chunk_layouts import ChunkLayouts, SegmentLayout
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.connection_pool import ConnectionPool, Resolver
+from penstock.client.transport.delegation_tokens import DelegationTokens
 from penstock.client.transport.segment_reader import SegmentReader
 from penstock.client.transport.wire_segments import WireSegments
 from penstock.client.writing.ack import Ack, AckState

@@ -394,7 +394,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
     async def current_segments(self, scope: str, stream: str) -> Sequence[SegmentRange]:
         """Return the segments that take events now, none if the stream is sealed. Raises `NoSuchStreamError`."""
         what = f"read the segments of stream {scope}/{stream}"
-        reply = await self._ask(self._stub.getCurrentSegments, _stream(scope, stream), what)
+        reply = await self._ask(self._stub.getCurrentSegments, _to_read(scope, stream), what)
         return [range_from_message(segment) for segment in reply.segmentRanges]
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> Sequence[SegmentRange]:
@@ -406,7 +406,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
 
     async def head(self, scope: str, stream: str) -> StreamCut:
         """Return the stream cut of the first events that still exist. Raises `NoSuchStreamError`."""
-        request = pb.GetSegmentsRequest(streamInfo=_stream(scope, stream), timestamp=0)
+        request = pb.GetSegmentsRequest(streamInfo=_to_read(scope, stream), timestamp=0)
         reply = await self._ask(self._stub.getSegments, request, f"read the head of stream {scope}/{stream}")
         return cut_from_locations(scope, stream, reply)
 
@@ -589,6 +589,11 @@ async def _until_connected(channel: grpc.aio.Channel) -> None:
 
 def _stream(scope: str, stream: str) -> pb.StreamInfo:
     return pb.StreamInfo(scope=scope, stream=stream)
+
+
+def _to_read(scope: str, stream: str) -> pb.StreamInfo:
+    """Return a stream for calls whose reply has a token: no token is wanted, so permission to read suffices."""
+    return pb.StreamInfo(scope=scope, stream=stream, accessOperation=pb.StreamInfo.NONE)
 
 
 def _name(info: pb.StreamInfo) -> str:

@@ -15,8 +15,8 @@ from penstock.client.common.retry import Backoff
 from penstock.client.statistics.statistics_calls import names_of_containers
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
-from penstock.client.transport.replies import expect
 from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT
+from penstock.client.transport.replies import expect
 from penstock.model.errors import OutcomeUnknownError, PenstockError, ProtocolError
 from penstock.model.names import KEY_VALUE_TABLE_SUFFIX
 from penstock.runtime.bulk import for_each

@@ -22,9 +22,9 @@ from penstock.client.statistics.statistics import Answer, ClusterStatistics, Gro
 from penstock.client.streams.stream_lives import recreated_streams
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
+from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT
 from penstock.client.transport.replies import expect
 from penstock.client.transport.segment_extents import segment_infos
-from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT
 from penstock.model.errors import (
     ConnectionLostError,
     InvalidArgumentError,

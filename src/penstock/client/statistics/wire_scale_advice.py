@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from penstock.client.statistics.statistics_calls import names_of_containers
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
-from penstock.client.transport.replies import expect
 from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT
+from penstock.client.transport.replies import expect
 from penstock.model.errors import ConnectionLostError, OutcomeUnknownError, PenstockError, ProtocolError
 from penstock.model.scale_advice import ScaleAdvice, ScaleDirection
 from penstock.wire.commands import GetStatistics, StatisticsTold

@@ -13,8 +13,8 @@ from enum import Enum
 
 from penstock.client.common.deadline import context_without_deadline, current_deadline
 from penstock.client.common.waits import Waits
-from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT, FixedToken, Tokens
 from penstock.client.settings import ClientSettings
+from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT, FixedToken, Tokens
 from penstock.client.transport.store_states import StoreStates
 from penstock.model.errors import ConnectionLostError
 from penstock.wire.connection import WireConnection, open_connection

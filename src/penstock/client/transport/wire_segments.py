@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from penstock.client.common.deadline import within
-from penstock.client.transport.delegation_tokens import Tokens
 from penstock.client.settings import ClientSettings
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
+from penstock.client.transport.delegation_tokens import Tokens
 from penstock.client.transport.exchanges import Exchanges, in_time
 from penstock.client.transport.known_ends import KnownEnds
 from penstock.client.transport.replies import error_of, expect, unexpected

@@ -34,6 +34,7 @@ from penstock.model.errors import (
     SegmentSealedError,
     SegmentStoreBusyError,
     StorageFullError,
+    TokenExpiredError,
     UnacknowledgedStorageFullError,
 )
 from penstock.model.events import EVENT_LENGTH_MAX
@@ -69,6 +70,7 @@ _PASSING_ERRORS = (
     ControllerUnavailableError,
     SegmentStoreBusyError,
     StorageFullError,
+    TokenExpiredError,
 )
 
 
@@ -211,6 +213,8 @@ class SegmentAppender:
                 if self._has_failed:
                     return
                 self._pool.forget(self.segment)
+                if isinstance(error, TokenExpiredError):
+                    self._pool.tokens.forget(self.segment)
                 with self._lock:
                     is_idle = self.window.is_empty
                 if is_idle:

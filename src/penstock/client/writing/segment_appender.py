@@ -23,6 +23,7 @@ from penstock.model.errors import (
     OutcomeUnknownError,
     PenstockError,
     StorageFullError,
+    TokenExpiredError,
     UnacknowledgedStorageFullError,
 )
 from penstock.model.events import EVENT_LENGTH_MAX, frame_event
@@ -30,6 +31,7 @@ from penstock.model.names import is_written_for_readers
 from penstock.wire.commands import (
     AppendBlockEnd,
     AppendSetup,
+    AuthTokenCheckFailed,
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     DataAppended,
@@ -196,6 +198,11 @@ class SegmentAppender:
         if isinstance(reply, WrongHost):
             self._pool.forget(segment)
             raise ConnectionLostError(f"{segment}: a writer's set-up: {_error_of(reply, segment)}")
+        if isinstance(reply, AuthTokenCheckFailed):
+            refusal = _error_of(reply, segment)
+            self._pool.tokens.forget(segment)
+            if isinstance(refusal, TokenExpiredError):
+                raise ConnectionLostError(f"{segment}: a writer's set-up: {refusal}")
         stored = expect(reply, AppendSetup, segment).last_event_number
         self._connection = connection
         return connection, stored

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from google.protobuf.message import Message
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.model.names import MARK_STREAM_PREFIX, STATE_STREAM_PREFIX
+from penstock.model.names import (
+    KEY_VALUE_TABLE_SUFFIX,
+    MARK_STREAM_PREFIX,
+    READER_GROUP_TABLE_SUFFIX,
+    STATE_STREAM_PREFIX,
+)
 from penstock.model.permissions import ROOT, Permission, scope_resource
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
@@ -28,11 +33,13 @@ class Access:
         permission: the required permission.
         permission_strict: the permission required where only clients with write access may write the state of reader
             groups; None: the same.
+        alternatives: other resources; the permission on one of them suffices.
     """
 
     resource: str
     permission: Permission
     permission_strict: Permission | None = None
+    alternatives: tuple[str, ...] = ()
 
 
 #: Returns the access that a request requires; None: there is nothing to check.
@@ -112,7 +119,22 @@ def stream(permission: Permission) -> AccessOf:
 
 def owner(permission: Permission) -> AccessOf:
     """Require a permission on the owner of the request's stream."""
-    return lambda request: Access(internal_resource(stream_of(request)), permission)
+
+
+    def access(request: Message) -> Access:
+        info = stream_of(request)
+        return Access(internal_resource(info), permission, alternatives=_owners_of_table(info))
+
+    return access
+
+
+def _owners_of_table(info: pb.StreamInfo) -> tuple[str, ...]:
+    """Return the resources whose readers may locate a table that is named like a stream: no stream has such a name."""
+    scope, name = scope_resource(info.scope), info.stream
+    if name.endswith(KEY_VALUE_TABLE_SUFFIX):
+        owner_name = name.removesuffix(KEY_VALUE_TABLE_SUFFIX)
+        return f"{scope}/key-value-table:{owner_name}", f"{scope}/reader-group:{owner_name}"
+    return (scope,) if name.endswith(READER_GROUP_TABLE_SUFFIX) else ()
 
 
 def table(permission: Permission) -> AccessOf:

@@ -46,7 +46,7 @@ class Caller:
         permission = needed.permission
         if self.is_strict and needed.permission_strict is not None:
             permission = needed.permission_strict
-        return self.permission(needed.resource) >= permission
+        return any(self.permission(resource) >= permission for resource in (needed.resource, *needed.alternatives))
 
     def check(self, call: str, needed: Access) -> None:
         """Raise `AuthenticationError` or `AccessDeniedError` if the caller lacks an access."""
