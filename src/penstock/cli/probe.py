@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from dataclasses import dataclass
 
-from penstock.client.controller.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient, parse_controller_uri
 from penstock.client.settings import ClientSettings
+from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT
 from penstock.client.transport.store_states import store_report
 from penstock.model.errors import (
     ConnectionLostError,
@@ -16,7 +18,8 @@ from penstock.model.errors import (
     StorageFullError,
     UnsupportedOperationError,
 )
-from penstock.model.names import SegmentId, segment_name
+from penstock.model.names import ContainerId, SegmentId, segment_name
+from penstock.runtime.client_security import client_security
 from penstock.wire.commands import GetStreamSegmentInfo, WrongHost
 from penstock.wire.connection import open_connection
 
@@ -79,16 +82,24 @@ async def _ask(uri: str, timeout_s: float, contact_s: float) -> Readiness:
         controller_attempt_count_max=1,
         first_contact_timeout_s=contact_s,
     )
-    controller = ControllerClient.connect(uri, settings, random.Random())
+    security = client_security()
+    controller = ControllerClient.connect(uri, settings, random.Random(), security)
+    tls = security.tls_context() if parse_controller_uri(uri)[1] else None
     try:
         async with asyncio.timeout(timeout_s):
-            await controller.scope_exists(_PROBE_SCOPE)
+            token = ""
+            if security.credentials is not None:
+                token = await _statistics_token(controller)
+            else:
+                await controller.scope_exists(_PROBE_SCOPE)
             names = [segment_name(_PROBE_SCOPE, f"probe{index}", SegmentId(0)) for index in range(_PROBE_COUNT)]
             hosts: dict[tuple[str, int], list[str]] = {}
             for name in names:
                 hosts.setdefault(await controller.endpoint_of(name), []).append(name)
+                if token:
+                    break  # A report of the store tells more than probes of its containers.
             for (host, port), segments in hosts.items():
-                await _ask_store(host, port, segments, settings)
+                await _ask_store(host, port, segments, settings, tls, token)
     except PenstockError as error:
         raise NotReadyError(f"{uri} is not ready: {error}") from error
     finally:
@@ -96,10 +107,18 @@ async def _ask(uri: str, timeout_s: float, contact_s: float) -> Readiness:
     return Readiness(uri, ", ".join(f"{host}:{port}" for host, port in hosts))
 
 
-async def _ask_store(host: str, port: int, segments: list[str], settings: ClientSettings) -> None:
-    connection = await open_connection(host, port, settings=settings.connection())
+async def _statistics_token(controller: ControllerClient) -> str:
+    """Return a token for the reports of segment stores. Needs an account that may read the root, `prn::/`."""
+    scope, stream = STATISTICS_SEGMENT.split("/")[:2]
+    return await controller.delegation_token(scope, stream, False)
+
+
+async def _ask_store(
+    host: str, port: int, segments: list[str], settings: ClientSettings, tls: ssl.SSLContext | None, token: str
+) -> None:
+    connection = await open_connection(host, port, settings=settings.connection(), ssl_context=tls)
     try:
-        for segment in segments:
+        for segment in () if token else segments:
             request_id = connection.next_request_id()
             reply = await connection.request(request_id, GetStreamSegmentInfo(request_id, segment, ""))
             if isinstance(reply, WrongHost):
@@ -107,9 +126,11 @@ async def _ask_store(host: str, port: int, segments: list[str], settings: Client
                     "server's log")
         # Last: a store of Pravega's closes the connection at this request.
         try:
-            report = await store_report(connection, f"{host}:{port}")
+            report = await store_report(connection, f"{host}:{port}", token)
         except (ConnectionLostError, UnsupportedOperationError):
             return
+        for container_id, failure in report.failures.items():
+            raise ContainerNotFoundError(ContainerId(container_id), f"segment store {host}:{port}: {failure}")
         if report.full_disk is not None:
             raise StorageFullError(f"disk full on segment store {host}:{port}: {report.full_disk}")
     finally:

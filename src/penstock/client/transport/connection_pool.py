@@ -52,7 +52,9 @@ class ConnectionPool:
         #: Where users of this pool register their waits; None: they are not reported, as in a server.
         self.waits: Waits | None = waits
         #: Why segment stores hold writes.
-        self.store_states: StoreStates = StoreStates(self._statistics_connection, settings)
+        self.store_states: StoreStates = StoreStates(
+            self._statistics_connection, settings, lambda: self.tokens.of(STATISTICS_SEGMENT)
+        )
         self._resolver = resolver
         self._settings = settings
         self._ssl_context = ssl_context

@@ -41,9 +41,16 @@ class StoreStates:
 
     Args:
         connect: opens the connection for these requests to the store that serves a segment, given its full name.
+        token: returns the access token of these requests, empty by default.
     """
 
-    def __init__(self, connect: Callable[[str], Awaitable[WireConnection]], settings: ClientSettings) -> None:
+    def __init__(
+        self,
+        connect: Callable[[str], Awaitable[WireConnection]],
+        settings: ClientSettings,
+        token: Callable[[], str] = str,
+    ) -> None:
+        self._token = token
         self._connect = connect
         self._settings = settings
         self._states: dict[tuple[str, int], StoreState] = {}
@@ -78,7 +85,7 @@ class StoreStates:
         refresh_s = _REFRESH_AFTER_FAILURE_S
         try:
             async with asyncio.timeout(self._settings.statistics_timeout_s):
-                report = await store_report(await self._connect(segment), str(endpoint))
+                report = await store_report(await self._connect(segment), str(endpoint), self._token())
             self._states[endpoint] = StoreState(loop.time(), report.full_disk, report.storage_problem)
             refresh_s = _REFRESH_S
         except (PenstockError, TimeoutError):
@@ -89,9 +96,9 @@ class StoreStates:
             del self._requests[endpoint]
 
 
-async def store_report(connection: WireConnection, address: str) -> StoreReport:
+async def store_report(connection: WireConnection, address: str, token: str = "") -> StoreReport:
     """Return a store's report of itself, without segments and containers. Raises `PenstockError`."""
     request_id = connection.next_request_id()
     question = encode_message(Question(containers=[], segment_count_max=0))
-    reply = await connection.request(request_id, GetStatistics(request_id, "", question))
+    reply = await connection.request(request_id, GetStatistics(request_id, token, question))
     return decode_report(expect(reply, StatisticsTold, address).report)
