@@ -26,7 +26,7 @@ LONG: dict[str, int] = {
     "cli/export.py export": 90,
     "cli/quickstart.py quickstart": 75,
     "cli/serve.py _serve": 67,
-    "cli/standalone.py standalone": 89,
+    "cli/standalone.py standalone": 108,
     "cli/verify.py verify": 61,
     "client/controller/controller.py ControllerClient._attempt": 71,
     "client/groups/membership.py Membership._look": 69,
@@ -40,7 +40,6 @@ LONG: dict[str, int] = {
     "segmentstore/container/log/recovery.py recover": 142,
     "segmentstore/container/state.py ContainerState.replay": 73,
     "segmentstore/container/storage/container_storage.py ContainerStorage.__init__": 68,
-    "server/settings.py StandaloneSettings.__post_init__": 63,
     "wire/append_runs.py scan_appends": 84,
 }
 

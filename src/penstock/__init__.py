@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from penstock.client.tables.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
     from penstock.client.tables.tables import TableChange
     from penstock.model.errors import (
+        AccessDeniedError,
+        AuthenticationBusyError,
+        AuthenticationError,
         BadOffsetError,
         ClosedError,
         CommitNeededError,
@@ -93,6 +96,8 @@ if TYPE_CHECKING:
         TableExistsError,
         TableKeyMissingError,
         TableKeyVersionError,
+        TokenExpiredError,
+        TokenRefusedError,
         TransactionAbortedError,
         TransactionCommittedError,
         TransactionError,
@@ -109,9 +114,13 @@ if TYPE_CHECKING:
     from penstock.model.segments import SegmentInfo
     from penstock.model.stream_cuts import StreamCut
     from penstock.model.tables import TableConfig
+    from penstock.runtime.client_security import Credentials
 
 __all__ = [
+    "AccessDeniedError",
     "Ack",
+    "AuthenticationBusyError",
+    "AuthenticationError",
     "BadOffsetError",
     "BatchRange",
     "BatchReader",
@@ -126,6 +135,7 @@ __all__ = [
     "ConnectionLostError",
     "ControllerUnavailableError",
     "CorruptionError",
+    "Credentials",
     "Entry",
     "Event",
     "EventBatch",
@@ -188,6 +198,8 @@ __all__ = [
     "TextKeys",
     "TextPairKeys",
     "TimeWindow",
+    "TokenExpiredError",
+    "TokenRefusedError",
     "Transaction",
     "TransactionAbortedError",
     "TransactionCommittedError",
@@ -229,6 +241,7 @@ _HOME = {
     "Client": "penstock.client.sync",
     "ClientSettings": "penstock.client.settings",
     "ClusterStatistics": "penstock.client.statistics.statistics",
+    "Credentials": "penstock.runtime.client_security",
     "Entry": "penstock.client.tables.table_keys",
     "Event": "penstock.client.reading.event",
     "EventBatch": "penstock.client.reading.event",

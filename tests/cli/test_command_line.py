@@ -52,7 +52,11 @@ def test_wrong_settings_are_told_in_a_line_without_a_traceback(arguments: list[s
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--host", "256.1.1.1", "--controller-port", "0", "--segment-store-port", "0"], "cannot listen on"),
+        (
+            ["--host", "256.1.1.1", "--insecure", "--controller-port", "0", "--segment-store-port", "0"],
+            "cannot listen on",
+        ),
+        (["--host", "0.0.0.0"], "without authentication"),
         (["--data-dir", "/dev/null/x"], "cannot be used as data directory"),
         (["--data-dir", "/tmp/\udcff", "--segment-stores", "2"], "a path that is Unicode"),
     ],
@@ -61,7 +65,7 @@ def test_settings_that_do_not_work_are_told_in_a_line_without_a_traceback(argume
     """Likewise."""
     where = [] if "--data-dir" in arguments else ["--memory"]
     refused = run_penstock("standalone", *where, *arguments)
-    code = 2 if "Unicode" in told else 1
+    code = 2 if "Unicode" in told or "authentication" in told else 1
     assert refused.returncode == code
     assert refused.stderr.startswith("penstock: ")
     assert told in refused.stderr

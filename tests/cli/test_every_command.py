@@ -87,6 +87,7 @@ LOCAL = {
     "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable", "log salvage",
     "storage check", "storage probe",
     "storage recover", "storage backup", "storage restore",
+    "user add", "user passwd", "user remove", "user grant", "user revoke", "user list", "user check",
     "storage survey", "storage import", "storage export",
 }  # fmt: skip
 

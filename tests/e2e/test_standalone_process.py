@@ -120,20 +120,20 @@ def test_the_ready_line_says_whether_the_store_is_new_and_where(make_server: Cal
 def test_a_server_open_to_other_machines_warns_and_names_its_address(
     make_server: Callable[..., StandaloneProcess],
 ) -> None:
-    server = make_server("--host", "0.0.0.0", "--advertise", "127.0.0.1").start()
+    server = make_server("--host", "0.0.0.0", "--insecure", "--advertise", "127.0.0.1").start()
     assert server.ready["is_new_store"] is True
     assert server.terminate() == 0
     assert "listening on all addresses of this machine" in server.log
-    assert "Clients are given the address 127.0.0.1" in server.log
+    assert "The address given to clients is 127.0.0.1" in server.log
     assert "cannot resolve" not in server.log
 
 
 def test_a_server_warns_at_start_when_it_cannot_resolve_the_address_that_clients_are_given(
     make_server: Callable[..., StandaloneProcess],
 ) -> None:
-    server = make_server("--host", "0.0.0.0", "--advertise", "store-1.invalid").start()
+    server = make_server("--host", "0.0.0.0", "--insecure", "--advertise", "store-1.invalid").start()
     assert server.terminate() == 0
-    assert "cannot resolve store-1.invalid, the address that clients are given" in server.log
+    assert "cannot resolve store-1.invalid, the address given to clients" in server.log
     assert "--advertise" in server.log
 
 

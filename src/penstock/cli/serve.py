@@ -82,8 +82,6 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         settle_collector()
         took_s = time.perf_counter() - started_s
         where = server.data_description
-        if server.operations is not None:
-            logger.info("health and metrics on port %d: /live, /ready, /v1/health, /metrics", server.operations.port)
         logger.info("ready after %.2f s: controller %s, data in %s", took_s, server.controller_uri, where)
         if settings.is_open_to_other_machines and not settings.security.has_auth:
             logger.warning(
@@ -98,6 +96,7 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
                 "address that clients can reach",
                 settings.advertised_host,
             )
+        _log_ports(server)
         _tell_ready(server, took_s, as_json)
         await stop_asked
     finally:
@@ -124,6 +123,12 @@ def _end_at_once(loss: DataDirectoryLostError | LogTakenOverError, as_json: bool
     end = fail(str(loss), kind=type(loss).__name__, as_json=as_json, code=code_of(loss))
     sys.stderr.flush()
     os._exit(end.exit_code)
+
+
+def _log_ports(server: Standalone) -> None:
+    """Log the port of health and metrics, if there is one."""
+    if server.operations is not None:
+        logger.info("health and metrics on port %d: /live, /ready, /v1/health, /metrics", server.operations.port)
 
 
 def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:

@@ -219,17 +219,7 @@ class StandaloneSettings:
                 "further segment store are at most 65535"
             )
 
-        operations = self.operations
-        if operations.is_enabled and operations.port:
-            # With several segment stores, each has a port of its own after the first.
-            last = operations.port + (self.segment_stores if self.segment_stores > 1 else 0)
-            first = self.segment_store_port
-            used = {self.controller_port, *range(first, first + self.segment_stores)}
-            if last > 65535 or used.intersection(range(operations.port, last + 1)):
-                raise InvalidArgumentError(
-                    f"operations.port is {operations.port}: health and metrics would use ports {operations.port} to "
-                    f"{last}; a port is at most 65535, and these are not ports of the controller or a segment store"
-                )
+        self._check_operations_port()
 
     def checked(self) -> StandaloneSettings:
         """Return these settings, or raise `InvalidArgumentError` for values that no part can work with.
@@ -268,6 +258,20 @@ class StandaloneSettings:
             if is_one_bucket and (first.startswith(second) or second.startswith(first)):
                 raise InvalidArgumentError(
                     f"log is {self.log!r} and tier2 is {self.tier2!r}: one is inside of the other; use two prefixes"
+                )
+
+    def _check_operations_port(self) -> None:
+        """Raise `InvalidArgumentError` if ports of health and metrics are in use here, or too large."""
+        operations = self.operations
+        if operations.is_enabled and operations.port:
+            # With several segment stores, each has a port of its own after the first.
+            last = operations.port + (self.segment_stores if self.segment_stores > 1 else 0)
+            first = self.segment_store_port
+            used = {self.controller_port, *range(first, first + self.segment_stores)}
+            if last > 65535 or used.intersection(range(operations.port, last + 1)):
+                raise InvalidArgumentError(
+                    f"operations.port is {operations.port}: health and metrics would use ports {operations.port} to "
+                    f"{last}; a port is at most 65535, and these are not ports of the controller or a segment store"
                 )
 
     def _check_several_stores(self) -> None:
