@@ -131,6 +131,13 @@ BAD_INPUT = {
     "group acknowledge": [["bad/none"], ["bad/g", "nonsense"], ["bad/g", "@/none"], ["bad/none", "nonsense"]],
     "group delete": [[], ["nogroup", "--yes"], ["bad/none", "--yes"], ["bad/g"]],
     "retention explain": [[], ["noscope"], ["bad/none"]],
+    "user add": [[], ["a:b"], ["ann", "--grant", "nonsense"], ["ann", "--password-file", "/dev/null/x"]],
+    "user passwd": [[], ["ann", "--accounts", "/dev/null/x", "--password-file", "/dev/null"]],
+    "user remove": [[], ["ann", "--accounts", "/dev/null/x"]],
+    "user grant": [["ann"], ["ann", "nonsense"], ["ann", "prn::*,READ", "--accounts", "/dev/null/x"]],
+    "user revoke": [["ann"], ["ann", "prn::*", "--accounts", "/dev/null/x"]],
+    "user list": [["extra"], ["--accounts", "/dev/null/x"]],
+    "user check": [["extra"], ["--accounts", "/dev/null/x"]],
     "transaction list": [[], ["noscope"], ["bad/none"]],
     "transaction create": [[], ["noscope"], ["bad/none"]],
     "transaction update": [["bad/x"], ["bad/x", "zz"], ["bad/x", "0" * 32]],
@@ -384,7 +391,9 @@ def test_a_client_command_loads_no_validation_library(penstock_server: MemorySer
         "    sys.stderr.write(str([name for name in heavy if name in sys.modules]))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=child_environment())
-    assert (ran.returncode, ran.stderr) == (0, "[]")
+    assert ran.returncode == 0
+    # Before it, on a busy machine, the command may report that it waits.
+    assert ran.stderr.endswith("[]")
 
 
 def test_shells_complete_commands_options_and_names(penstock_server: MemoryServer) -> None:
