@@ -69,8 +69,8 @@ async def test_a_sound_bucket_passes_and_is_left_empty(runtime: Runtime) -> None
     assert all(key.startswith("log/_probe/") for _, key, _ in bucket.history)
 
 
-async def test_lost_replies_and_requests_sent_twice_are_no_faults_of_a_bucket(runtime: Runtime) -> None:
-    kinds = (ObjectFault.LOST_REPLY, ObjectFault.SENT_TWICE, ObjectFault.CONFLICT, ObjectFault.THROTTLE)
+async def test_requests_sent_twice_and_conflicts_are_no_faults_of_a_bucket(runtime: Runtime) -> None:
+    kinds = (ObjectFault.SENT_TWICE, ObjectFault.CONFLICT)
     _, report = await probe(runtime, faults=replace(QUICK, rates=tuple((kind, 0.02) for kind in kinds)))
     assert isinstance(report, LogProbeReport)
 
@@ -149,7 +149,7 @@ async def test_rules_that_delete_objects_of_the_log_are_refused_before_anything_
 
 
 async def test_what_is_no_bucket_is_refused(runtime: Runtime) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no place for objects"):
+    with pytest.raises(InvalidArgumentError, match="is not a place in object storage"):
         await probe_log("/some/directory", ObjectStoreSettings(), runtime)
 
 

@@ -120,7 +120,7 @@ def test_what_never_had_an_effect_is_raised_as_what_it_is() -> None:
         with pytest.raises(StorageThrottledError):
             await change_object(objects, KEY, b"second", first, settings)
         objects.inject("put_if", *[ObjectFault.CONFLICT] * 3)
-        with pytest.raises(StorageError, match="3 attempts were refused because of other changes") as raised:
+        with pytest.raises(StorageError, match="3 attempts were refused because of concurrent changes") as raised:
             await change_object(objects, KEY, b"second", first, settings)
         assert not isinstance(raised.value, ObjectChangedError)
         objects.faults = ObjectFaults(is_full=True)
