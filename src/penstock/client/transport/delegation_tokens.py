@@ -4,7 +4,7 @@ A token is valid for the segments of one stream, and for some minutes. It is fet
 first request about a segment of the stream, and again before it expires. A store that refuses a token as expired gets
 the request again with a new one.
 
-Source: controller specification, section 12.4; wire protocol specification, section 7.
+Source: controller-api 12.4; wire-protocol 7.
 """
 
 from __future__ import annotations
