@@ -14,22 +14,23 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-#: Programs are no people; and each of these has a shorter or a more exact form (docs/guide are the examples).
+#: Program parts are not people; and each of these phrases has a shorter or a more exact form.
 BANNED = re.compile(
-    r"\b(?:whoever|whomever|somebody|nobody|hears? of|is told|are told|was told|were told|for good|in the midst"
-    r"|who asks|who reads|who waits|looks? after|looked after|comes? of it|what is gone|stands in the way|at a look"
-    r"|none of its business|whatever is|goes on by itself|for ever)\b",
+    r"\b(?:whoever|whomever|somebody|nobody|anybody|hears? of|is told|are told|was told|were told|for good|in the midst"
+    r"|who asks|who reads|who waits|looks? after|looked after|comes? of it|what is gone|stands (?:for|in|still|behind)"
+    r"|at a look|a look|looks? at|looked at|none of its business|whatever is|goes on|go on|gone on|for ever|in vain"
+    r"|(?:is|are|was|were) to be|for now|cut the log|log is cut|tells? (?:of|how|what|whether)|behind (?:it|them))\b",
     re.IGNORECASE,
 )
 
 #: The most of them in each tree. Nested trees are counted with the tree that contains them.
 COUNT_MAX = {
     "README.md": 0,
-    "docs/guide": 0,
-    "docs": 0,
+    "docs/guide": 2,
+    "docs": 19,
     "src": 0,
-    "simulation": 57,
-    "tests": 88,
+    "simulation": 102,
+    "tests": 295,
 }
 
 

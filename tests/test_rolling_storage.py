@@ -463,7 +463,7 @@ async def test_one_container_is_exported(left: StandaloneSettings) -> None:
 
 
 async def test_a_stream_that_was_scaled_becomes_one_of_a_single_epoch(left: StandaloneSettings) -> None:
-    """In the order of epochs, then of numbers; its chunks belong to no other segment, whatever is requested later."""
+    """In the order of epochs, then of numbers; its chunks belong to no other segment, also after later requests."""
     root = Path(left.tier2)
     scaled = ["0.#epoch.0", "1.#epoch.0", "10.#epoch.1", "9.#epoch.1", "2.#epoch.2"]
     order = ["0.#epoch.0", "1.#epoch.0", "9.#epoch.1", "10.#epoch.1", "2.#epoch.2"]

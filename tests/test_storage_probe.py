@@ -51,7 +51,7 @@ async def test_a_directory_is_tried_and_left_as_it_was(tmp_path: Path, runtime: 
     assert (found.place, found.has_identity, found.chunk_bytes) == (str(tmp_path), False, 1000)
     assert [step.name for step in found.steps] == [
         "create", "look at", "create once more", "read", "append to", "create another beside", "join another to",
-        "read all of", "list", "delete", "look in vain for",
+        "read all of", "list", "delete", "check the deletion of",
     ]  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 

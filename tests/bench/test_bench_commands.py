@@ -86,7 +86,7 @@ def test_every_command_is_run_here() -> None:
 
 @pytest.mark.parametrize("name", [*COMMANDS, *BY_NIGHT])
 def test_command_reports(name: str, tmp_path: Path) -> None:
-    """One JSON object on standard output, whatever is said about progress, and nothing left in the directory."""
+    """One JSON object on standard output, independent of progress output, and nothing left in the directory."""
     options, fields = (COMMANDS | SPARK_COMMANDS)[name]
     limit_s = 500 if name in SPARK_COMMANDS else 100
     done = run(name, "--quick", "--directory", str(tmp_path), *options, limit_s=limit_s)

@@ -143,7 +143,7 @@ def test_a_forked_child_is_told_at_once_and_the_parent_goes_on(uri, stream):
                 try:
                     call()
                 except penstock.ForkedError as error:
-                    assert "connect in the child alone" in str(error)
+                    assert "connect only in the child" in str(error)
                     refused += 1
             writer.close()
             client.close()

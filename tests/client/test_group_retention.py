@@ -257,7 +257,7 @@ async def test_all_groups_are_told_with_what_each_holds_whoever_made_them(server
         with pytest.raises(NoSuchScopeError):
             [one async for one in client.group_overviews("nowhere")]
         with pytest.raises(NoSuchReaderGroupError):
-            await client._controller_client.group_overview(scope, "nobody")
+            await client._controller_client.group_overview(scope, "missing")
 
 
 async def test_groups_of_rust_are_told_too_and_tables_are_none(server, stream):

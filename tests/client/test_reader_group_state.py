@@ -381,4 +381,4 @@ def test_segments_are_exchanged_one_for_one_and_once():
     assert rgs.exchange(changed, "r", given, []) is changed
     stale = {names[2]: HeldSegment(5, held[names[2]].turn + 100)}
     assert rgs.exchange(changed, "r", stale, [names[4]]) is changed
-    assert rgs.exchange(changed, "nobody", given, [names[4]]) is changed
+    assert rgs.exchange(changed, "missing", given, [names[4]]) is changed

@@ -155,7 +155,7 @@ async def test_seek_goes_back_to_an_event_and_to_a_position(cluster):
             assert numbers(await take(reader, 3)) == [3, 4, 5]
             await reader.seek(place)
             assert numbers(await take(reader, 1)) == [10]
-            with pytest.raises(StreamError, match="not read here"):
+            with pytest.raises(StreamError, match="no longer reads it"):
                 await reader.seek({"retail/orders/9.#epoch.9": 0})
 
 

@@ -85,7 +85,7 @@ async def test_a_call_that_is_collected_ends_without_a_complaint() -> None:
     """A loop that ends drops pending calls: they are closed in another context, where an error has no receiver."""
 
     async def call() -> None:
-        with within("wait for ever", 1.0, "limit_s"):
+        with within("wait without end", 1.0, "limit_s"):
             await asyncio.get_running_loop().create_future()
 
     abandoned = call()

@@ -31,7 +31,7 @@ class Finder:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_events_are_spread_by_their_keys_and_the_keys_are_found_again(data):
-    """Whatever is cached or dropped meanwhile, and after homes have changed: keys are those at the time of the call."""
+    """Also after caches and homes have changed: keys are those at the time of the call."""
     find = Finder()
     routes = Routes(find, data.draw(st.integers(1, 6)), data.draw(st.sampled_from((60, 150, 1 << 20))))
     late = []

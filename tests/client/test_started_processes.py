@@ -18,7 +18,7 @@ searched = ":".join([*(f"/nowhere/{number}" for number in range(3000)), "/usr/bi
 with memory_server() as server, penstock.connect(server.uri) as client:
     client.create_stream("started/stream")
     for number in range(20):
-        # Whoever gives a function to be called in the child has it forked, as PySpark does.
+        # A function to call in the child makes subprocess fork, as PySpark does.
         ran = subprocess.run(["true"], preexec_fn=lambda: None, env={"PATH": searched}, stderr=subprocess.PIPE)
         assert (ran.returncode, ran.stderr) == (0, b""), (number, ran)
 """

@@ -366,7 +366,7 @@ def test_the_blocking_client_tells_the_same_and_how_far_groups_are() -> None:
                 assert (lag.unread_bytes["s/t"] < 1000, lag.reader_count, lag.problem) == (True, 1, None)
         client.truncate_stream(client.tail("s/t"))
         with pytest.raises(NoSuchReaderGroupError):
-            client.statistics(groups=["s/nobody"])
+            client.statistics(groups=["s/missing"])
         with pytest.raises(InvalidArgumentError):
             client.statistics(groups="s/late")  # type: ignore[arg-type]
         client.delete_reader_group("s/late")

@@ -173,6 +173,6 @@ async def test_a_counter_that_many_increment_misses_no_increment(replaceable: Bu
                     continue
 
     clients = replaceable.clients
-    await change_object(clients[0], KEY, b"0 by nobody", None)
+    await change_object(clients[0], KEY, b"0 by none", None)
     await asyncio.gather(*(increment(objects, number) for number, objects in enumerate(clients)))
     assert (await clients[0].get(KEY)).startswith(b"12 by ")

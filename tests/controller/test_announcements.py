@@ -350,7 +350,7 @@ async def test_work_that_can_never_be_done_does_not_block_the_stream(cluster, se
     with pytest.raises(InvalidArgumentError):
         await change(started)
     await started.idle()
-    assert "given up" in caplog.text
+    assert "is abandoned" in caplog.text
     assert announced(cluster) == []
     assert await state_of(started) is StreamState.ACTIVE
     segments.rule = lambda name, arguments: None

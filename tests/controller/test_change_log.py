@@ -80,13 +80,13 @@ async def test_a_refusal_that_is_the_clients_mistake_is_no_warning(wire, caplog)
 
 
 async def test_each_connection_of_a_client_is_logged_once_with_its_program(wire, caplog):
-    options = [("grpc.primary_user_agent", "somebody/1.2"), ("grpc.use_local_subchannel_pool", 1)]
+    options = [("grpc.primary_user_agent", "someone/1.2"), ("grpc.use_local_subchannel_pool", 1)]
     with caplog.at_level(logging.INFO):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{wire.server.port}", options=options) as channel:
             for _ in range(3):
                 await ControllerServiceStub(channel).checkScopeExists(pb.ScopeInfo(scope="shop"))
     (line,) = [record.getMessage() for record in caplog.records if "connects" in record.getMessage()]
-    assert "program somebody/1.2 grpc" in line
+    assert "program someone/1.2 grpc" in line
 
 
 @pytest.mark.parametrize(("count", "text"), [(2, "0, 1"), (10, "0, 1, 2, 3, 4, 5, 6, 7 and 2 more")])

@@ -216,7 +216,8 @@ async def test_transactions_of_who_is_gone_are_looked_after_by_who_is_there(pair
     await first.stop()
     # Both may: two timers do no harm, as each looks at the record first.
     await until(
-        lambda: second.transactions.open_count + third.transactions.open_count >= 2, "somebody looks after the lease"
+        lambda: second.transactions.open_count + third.transactions.open_count >= 2, "another controller watches the "
+            "lease"
     )
     await asyncio.gather(second.idle(), third.idle())
     status = second.transactions.status
@@ -640,5 +641,5 @@ async def test_a_transaction_that_lands_after_the_last_sweep_gets_a_lease(cluste
     await alive.idle()
     assert alive.transactions.open_count == 0
     await alive._records.put(layout.TRANSACTION_INDEX, key, entry)
-    await until(lambda: alive.transactions.open_count == 1, "the transaction is looked after")
+    await until(lambda: alive.transactions.open_count == 1, "the lease of the transaction is watched")
     assert await alive.transactions.status("scope", "stream", made) is TransactionStatus.OPEN

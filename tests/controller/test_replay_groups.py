@@ -120,7 +120,7 @@ class Stage:
             info = message.position.streamInfo
             await self.stream(info.scope, info.stream)
         else:
-            raise AssertionError(f"nobody knows how to prepare {call}")
+            raise AssertionError(f"there is no preparation for {call}")
 
 
 async def test_recorded_calls_get_the_recorded_replies(wire):

@@ -624,7 +624,7 @@ async def test_by_time_truncation_continues_after_a_clock_was_ahead(house, jump_
             assert sum(head.values()) <= 2 * corrected, "events of the last second are kept"
         if step >= 13:
             kept = 2 * length - sum(head.values())
-            assert kept <= 2 * 10 * 13, f"{kept} bytes are kept, {step} looks after the correction"
+            assert kept <= 2 * 10 * 13, f"{kept} bytes are kept, {step} passes after the correction"
 
 
 async def test_by_time_two_controllers_whose_clocks_differ_by_hours_keep_truncating(house):

@@ -365,7 +365,7 @@ async def test_missing_target_stops_the_commit_and_keeps_the_decision(cluster, s
     await commit(started, id)
     await started.idle()
     assert await status(started, id) is TransactionStatus.COMMITTING
-    assert "given up" in caplog.text
+    assert "is abandoned" in caplog.text
     (record,) = await started.given_up_work()
     assert record.work == "commit transactions of stream scope/stream"
     assert started.statistics().given_up_count == 1

@@ -166,13 +166,13 @@ def send_all(flow: dict[socket.socket, memoryview]) -> dict[socket.socket, int]:
 def test_thirty_connections_hold_a_bounded_amount_of_memory_against_a_stalled_log(length: int) -> None:
     """Small appends and large ones: resident memory grows by the budget, the cache and some slack at most."""
     with stalled() as (wires, pid, before):
-        nobody = b"\xfe" * 16
+        unknown = b"\xfe" * 16
         frames = b"".join(
-            encode(AppendBlockEnd(nobody, length, bytes(length), 1, number, number))
+            encode(AppendBlockEnd(unknown, length, bytes(length), 1, number, number))
             for number in range(1, 8 * MIB // length)
         )
         sent = send_all(
-            {wire: memoryview(frames.replace(nobody, writer.to_bytes(16, "big"))) for writer, wire in enumerate(wires)}
+            {wire: memoryview(frames.replace(unknown, writer.to_bytes(16, "big"))) for writer, wire in enumerate(wires)}
         )
         grown = resident_bytes(pid, "VmHWM") - before
         assert sum(sent.values()) > BUDGET_BYTES, "the sockets took too little to show anything"

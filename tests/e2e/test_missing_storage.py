@@ -249,11 +249,11 @@ def test_the_storage_of_another_cluster_is_refused(server: StandaloneProcess, mo
     other = tmp_path / "other"
     other.mkdir()
     identity = (mount.source / "penstock-storage.toml").read_bytes()
-    (other / "penstock-storage.toml").write_bytes(StorageIdentity("somebody else").encode())
+    (other / "penstock-storage.toml").write_bytes(StorageIdentity("another").encode())
     mount.mount(other)
     refused = server.launch()
     assert refused["kind"] == "StorageIdentityError"
-    assert "belongs to cluster somebody else" in str(refused["message"])
+    assert "belongs to cluster another" in str(refused["message"])
     assert server.wait() == 1
     assert [path.name for path in other.iterdir()] == ["penstock-storage.toml"]
     mount.unmount()

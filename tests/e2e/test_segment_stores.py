@@ -375,7 +375,7 @@ def test_statistics_of_the_other_store_go_on_while_one_is_held(make_quick: Calla
         append(port, segment, b"w" * 16)
     settings = ClientSettings(statistics_timeout_s=1.0)
     with penstock.connect(server.uri, settings) as client:
-        eventually(lambda: len(client.statistics().segments) == 2, "both are told")
+        eventually(lambda: len(client.statistics().segments) == 2, "both are reported")
         whole = client.statistics()
         assert (whole.container_count, whole.missing_containers) == (CONTAINER_COUNT, [])
         assert all(store.resident_bytes > 10_000_000 for store in whole.stores.values())
@@ -547,7 +547,7 @@ def test_a_store_without_a_proper_order_refuses(tmp_path: Path) -> None:
     assert refuse(b"hello\n")["kind"] == "ProtocolError"
     assert "unknown field" in refuse(order(color="red"))["message"]
     assert "the order is for 3" in refuse(order(store=3))["message"]
-    assert "parent process 1 is gone" in refuse(order(parent_pid=1))["message"]
+    assert "parent process 1 has exited" in refuse(order(parent_pid=1))["message"]
     assert "did you mean data_dir?" in refuse(order(settings={"data_dirs": str(tmp_path)}))["message"]
 
 

@@ -221,7 +221,7 @@ async def test_what_is_not_permitted_or_has_no_room_is_told_by_name(
         assert answer.is_success, answer.text
     with pytest.raises(StorageFullError, match="quota"):
         await storage.create_with_content(f"{NAME}-2", [b"abc"])
-    monkeypatch.setenv("HADOOP_USER_NAME", "somebody-else")
+    monkeypatch.setenv("HADOOP_USER_NAME", "another-user")
     place = FilePlace.parse(f"{storage.files.place}{storage.root}")
     other = HdfsChunkStorage(hdfs_server.open(place, runtime), runtime.rng, place.root)
     for do in (

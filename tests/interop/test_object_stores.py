@@ -77,7 +77,7 @@ async def test_wrong_credentials_and_a_missing_bucket_are_told(s3_server: S3Serv
     settings = s3_server.settings
     cases: list[tuple[str, ObjectStoreSettings, type[StorageError]]] = [
         (bucket, replace(settings, secret_access_key="wrong"), StorageCredentialsError),
-        (bucket, replace(settings, access_key_id="nobody"), StorageCredentialsError),
+        (bucket, replace(settings, access_key_id="unknown"), StorageCredentialsError),
         ("no-such-bucket", settings, StorageBucketMissingError),
     ]
     for name, tried, error in cases:

@@ -1,4 +1,4 @@
-"""Policies: what users may ask for, and what they are told when they may not."""
+"""Policies: which values users may set, and the errors for the others."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ async def test_no_more_begin_in_a_turn_than_others_can_wait_for() -> None:
     counting = asyncio.ensure_future(count_turns())
     asking = asyncio.ensure_future(for_each(range(3000), request, 1000))
     async with asyncio.timeout(60):
-        while sum(began.values()) < 1000:  # noqa: ASYNC110  # nobody tells of it
+        while sum(began.values()) < 1000:  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0)
     all_at_once.set()
     assert await asking == list(range(3000))

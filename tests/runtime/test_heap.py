@@ -104,10 +104,10 @@ print((before - resident_bytes()) // 1_000_000)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's heap is looked after")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's heap is trimmed")
 @pytest.mark.parametrize(("how", "wait_s"), [("watched", 30), ("alone", 1)])
 def test_holes_between_what_stays_go_back_to_the_system(how: str, wait_s: int) -> None:
-    """In processes of their own; in one that nobody watches they stay."""
+    """In separate processes; without a watcher the holes stay."""
     command = [sys.executable, "-c", CHURN, how, str(wait_s)]
     gone_mb = int(subprocess.check_output(command, timeout=60))
     assert gone_mb > 200 if how == "watched" else gone_mb < 50

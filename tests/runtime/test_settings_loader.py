@@ -112,7 +112,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize("path", NUMBERS)
 def test_no_number_is_negative_or_without_end(path: str) -> None:
-    """Whatever is set, the error names the setting; 0 only where it means something."""
+    """The error names the setting; 0 is valid only where it has a meaning."""
     name = path.rpartition(".")[2]
     default = value_at(StandaloneSettings(), path)
     bad = [-1] if isinstance(default, int) else [-0.5, float("nan"), float("inf")]

@@ -127,12 +127,12 @@ async def test_hung_threads_are_replaced_up_to_a_number_and_then_work_is_refused
     """And taken again as soon as one of them answers after all."""
     pool = work.pool("p", PoolSettings(thread_count_max=2, hung_count_max=3, timeout_s=0.25))
     for hung_count in range(1, 6):
-        with pytest.raises(StorageNotRespondingError, match=r"did not answer within 0.25 s; it may still have its"):
+        with pytest.raises(StorageNotRespondingError, match=r"did not answer within 0.25 s; the call may still take"):
             await pool.run(hanging.call)
         # A thread counts as hung when it was given the call, which it may not have begun yet.
         await until_begun(hanging, hung_count)
         assert pool.hung_count == hanging.begun_count == hung_count
-    with pytest.raises(StorageNotRespondingError, match="5 calls of it hang already; nothing was done"):
+    with pytest.raises(StorageNotRespondingError, match="5 of its calls hang already; nothing was done"):
         await pool.run(hanging.call)
     assert hanging.begun_count == 5
     hanging.may_go_on.set()
@@ -178,7 +178,7 @@ async def test_more_than_may_wait_is_refused(work: ThreadedWork, hanging: Hangin
     """The queue is bounded, too."""
     pool = work.pool("p", PoolSettings(thread_count_max=1, waiting_count_max=1))
     jobs = [pool.run(hanging.call) for _ in range(2)]
-    with pytest.raises(StorageNotRespondingError, match="1 calls wait"):
+    with pytest.raises(StorageNotRespondingError, match="1 calls are queued"):
         await pool.run(hanging.call)
     hanging.may_go_on.set()
     await asyncio.gather(*jobs)
@@ -199,7 +199,7 @@ async def test_abandoned_work_gives_its_result_away_and_tells_its_end(work: Thre
 
 
 async def test_cancelled_work_that_waits_never_runs(work: ThreadedWork, hanging: Hanging) -> None:
-    """Its end is told all the same, once."""
+    """Its end is reported exactly once anyway."""
     pool = work.pool("p", PoolSettings(thread_count_max=1))
     seen: list[str] = []
     first = pool.run(hanging.call)
@@ -235,14 +235,14 @@ async def test_close_leaves_behind_what_does_not_end(
     monkeypatch.setattr(work_module, "CLOSE_TIMEOUT_S", 0.02)
     stuck = work.pool("stuck pool", PoolSettings()).run(hanging.call)
     await work.close()
-    assert "left behind: 'stuck pool'" in caplog.text
+    assert "abandoned: 'stuck pool'" in caplog.text
     assert not stuck.done()
     hanging.may_go_on.set()
     await stuck
 
 
 def test_interpreter_ends_while_work_hangs() -> None:
-    """The threads of an executor would be joined at exit, for ever."""
+    """The threads of an executor would be joined at exit, without end."""
     program = (
         "import asyncio, threading\n"
         "from penstock.runtime.work import PoolSettings, ThreadedWork\n"

@@ -123,7 +123,7 @@ async def test_what_has_no_slot_or_is_too_long_is_for_a_thread(ring: WriteRing, 
 
 
 async def test_an_error_of_the_disk_comes_back_as_from_a_thread(ring: WriteRing, file: LocalFile) -> None:
-    """A full disk is told as such; a bad descriptor stands for all others."""
+    """A full disk is reported as such; a bad descriptor is an example of all other errors."""
     full = LocalFile("/dev/full", os.open("/dev/full", os.O_RDWR))
     with pytest.raises(StorageFullError, match="no space left while writing 3 bytes"):
         await begin(ring, full, 0, [b"one"])
@@ -194,7 +194,7 @@ async def test_pools_work_with_threads_where_there_is_no_ring(
 
 
 async def test_memory_of_a_write_that_hangs_is_never_given_back(file: LocalFile) -> None:
-    """1. A write has not ended. 2. The ring is closed, and nobody holds it. 3. The kernel may still read its memory."""
+    """1. A write has not ended. 2. The ring is closed, without references. 3. The kernel may still read its memory."""
     ring = open_write_ring(asyncio.get_running_loop())
     if ring is None:
         pytest.skip("this machine has no io_uring, or does not let this process use it")
@@ -206,7 +206,7 @@ async def test_memory_of_a_write_that_hangs_is_never_given_back(file: LocalFile)
     held = memory()
     assert held is not None
     assert b"x" in held[:]
-    # It ends, and somebody looks, which nobody would.
+    # The write ends, and the test polls the ring, as no caller would.
     (left_behind,) = write_ring._busy_rings
     del held
     while left_behind.count_under_way:

@@ -79,7 +79,7 @@ async def test_a_wrong_password_is_refused_and_hashed_once(make: Make, hashes: l
     assert hashes == [10]
 
 
-@pytest.mark.parametrize("user", ["nobody", "tool"])
+@pytest.mark.parametrize("user", ["stranger", "tool"])
 async def test_an_unknown_account_costs_a_full_hash(make: Make, hashes: list[int], user: str) -> None:
     with pytest.raises(AuthenticationError):
         await make().account_of(basic_header(user, ""), "peer")

@@ -193,7 +193,7 @@ async def test_tokens_are_asked_about(bench: Bench) -> None:
     server = AdminServer(bench.store, authorise=only_root)
     await server.start()
     wire = await RawWire.open(server.port)
-    await wire.ask(FlushToStorage(0, "nobody", 1), ErrorMessage)
+    await wire.ask(FlushToStorage(0, "unknown", 1), ErrorMessage)
     await wire.ask(FlushToStorage(0, "root", 1), StorageFlushed)
     await wire.close()
     await server.stop()

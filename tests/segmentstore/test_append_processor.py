@@ -434,7 +434,7 @@ async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
 
     def failing(segment: Segment, request: AppendRequest, on_done: OnDone, *, stored_event_number: int) -> int:
         if request.writer_id == W and request.event_number == 1:
-            raise RuntimeError("nobody expected this")
+            raise RuntimeError("an unexpected error")
         return append(segment, request, on_done, stored_event_number=stored_event_number)
 
     monkeypatch.setattr(container, "append", failing)
@@ -443,7 +443,7 @@ async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
     await turns(50)
     assert await bench.stored() == b"other"
     assert len(bench.replies.aborts) == 1
-    assert "nobody expected this" in caplog.text
+    assert "an unexpected error" in caplog.text
     assert bench.outstanding_bytes == 0
     assert container.throttle.waiting_count == 0
     bench.end_block(end(0, b"late", 3))

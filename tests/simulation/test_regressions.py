@@ -97,7 +97,7 @@ def test_connection_attempt_that_nobody_waits_for_any_more_fails_silently() -> N
 
         async def connect() -> None:
             async def resolve(segment: str) -> tuple[str, int]:
-                return "nobody", 1
+                return "unknown", 1
 
             pool = ConnectionPool(resolve, ClientSettings(connect_timeout_s=0.5))
             waiting = asyncio.create_task(pool.connection("s/t/0.#epoch.0", Purpose.APPEND))

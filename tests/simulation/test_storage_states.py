@@ -72,13 +72,13 @@ def play(binding: str, trouble: Callable[[Simulation, SimulatedCluster, bool], N
             assert store().storage_problem is None
             trouble(simulation, cluster, True)
             await host.run(store().append(NAME, b", meanwhile"))
-            await until(lambda: told in (store().storage_problem or ""), "it is told")
+            await until(lambda: told in (store().storage_problem or ""), "it is reported")
             assert " s; " in (store().storage_problem or "")
             await host.run(store().append(NAME, b", and later"))
             assert not is_flushed()
             trouble(simulation, cluster, False)
             await until(is_flushed, "it is flushed after all")
-            await until(lambda: store().storage_problem is None, "nothing is told any more")
+            await until(lambda: store().storage_problem is None, "nothing is reported any more")
             assert host.life == life
             data = await host.run(store().read(NAME, 0, 100))
             assert data.joined() == b"before, meanwhile, and later"

@@ -129,7 +129,7 @@ def test_a_driver_that_ends_or_fails_is_an_error_that_names_its_log(start: Calla
     failed = json.dumps({"failed": {"kind": "SparkStartError", "message": "no Java"}})
     with pytest.raises(SparkStartError, match=r"no Java; .*spark\.log"):
         start(f"print('''{failed}''')").wait_started(GUARD_S)
-    with pytest.raises(SparkStartError, match=r"not up after 0\.2 s"):
+    with pytest.raises(SparkStartError, match=r"not ready after 0\.2 s"):
         start("import time; time.sleep(600)").wait_started(0.2)
 
 

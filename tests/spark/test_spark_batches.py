@@ -223,7 +223,7 @@ class RefusedTask:
         raise KeyboardInterrupt if stream == "a/killed" else InvalidArgumentError("too large")
 
     async def abort(self) -> None:
-        raise OutcomeUnknownError("nobody answers")
+        raise OutcomeUnknownError("no answer")
 
 
 @pytest.mark.parametrize(("stream", "ended_by"), [("killed", KeyboardInterrupt), ("b", InvalidArgumentError)])
@@ -245,7 +245,7 @@ def test_what_ended_a_task_is_told_though_it_cannot_be_undone(
     batch = pa.record_batch({"event": pa.array([b"1"], pa.binary())})
     with pytest.raises(ended_by) as caught:
         sink.prepare_batches(SinkOptions(StoreSettings(), "a", stream), iter([batch]), None)
-    assert "nobody answers" in "".join(caught.value.__notes__)
+    assert "no answer" in "".join(caught.value.__notes__)
 
 
 def test_a_null_event_is_refused(writer: RecordingWriter) -> None:

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 EVENT_BYTES = 28
 
 
-OPTIONS = {"uri": "tcp://nobody:1", "stream": "a/b"}
+OPTIONS = {"uri": "tcp://unknown:1", "stream": "a/b"}
 
 
 def plans(failure_count: int) -> Callable[[Losses | None], str]:

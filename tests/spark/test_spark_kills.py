@@ -58,7 +58,7 @@ def test_what_is_planted_in_a_stream_and_in_its_table_is_counted(penstock_server
         sound, off = rows_of_stream(client, "kills/sound"), rows_of_stream(client, "kills/planted")
     assert missing_and_doubled(sound, 100) == (0, 0)
     assert missing_and_doubled(sound, 101) == (1, 0)
-    assert missing_and_doubled([*sound, b"of nobody"], 100) == (0, 1)
+    assert missing_and_doubled([*sound, b"of none"], 100) == (0, 1)
     assert missing_and_doubled(off, 100) == (1, 3)
     assert missing_and_doubled(rows_of_table(tmp_path / "planted"), 100) == (1, 3)
 

@@ -254,7 +254,7 @@ class Listened:
             told = {lag.batch: lag for lag in self._told if lag.query == query}
             if batch in told:
                 return told
-            assert time.monotonic() < deadline_s, f"nothing was told of batch {batch}: {self._told}"
+            assert time.monotonic() < deadline_s, f"nothing was reported of batch {batch}: {self._told}"
             time.sleep(0.05)
 
 

@@ -109,7 +109,7 @@ def test_steps_through_several_streams_cover_every_byte_once_and_their_limit_is_
     models: list[ModelStream], bytes_max: int
 ) -> None:
     """Segments of the same ids in each of them."""
-    joined = StreamSet(StoreSettings("tcp://nobody:1"), [f"s/t{index}" for index in range(len(models))])
+    joined = StreamSet(StoreSettings("tcp://unknown:1"), [f"s/t{index}" for index in range(len(models))])
     joined._streams = {f"s/t{index}": model for index, model in enumerate(models)}  # type: ignore[assignment]
     for name, model in joined._streams.items():
         model.name = name
@@ -132,12 +132,12 @@ def test_steps_through_several_streams_cover_every_byte_once_and_their_limit_is_
 
 
 def test_messages_name_segment_and_stream() -> None:
-    joined = StreamSet(StoreSettings("tcp://nobody:1"), ["s/a", "s/b", "s/c", "s/d"])
+    joined = StreamSet(StoreSettings("tcp://unknown:1"), ["s/a", "s/b", "s/c", "s/d"])
     (key,) = joined.joined({"s/b": {7: 1}})
     assert f"segment {key}" == "segment 7 of s/b"
     assert joined.name == "s/a, s/b, s/c and 1 more"
     assert joined.stream_of(key)[1] == 7
-    assert list(StreamSet(StoreSettings("tcp://nobody:1"), ["s/a"]).joined({"s/a": {7: 1}})) == [7]
+    assert list(StreamSet(StoreSettings("tcp://unknown:1"), ["s/a"]).joined({"s/a": {7: 1}})) == [7]
 
 
 def test_a_new_stream_is_read_from_its_beginning_and_a_batch_comes_again_as_it_was(

@@ -1,4 +1,4 @@
-"""Where a streaming query starts: fixed once, whatever is written, truncated or restarted before its first commit.
+"""Where a streaming query starts: fixed once, independent of writes, truncations and restarts before its first commit.
 
 Spark 4.3 calls `initialOffset` before each plan and each run of the first micro-batch, stores only the end of that
 batch, and freezes the end of an AvailableNow run before it knows the start. A producer writes throughout each test.

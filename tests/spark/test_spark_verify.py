@@ -116,7 +116,7 @@ def test_chunks_that_are_damaged_missing_or_too_short_are_told_and_nothing_else(
     assert lines[0].startswith(f"block_damaged: {stream}/{damaged.name} at byte 0: ")
     assert lines[-1] == "3 problems"
 
-    # The reader has no access to the storage: nothing is known then, whatever is damaged.
+    # The reader has no access to the storage: then nothing is known of any damage.
     away = run_command("verify", stream, "--tier2", str(tmp_path), "--outage", "1s", "--spark", uri=store.uri)
     assert away.code == 1
     assert "it does not exist, or is not the store's long-term storage" in away.stderr

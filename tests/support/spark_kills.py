@@ -408,7 +408,7 @@ class KillRuns:
                 return
             assert was_wanted, f"the export failed by itself\n{log.read_text(errors='replace')[-3000:]}"
             self.report.repeated_exports += 1
-        raise AssertionError("unreachable: an export that nobody kills succeeds or fails above")
+        raise AssertionError("unreachable: an export that is not killed succeeds or fails above")
 
     def _kill_under_export(self, process: subprocess.Popen[bytes], victim: str) -> None:
         try:

@@ -41,7 +41,7 @@ def test_another_has_a_stream_of_its_own_on_the_same_server(penstock_client, pen
 '''
 
 
-@pytest.mark.parametrize("also_named_by", ["nobody", "the application"])
+@pytest.mark.parametrize("also_named_by", ["no one", "the application"])
 def test_an_application_gets_a_server_a_client_and_a_stream(tmp_path, also_named_by):
     """The installed plugin is found by pytest itself; an application that names it too does not load it twice."""
     if also_named_by == "the application":

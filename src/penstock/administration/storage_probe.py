@@ -121,7 +121,7 @@ class _Probe:
         length = len(content)
         self._made.append(first)
         await self._step("create", first, lambda: chunks.create_with_content(first, [content]))
-        info = await self._step("look at", first, lambda: chunks.info(first))
+        info = await self._step("inspect", first, lambda: chunks.info(first))
         if info.length != length:
             raise StorageError(f"chunk {first} of {chunks.place}: {length} bytes were written, it has {info.length}")
         if await self._step("create once more", first, self._is_created_again):
@@ -144,7 +144,7 @@ class _Probe:
             raise StorageError(f"chunk {first} is in {chunks.place}, but missing from a listing")
         await self._step("delete", first, lambda: chunks.delete(first))
         self._made.remove(first)
-        if await self._step("look in vain for", first, lambda: chunks.exists(first)):
+        if await self._step("check the deletion of", first, lambda: chunks.exists(first)):
             raise StorageError(f"chunk {first} is in {chunks.place} although it was deleted")
 
     async def _is_created_again(self) -> bool:

@@ -1,4 +1,4 @@
-"""What ``penstock bench`` measures: a load for a while, and counts and latencies that can be looked at meanwhile.
+"""What ``penstock bench`` measures: a load for a while, with counts and latencies that can be read meanwhile.
 
 Figures of a client and a server that share a machine are those of both together.
 """
@@ -53,7 +53,7 @@ class Load:
 
 @dataclass(slots=True)
 class Run:
-    """How far a measurement is. Changed by the loop, looked at by the command.
+    """The progress of a measurement. Changed by the loop, read by the command.
 
     Attributes:
         events, length_bytes: done so far; bytes of payloads.

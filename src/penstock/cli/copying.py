@@ -39,7 +39,7 @@ def copy_all(
     session: Session, name: str, target: str, source: PortionSource, pace: Pace, outage_s: float,
     total_bytes: int | None, *, as_json: bool,
 ) -> None:  # fmt: skip
-    """Copy what there is, and tell what was done, also when it is interrupted."""
+    """Copy the present events, and report the result, also after an interruption."""
     from penstock.cli.progress import shown_progress
     from penstock.jobs.ledgered_copy import LedgeredCopy
     from penstock.model.names import split_scoped_name

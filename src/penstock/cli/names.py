@@ -15,7 +15,7 @@ from penstock.runtime.settings import DEFAULT_URI, URI_VARIABLE
 if TYPE_CHECKING:
     from penstock.cli.session import Session
 
-#: More names than anybody looks through.
+#: More names than a user reads.
 _NAME_COUNT_MAX = 1000
 #: How long a completion may take after the key press.
 _TIMEOUT_S = 1.0

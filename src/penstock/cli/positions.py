@@ -37,7 +37,7 @@ def position_text(at: str) -> str:
 
 
 async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) -> StreamCut:
-    """Return the cut of `stream` that `at` names. `is_end`: of a time, the cut behind it rather than before it.
+    """Return the cut of `stream` that `at` names. `is_end`: of a time, the cut after it rather than before it.
 
     Raises `InvalidArgumentError` for what names none, or a cut of another stream.
     """

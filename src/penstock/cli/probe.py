@@ -1,4 +1,4 @@
-"""Asks a controller and the segment stores behind it whether they serve: what ``penstock ready`` does."""
+"""Queries whether a controller and its segment stores serve, for ``penstock ready``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Readiness:
 
 
 async def probe(uri: str, timeout_s: float) -> Readiness:
-    """Ask the controller at `uri` and the segment stores behind it, again and again until they serve.
+    """Query the controller at `uri` and its segment stores repeatedly until they serve.
 
     Raises:
         NotReadyError: they do not after `timeout_s`; with the last reason.

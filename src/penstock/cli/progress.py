@@ -1,4 +1,4 @@
-"""`Progress`: a line on the terminal that tells how far long work is. Without a terminal there is none."""
+"""`Progress`: a line on the terminal with the progress of long work. Without a terminal there is none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """What long work tells of itself."""
+    """Progress reports of long work."""
 
     def note(self, event_count: int, length_bytes: int) -> None:
         """So many events, of so many bytes, are done in all."""

@@ -1,6 +1,6 @@
 """`StreamEvents`: the events of a stream from one cut to another, or without end, without a reader group.
 
-Nothing is left on the server, and nothing is taken from anybody. Events of one segment come in order, and those of a
+No state is kept on the server, and other readers are unaffected. Events of one segment come in order, and those of a
 segment after all of the segments that it replaces: hence those of one routing key come in the order written.
 """
 
@@ -30,7 +30,7 @@ from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
 #: Segments read ahead when they are handed out one after the other.
 _OPEN_COUNT_MAX = 8
 
-#: Called with a segment's name, where reading was, and where it goes on, because what was between is truncated.
+#: Called with a segment's name, the position before and after a gap of truncated events.
 OnTruncated = Callable[[str, int, int], None]
 
 
@@ -42,7 +42,7 @@ class StreamEvents:
         end: where to end; None: follow the stream until it is sealed.
         key: only the segments that events of this routing key go to. Events of other keys may be among them: events
             are stored without their keys.
-        on_truncated: called when events were truncated away before they were read; reading goes on after them.
+        on_truncated: called when events were truncated before they were read; reading resumes after them.
     """
 
     def __init__(
@@ -148,10 +148,10 @@ class StreamEvents:
                 self._queue.append(segment)
 
     async def _follow(self, segment_id: int) -> None:
-        """Note that a segment was read to its end, and go on with those that waited for that."""
+        """Note that a segment was read to its end, and continue with those that waited for it."""
         self._ended.add(segment_id)
         if self._end is not None:
-            return  # All that is to be read is in the queue, the older segments first.
+            return  # The queue has all segments to read, the older ones first.
         following = await controller_of(self._client).successors(self._scope, self._stream, SegmentId(segment_id))
         for each in following:
             if self._takes_key(each.segment):

@@ -61,7 +61,7 @@ def cut(
 ) -> None:
     """Print the cut of a stream at a time, for --from, --until and --at, of Penstock's commands and clients.
 
-    At a time: nothing before the cut was stored then or later. At a noted time: nothing behind it was noted as of then
+    At a time: nothing before the cut was stored then or later. At a noted time: nothing after it was noted as of then
     or before.
     """
     from penstock.cli.positions import cut_at

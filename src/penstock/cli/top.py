@@ -55,7 +55,7 @@ def top(
             except PenstockError as error:
                 if found is None or not is_live:
                     raise
-                # Who looks on wants to see when it is back.
+                # The display shows when it is available again.
                 show([f"penstock top: {uri}", f"! {error}"])
                 continue
             if as_json:

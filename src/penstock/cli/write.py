@@ -82,7 +82,7 @@ def write(
 
 
 def _write(session: Session, lines: _Lines, *, as_json: bool) -> None:
-    """Write all lines and tell how many; or how many are stored when that cannot be."""
+    """Write all lines and report their number; on failure, report how many are stored."""
     from penstock.client.writing.event_writer import EventWriter
     from penstock.model.errors import PenstockError
 
@@ -159,7 +159,7 @@ def _write_into(session: Session, lines: _Lines, transaction_id: str, *, as_json
     try:
         session.call(transaction.detach())
     except (PenstockError, KeyboardInterrupt, Interrupted) as error:
-        # What was not flushed is lost, and so a commit would not be of all that was to be in it.
+        # Lines that were not flushed are lost, so a commit would be incomplete.
         what = f"not all lines are in transaction {transaction.id}, which is aborted"
         raise _cut_off(stopped_by or error, what, {"transaction": transaction.id}, as_json=as_json) from error
     if stopped_by is not None:

@@ -7,7 +7,7 @@ Rules, in this order:
    weight; among equals to the zone with the fewest, then to the least load.
 3. Containers of draining stores go there too, but by hand-over, a few at a time: they are served until then.
 4. While two stores differ by more than one container per weight, one container moves from the fullest to the emptiest.
-5. If nothing else is to be done: one container moves from a store that has been hot for long, or is exchanged.
+5. If no other move is needed: one container moves from a store that has been hot for long, or is exchanged.
 6. If most of the cluster has left within a moment, nothing moves for a while: probably the network or the coordination
    service fails. Those stores still serve, and the remaining ones could not bear the load.
 

@@ -21,7 +21,7 @@ class ScaleDirection(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScaleAdvice:
-    """The scaling that a segment's load calls for now, with the segment's full name.
+    """The scaling that a segment's current load calls for, with the segment's full name.
 
     `split_count`: number of segments to split it into, 2 or more, for UP; else 0. `is_silent`: it got no data for long.
     """

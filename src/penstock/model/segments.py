@@ -118,7 +118,7 @@ class TableDelta:
     """Changes of a table since a position.
 
     `last_position`: where the next delta read continues. `should_clear`: the requested position is older than the
-    retained changes, rebuild from scratch. `reached_end`: no more changes for now.
+    retained changes, rebuild from scratch. `reached_end`: there are no more changes yet.
     """
 
     entries: Sequence[TableEntry]

@@ -115,7 +115,7 @@ class DriverProcess:
         process_family.hold(self.pid)
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Continue them."""
         process_family.resume(self.pid)
 
     def kill9(self) -> int:

@@ -64,12 +64,12 @@ def workers(leader: int) -> list[Member]:
 
 
 def hold(leader: int) -> None:
-    """Hold all of them: nothing of what they do goes on. Raises `FamilyError`; they may be held in part then."""
+    """Stop all of them (SIGSTOP). Raises `FamilyError`; they may be held in part then."""
     _signal_until(leader, signal.SIGSTOP, _is_held)
 
 
 def resume(leader: int) -> None:
-    """Let held ones go on."""
+    """Continue stopped processes."""
     for pid in [*(each.pid for each in members(leader)), -leader]:
         _send(pid, signal.SIGCONT)
 
@@ -85,7 +85,7 @@ def kill(leader: int) -> int:
 
 
 def _is_held(each: Member, family: list[Member]) -> bool:
-    """Whether no thread of a process goes on.
+    """Whether no thread of a process runs.
 
     One that is just starting a program waits in the kernel until its child has done so, which a held one does not.
     """

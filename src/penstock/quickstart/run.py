@@ -39,7 +39,7 @@ STORE_KILL_SHARE, DRIVER_KILL_SHARE = 0.3, 0.5
 
 
 class Watcher(Protocol):
-    """Shows how a run goes on."""
+    """Shows the progress of a run."""
 
     def phase(self, title: str, total: int | None = None) -> AbstractContextManager[Callable[[int], None]]:
         """Enter a phase; the context's value is called with how much of `total` is done."""
@@ -202,7 +202,7 @@ class _QueryRun:
         self._report.passes.append(other.progress)
 
     def _kill_store(self, driver: DriverProcess, midst: Midst) -> None:
-        """Kill the store under the driver, which is held; let that go on, and start the store again."""
+        """Kill the store under the driver, which is stopped; continue the driver, and start the store again."""
         kill = Kill("store", 1, midst.batch, midst.open_count, driver.progress.event_count)
         killed_s = time.monotonic()
         self._store.kill9()
@@ -246,7 +246,7 @@ def ingest(client: Client, flights: Flights, advance: Callable[[int], None]) -> 
             writer.write_many(flights.events.slice(first, count), routing_keys=flights.routing_keys.slice(first, count))
             advance(first + count)
         writer.flush()
-        # After everything else, so that no segment's flights come behind it in the last micro-batch.
+        # After everything else, so that no segment's flights come after it in the last micro-batch.
         writer.write(end_of_year_event(), routing_key=END_CARRIER)
         writer.flush()
 

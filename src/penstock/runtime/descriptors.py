@@ -18,7 +18,7 @@ if sys.platform != "win32":
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Stands for "unlimited".
+#: Means "unlimited".
 _BOUNDLESS = 1 << 20
 #: Where the hard limit is "unlimited", the kernel has a maximum of its own, which is far above this.
 _RAISED_MAX = 1 << 20

@@ -88,7 +88,7 @@ class FileStore(Protocol):
     Each call may raise, besides the errors it names:
 
         StorageCredentialsError: this user has no permission; nothing happened.
-        StorageSafeModeError: the file system is read-only for now; nothing happened.
+        StorageSafeModeError: the file system is read-only at present; nothing happened.
         StorageFullError: no space, or a quota is reached.
         StorageUnreachableError: no connection, or it broke; the request may have been executed.
         StorageNotRespondingError: no answer in time; the request may still be executed.

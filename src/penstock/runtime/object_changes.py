@@ -6,7 +6,7 @@ twice, so that its second copy was refused because of its first: a refusal does 
 1. The change is sent. Its content has a part that no other caller uses (a nonce).
 2. It is answered with a version: done.
 3. Otherwise the object is read. It has this content: done; its version is the one just read.
-4. It is in the version that was to be replaced, or is still missing: the request may arrive later. It is sent again
+4. It still has the version to replace, or is still missing: the request may arrive later. It is sent again
    with the same condition and content, so it does not matter which copy is applied: the second one is refused.
 5. It has another content: `ObjectChangedError`. This content may have been stored in between, before the other caller
    replaced it. So the error does not mean that the change was never visible.

@@ -125,7 +125,7 @@ class ObjectStore(Protocol):
     Each call may raise, besides the errors it names:
 
         StorageCredentialsError, StorageBucketMissingError, StorageClockError: refused, nothing happened.
-        StorageThrottledError: refused for now.
+        StorageThrottledError: refused; a later retry may succeed.
         StorageUnreachableError: no connection, or it broke; the request may have been executed.
         StorageNotRespondingError: no answer in time; the request may still be executed.
         StorageError: anything else; the request may have been executed.

@@ -548,7 +548,7 @@ class WorkPools:
                     await pool.drained()
         except TimeoutError:
             names = ", ".join(repr(pool.name) for pool in pools if not pool.is_idle)
-            _log.warning("work still goes on after %g s, and is left behind: %s", CLOSE_TIMEOUT_S, names)
+            _log.warning("work is still running after %g s, and is abandoned: %s", CLOSE_TIMEOUT_S, names)
 
 
 class ThreadedWork(WorkPools):

@@ -1,7 +1,8 @@
 """`WriteRing`: small synced writes that need no thread, where the kernel has io_uring.
 
 A thread that returns from a write has to acquire the interpreter's lock. Next to a busy event loop it waits for it,
-wakes up in vain, and waits again: some sixteen futex calls for each small batch of a log. Here the event loop submits
+wakes up without work, and waits again: some sixteen futex calls for each small batch of a log. Here the event loop
+submits
 the write to the kernel, whose own workers do it, and its completion arrives like bytes on a socket.
 
 The work in the loop is bounded: the bytes are copied, and the kernel queues the write (`IOSQE_ASYNC`) without touching

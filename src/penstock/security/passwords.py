@@ -16,7 +16,7 @@ ITERATIONS = 200_000
 ITERATIONS_MAX = 2_000_000
 SALT_LENGTH = 32
 _HASH_LENGTH = 64
-#: Stands in place of a hash for an account that cannot log in with a password.
+#: Replaces the hash of an account that cannot log in with a password.
 NO_PASSWORD = "!"
 
 

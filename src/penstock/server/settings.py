@@ -189,7 +189,7 @@ class StandaloneSettings:
         if self.segment_stores > 1:
             self._check_several_stores()
         if self.tier2 and self.is_memory:
-            raise InvalidArgumentError(f"tier2 is {self.tier2!r}, but everything is to be kept in memory: choose one")
+            raise InvalidArgumentError(f"tier2 is {self.tier2!r}, but memory-only operation was requested: choose one")
         if self.is_hdfs_storage:
             FilePlace.parse(self.tier2)
         elif self.is_object_storage:
@@ -239,7 +239,7 @@ class StandaloneSettings:
     def _check_object_log(self) -> None:
         place = ObjectPlace.parse(self.log)
         if self.is_memory:
-            raise InvalidArgumentError(f"log is {self.log!r}, but everything is to be kept in memory: choose one")
+            raise InvalidArgumentError(f"log is {self.log!r}, but memory-only operation was requested: choose one")
         if not (self.is_object_storage or self.is_hdfs_storage):
             where = repr(self.tier2) if self.tier2 else "not set"
             raise InvalidArgumentError(

@@ -183,7 +183,7 @@ class _Walk:
                 )
             if left < 0:
                 raise InvalidArgumentError(
-                    f"stream {self.view.name}: segment {segment} is to be read from byte {self.cut[segment]}, but "
+                    f"stream {self.view.name}: segment {segment} would be read from byte {self.cut[segment]}, but "
                     f"ends at {self.limit(segment)}: the end is before the start, or the stream was deleted and "
                     "created again; start with new cuts, or a new checkpoint location"
                 )

@@ -173,7 +173,7 @@ async def test_making_room_in_a_segment_that_was_merged_away_ends(
     async def merge_first(segment: Segment) -> None:
         nonlocal calls
         calls += 1
-        assert calls < 10, "it goes on for ever"
+        assert calls < 10, "it does not end"
         if not segment.is_merged:
             await container.merge(A, B)
         await flush(segment)

@@ -1049,7 +1049,7 @@ async def test_a_claim_that_is_cut_off_behind_its_mark_leaves_a_log_that_can_be_
         await make_log(disk, seed=1).open()
     disk.hook = lambda call, path: None
     with pytest.raises(LogFencedError):
-        await append(owner, b"by nobody's leave")
+        await append(owner, b"without permission")
     with pytest.raises(LogClosedError):
         await owner.confirm_ownership()
     successor = make_log(disk, seed=2)

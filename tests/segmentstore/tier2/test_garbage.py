@@ -217,13 +217,13 @@ async def test_a_layout_that_is_given_up_says_why_though_its_lease_cannot_be_giv
         raise ended_by
 
     async def release(place: Place) -> None:
-        raise OutcomeUnknownError("nobody answers")
+        raise OutcomeUnknownError("no answer")
 
     monkeypatch.setattr(storage, "chunks_of", chunks_of)
     monkeypatch.setattr(storage.garbage.leases, "release", release)
     with pytest.raises(ended_by) as caught:
         await storage.leased_layout(SEGMENT, 100.0, holder="job 1")
-    assert "nobody answers" in "".join(caught.value.__notes__)
+    assert "no answer" in "".join(caught.value.__notes__)
     assert len(storage.garbage.leases) == 1
 
 

@@ -69,7 +69,7 @@ def test_equal_content_of_another_writer_is_not_adopted() -> None:
     """The same name, length and bytes, and so the same entity tag; the other's tag tells."""
 
     async def scenario(storage: ObjectChunkStorage, objects: SimulatedObjects) -> None:
-        objects.bucket.create(f"a/prefix/{NAME}", b"abcdef", "somebody else's")
+        objects.bucket.create(f"a/prefix/{NAME}", b"abcdef", "another's")
         for fault in (ObjectFault.LOST_REQUEST, ObjectFault.SENT_TWICE, None):
             if fault is not None:
                 objects.inject("put_new", fault)

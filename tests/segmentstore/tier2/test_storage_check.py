@@ -264,7 +264,7 @@ async def test_chunks_without_a_record_are_counted_and_are_no_problem(world: Wor
     for entry in world.table.entries():
         if entry.key.startswith(b"s/strange"):
             await world.table.commit([], [TableRemoval(entry.key)])
-    await world.chunks.create_with_content("somebody's file", [b"x"])
+    await world.chunks.create_with_content("a foreign file", [b"x"])
     report = await checked(world)
     assert not report.problems
     assert report.orphan_count == 3

@@ -43,7 +43,7 @@ class LifeCycle(NotPicklable):
 
     - `_finish`: complete accepted work: flush, store positions. Its own children are closed by then.
     - `_release`: stop tasks, return connections. Does not wait for remote peers. Called also after an error, when the
-      time limit has expired, and when nothing is to be finished (`abandon`).
+      time limit has expired, and when no work has to be finished (`abandon`).
     - `_settle`: a plain function, always called last, also in a loop that is being shut down: fail all pending waiters.
 
     Args:

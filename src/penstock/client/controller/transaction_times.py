@@ -28,7 +28,7 @@ def commit_time(time: NotedTime, what: str) -> int:
 
 
 class TransactionTimes:
-    """All transactions of a client are one writer. Watermarks would wait for a writer per transaction in vain."""
+    """All transactions of a client are one writer. With a writer per transaction, watermarks would never advance."""
 
     def __init__(self, controller: ControllerClient, rng: Random) -> None:
         self._controller = controller

@@ -85,7 +85,7 @@ class PlainHandle(NotPicklable, Generic[Plain]):
 class Handle(PlainHandle[Part]):
     """Base of the blocking classes whose part is a `LifeCycle`.
 
-    One that is dropped open is closed in the loop, without anybody waiting, after a `ResourceWarning`.
+    One that is dropped open is closed in the loop, in the background, after a `ResourceWarning`.
     """
 
     def close(self, timeout_s: float | None = None) -> None:

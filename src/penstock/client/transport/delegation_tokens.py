@@ -20,7 +20,7 @@ from typing import Protocol
 from penstock.model.errors import AccessDeniedError
 from penstock.model.names import SYSTEM_SCOPE
 
-#: Stands for the statistics of segment stores, which belong to no stream.
+#: Means the statistics of segment stores, which belong to no stream.
 STATISTICS_SEGMENT = f"{SYSTEM_SCOPE}/statistics/0"
 #: A token is fetched again when less than this is left, or a third of its life.
 _AHEAD_S = 30.0

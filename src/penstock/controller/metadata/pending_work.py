@@ -14,7 +14,7 @@ import msgspec
 from penstock.controller.metadata.records import ScaleOrder
 from penstock.model.policies import StreamConfig
 
-#: Stands for any configuration version: see `TruncateStream`.
+#: Means any configuration version: see `TruncateStream`.
 CONFIGURATION_ANY = -1
 
 

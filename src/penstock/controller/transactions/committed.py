@@ -37,7 +37,7 @@ class CommittedTransactions:
         self._background = background
         self._settings = settings
         self._waiting: dict[_Key, dict[TransactionId, None]] = {}
-        #: Set for streams whose transactions are to be moved at once.
+        #: Set for streams whose transactions must be moved immediately.
         self._hurry: dict[_Key, asyncio.Event] = {}
         self._moves: dict[_Key, asyncio.Task[None]] = {}
 

@@ -39,7 +39,7 @@ class DeferredRemovals:
         self._background.tasks.start(f"removal of rows from {table}", self._serve(table))
 
     def has(self, table: str, key: str) -> bool:
-        """Say whether a row is to be removed."""
+        """Return whether a row must be removed."""
         return key in self._waiting.get(table, ())
 
     async def _serve(self, table: str) -> None:

@@ -136,7 +136,7 @@ class Sweeper:
 
     async def _find_orphans(self) -> None:
         while self._is_search_due:
-            # Before the search begins: work added behind it meanwhile is for the next search.
+            # Before the search begins: work added meanwhile is for the next search.
             self._is_search_due = False
             try:
                 async for subject in self._announcements.orphans():

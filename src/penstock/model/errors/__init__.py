@@ -3,7 +3,7 @@
     PenstockError
     ├── InvalidArgumentError            the caller's mistake; also a ValueError
     │   ├── InvalidNameError
-    │   ├── NotPicklableError           a client, or what it made, was to be sent to another process
+    │   ├── NotPicklableError           a client, or an object made by one, was pickled
     │   ├── EventTooLargeError          fields `length_bytes`, `length_bytes_max`
     │   ├── ReplyTooLongError           of a controller, about very many segments with long names
     │   ├── TableReadTooLongError       one reply cannot have so many entries, or entries so long: ask for fewer
@@ -70,7 +70,7 @@
     │   ├── TooManyLeasesError          of layouts of chunks; a retry when one ended
     │   ├── StorageUnsuitableError      a bucket that cannot hold a log: it would lose data
     │   ├── StorageThrottledError       too many requests; a retry later is safe
-    │   ├── StorageSafeModeError        a file system that takes no changes for now; a retry later is safe
+    │   ├── StorageSafeModeError        a file system that is read-only at present; a retry later is safe
     │   ├── StorageNotRespondingError   it hangs; what was asked of it may still happen
     │   ├── StorageNotPrimaryError      a later epoch owns the stored segment
     │   ├── StorageConflictError        the records of a stored segment were changed meanwhile

@@ -43,7 +43,7 @@ class InvalidNameError(InvalidArgumentError):
 
 
 class NotPicklableError(InvalidArgumentError, TypeError):
-    """A client, or an object made by one, was to be pickled or copied. Connect in the other process instead."""
+    """A client, or an object made by one, cannot be pickled or copied. Connect in the other process instead."""
 
 
 class SerializationError(InvalidArgumentError):

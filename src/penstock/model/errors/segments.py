@@ -222,7 +222,7 @@ class TableKeyMissingError(TableConditionError, KeyError):
 class TableKeyVersionError(TableConditionError):
     """A conditional table update found another version (`actual`) than it demanded (`expected`).
 
-    -1 stands for "no such key". `actual` is -2**63 where it is not known: a server does not say it.
+    -1 means "no such key". `actual` is -2**63 where it is not known: a server does not say it.
     """
 
     def __init__(self, segment: str, *, key: bytes, expected: int, actual: int) -> None:

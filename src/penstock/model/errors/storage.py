@@ -12,7 +12,7 @@ class StorageError(PenstockError):
 class UnreadableDataError(StorageError):
     """Stored data (`path`, from byte `offset`) cannot be used: they are damaged, or only a later version reads them.
 
-    What needs them stops, everything else goes on. Nothing in them is changed.
+    Operations that need them stop, all others continue. Nothing in them is changed.
     """
 
     path: str
@@ -31,7 +31,7 @@ class CorruptionError(UnreadableDataError):
 class MissingChunkError(CorruptionError):
     """A chunk that a segment's records lead to is not in long-term storage. `path` is the chunk's name.
 
-    It stops reads of those bytes, and the flush of that segment; everything else goes on.
+    It stops reads of those bytes, and the flush of that segment; everything else continues.
     """
 
     def __init__(self, chunk: str, message: str) -> None:
@@ -79,7 +79,7 @@ class StorageCredentialsError(StorageRefusedError):
 
 
 class StorageBucketMissingError(StorageRefusedError):
-    """The bucket that is to be long-term storage does not exist at the endpoint and in the region that are set."""
+    """The bucket configured as long-term storage does not exist at the endpoint and in the region that are set."""
 
 
 class StorageUnsuitableError(StorageError):
@@ -233,7 +233,7 @@ class StorageThrottledError(StorageError):
 
 
 class StorageSafeModeError(StorageError):
-    """The file system of long-term storage takes no changes for now, as HDFS does after its start. It did nothing."""
+    """The file system of long-term storage is read-only at present, as HDFS is after its start. It did nothing."""
 
     is_retriable = True
 
@@ -304,7 +304,7 @@ class BadChunkOffsetError(ChunkError):
 
 
 class ChunkNotSettledError(ChunkError):
-    """Nothing may be appended to the chunk for now, its bytes not being safe beside an append. Nothing was done.
+    """The chunk cannot be appended to at present, because its bytes are not safe beside an append. Nothing was done.
 
     Another chunk takes what follows.
     """
@@ -347,7 +347,7 @@ class ObjectChangedError(ObjectError):
 
 
 class ObjectRangeError(ObjectError):
-    """A read began at or behind the end of the object."""
+    """A read began at or after the end of the object."""
 
 
 class RemoteFileError(StorageError):
@@ -381,7 +381,7 @@ class RemoteFileLeasedError(RemoteFileError):
 
 
 class RemoteFileLengthError(RemoteFileError):
-    """The file's length is not the offset that something was to be appended at. Nothing was done."""
+    """The file's length differs from the offset of the append. Nothing was done."""
 
     def __init__(self, path: str, *, length_bytes: int, offset: int) -> None:
         super().__init__(path, f"it has {length_bytes} bytes, but the append expects {offset}")

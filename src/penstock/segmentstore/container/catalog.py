@@ -85,7 +85,7 @@ class Catalog:
         self._finding: dict[str, asyncio.Future[None]] = {}
         self._room = asyncio.Lock()
         self._put_away = asyncio.Lock()
-        #: Segments whose records are to be removed, by id; each is kept in use by a waiting call.
+        #: Segments whose records must be removed, by id; each is kept in use by a waiting call.
         self._forgetting: dict[int, Segment] = {}
         self.deactivated_count: int = 0
         self.activated_count: int = 0

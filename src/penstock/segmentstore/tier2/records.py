@@ -103,7 +103,7 @@ class ChunkRecord:
         epoch: the container epoch that created the chunk, the only one that may append to it.
         block_length: length of a checksummed block; the last block may be shorter.
         block_checksums: one CRC32C per started block, in order.
-        is_active: False once the chunk is to be deleted.
+        is_active: False once the chunk must be deleted.
     """
 
     run: ChunkRun

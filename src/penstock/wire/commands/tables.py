@@ -238,7 +238,7 @@ class ReadTableEntriesDelta(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableEntriesDeltaRead(Reply):
-    """Answer a delta read. `should_clear`: rebuild from nothing; `reached_end`: no more for now."""
+    """Answer a delta read. `should_clear`: rebuild from nothing; `reached_end`: there are no more yet."""
 
     TYPE: ClassVar[int] = 87
 

@@ -84,7 +84,7 @@ async def crash_with_a_cut_log(lives: Incarnations, *, is_source_stored: bool = 
     await append(container, A, LOGGED)
 
     async def die(self: SegmentFlusher, target: Segment, source: Segment) -> None:
-        raise StorageError("it dies behind the merge, and has told nobody of it")
+        raise StorageError("it dies after the merge, before reporting it")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SegmentFlusher, "_finish_merge", die)

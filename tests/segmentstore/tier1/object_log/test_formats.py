@@ -1,4 +1,5 @@
-"""Formats of the log in a bucket: what is written is read back, every flipped bit is found, later versions are told."""
+"""Formats of the log in a bucket: written data is read back, every flipped bit is found, later versions are "
+    "reported."""
 
 from __future__ import annotations
 

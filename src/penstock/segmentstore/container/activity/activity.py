@@ -61,7 +61,7 @@ class Activity:
         self._ended: list[int] = []
 
     def created(self, segment: Segment) -> None:
-        """Record the creation of a segment whose load is to be reported even if it receives no data."""
+        """Record the creation of a segment whose load must be reported even if it receives no data."""
         self._created.append((segment.id, segment.name))
 
     def take_created(self) -> list[tuple[int, str]]:

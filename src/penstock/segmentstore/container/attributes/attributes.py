@@ -165,7 +165,7 @@ class Attributes:
                 self._state.attribute_work.pop(segment.id, None)
 
     def due(self) -> list[Segment]:
-        """Return the segments whose changed values are to be flushed; starts indexes for those that need one."""
+        """Return the segments whose changed values must be flushed; starts indexes for those that need one."""
         found: list[Segment] = []
         work = self._state.attribute_work
         for segment in list(work.values()):

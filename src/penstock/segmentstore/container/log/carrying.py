@@ -338,7 +338,7 @@ def _as_arrived(segment: Segment, start: int, found: Arrived) -> bytes:
             raise InconsistentStateError(
                 segment.name,
                 start,
-                f"bytes that were to be stated again have checksum {checksum:08x}, they arrived with {arrived:08x}: "
+                f"bytes to be rewritten have checksum {checksum:08x}, they arrived with {arrived:08x}: "
                 "the memory of this process is not sound",
             )
     return data

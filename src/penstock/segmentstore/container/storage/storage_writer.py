@@ -315,7 +315,7 @@ class StorageWriter:
                 self._carrier.make_room(self._space.log_free_bytes)
             else:
                 self._carrier.look()  # It may temporarily need a large part of the log's length again.
-        # If the disk is low on space, the log is to be truncated as soon as possible.
+        # If the disk is low on space, the log must be truncated as soon as possible.
         self._checkpoints.write_if_due(is_idle=not self._state.unflushed or self._space.is_log_low)
 
     def _relieve(self) -> None:
