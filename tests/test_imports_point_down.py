@@ -29,7 +29,7 @@ ALLOWED = {
     "jobs": {"model", "runtime", "client", "spark"},
     # For tests of applications: a server in memory.
     "testing": {"model", "runtime", "client", "server"},
-    # Not installed: stands in for the outside world, and runs whole clusters. Only tests and benches import it.
+    # Not installed: replaces the outside world, and runs whole clusters. Only tests and benches import it.
     "simulation": {
         "model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "operations", "security", "spark",
         "server", "administration",

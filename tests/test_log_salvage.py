@@ -130,7 +130,7 @@ async def test_what_is_intact_is_served_and_long_term_storage_is_left_alone(dama
         (entry,) = await store.table_get("s/table", [b"key"])
         assert entry is not None
         assert entry.value == b"later"
-        # The sweep has been, and all goes on.
+        # The sweep has been, and all continues.
         orphans = store.containers[0].storage.orphans
         await until(lambda: orphans.swept_ms is not None)
         assert len(orphans) == 0

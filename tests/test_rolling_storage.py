@@ -38,7 +38,7 @@ DATA = {name: random.Random(name).randbytes(250_000) for name in NAMES}
 
 
 class Shown:
-    """What a command tells of how it gets on."""
+    """Progress reports of a command."""
 
     def __init__(self) -> None:
         self.total_bytes = self.chunk_count = self.length_bytes = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-#: Stands for the Python of a virtual environment: its pip says what pip says, and ends as it is given.
+#: Represents the Python of a virtual environment: its pip says what pip says, and ends as it is given.
 PYTHON = """#!/bin/sh
 case "$*" in
   *--version) exit 0 ;;

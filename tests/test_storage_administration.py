@@ -39,7 +39,7 @@ def settings_of(root: Path) -> StandaloneSettings:
         flush_age_s=0.01,
         writer_interval_s=0.01,
         rollover_bytes_min=1,
-        # So that the table of records has an index, and something behind it.
+        # So that the table of records has an index, and something after it.
         table_index_min_bytes=1024,
         table_index_percent=0,
     )
@@ -51,7 +51,7 @@ def settings_of(root: Path) -> StandaloneSettings:
 
 
 class Shown:
-    """What a check tells of itself."""
+    """What a check reports itself."""
 
     def __init__(self) -> None:
         self.total_bytes = -1
@@ -146,7 +146,7 @@ async def test_a_stopped_store_is_well_and_nothing_is_changed(stopped: Standalon
     assert (report.orphan_count, report.stranger_count, report.unused_record_count) == (0, 0, 0)
     assert (shown.total_bytes, shown.chunk_count) == (report.chunk_bytes, report.chunk_count)
     assert shown.length_bytes == report.checked_bytes
-    # It can be repeated, and the store goes on.
+    # It can be repeated, and the store continues.
     assert (await check(stopped))[0] == report
 
 

@@ -29,7 +29,7 @@ async def runtime() -> Iterator[Runtime]:
 
 
 class InMemory(MemoryChunkStorage):
-    """Is looked at when the probe has closed it."""
+    """Is inspected when the probe has closed it."""
 
     async def close(self) -> None:
         pass
@@ -50,7 +50,7 @@ async def test_a_directory_is_tried_and_left_as_it_was(tmp_path: Path, runtime: 
     found = await probe(runtime, StandaloneSettings(tier2=str(tmp_path)))
     assert (found.place, found.has_identity, found.chunk_bytes) == (str(tmp_path), False, 1000)
     assert [step.name for step in found.steps] == [
-        "create", "look at", "create once more", "read", "append to", "create another beside", "join another to",
+        "create", "inspect", "create once more", "read", "append to", "create another beside", "join another to",
         "read all of", "list", "delete", "check the deletion of",
     ]  # fmt: skip
     assert list(tmp_path.iterdir()) == []
@@ -87,7 +87,7 @@ CALLS = ("create_with_content", "info", "read", "write", "concat", "list", "dele
 
 
 class Breaking(WrappedChunkStorage):
-    """Fails in one call, before it or behind it, or does not do it; and may never delete."""
+    """Fails in one call, before it or after it, or does not do it; and may never delete."""
 
     def __init__(self, inner: MemoryChunkStorage, call: str, how: str, *, deletes: bool = True) -> None:
         super().__init__(inner)

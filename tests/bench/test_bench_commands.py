@@ -1,6 +1,6 @@
 """The commands in `bench/` work: each is run with `--quick` and must print one JSON object with what all of them have.
 
-Their figures are not looked at: a test does not time anything.
+Their figures are not inspected: a test does not time anything.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def test_a_directory_that_is_not_the_one_that_was_opened_is_lost(
 
 
 def test_nothing_is_changed_by_a_path_in_a_directory_that_was_exchanged(tmp_path: Path, runtime: Runtime) -> None:
-    """Reads and open files go on. A lock file that is gone stops nothing; nor does a directory that is not open."""
+    """Reads and open files continue. A lock file that is gone stops nothing; nor does a directory that is not open."""
     root = tmp_path / "data"
     directory = DataDirectory(str(root), runtime)
     disk = directory.held.disk

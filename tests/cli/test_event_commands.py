@@ -80,7 +80,7 @@ def test_the_key_is_taken_from_a_field(penstock: Run) -> None:
     ],
 )
 def test_a_line_without_its_key_ends_it_and_those_before_are_stored(penstock: Run, bad: bytes, told: str) -> None:
-    """It says which line, and how many are stored; it does not go on."""
+    """It says which line, and how many are stored; it does not continue."""
     stream = created(penstock, f"events/bad-{bad.hex()[:100]}")
     text = b'{"customer": "a", "n": 1}\n{"customer": "b", "n": 2}\n' + bad + b'\n{"customer": "c"}\n'
     refused = penstock("write", stream, "--key-field", "customer", stdin=text)

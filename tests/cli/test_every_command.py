@@ -227,7 +227,7 @@ def test_every_command_has_its_help(name: str) -> None:
     """With what it does, and each option's default."""
     shown = run_command(*name.split(), "--help").ok.stdout
     assert f"Usage: penstock {name}" in shown
-    # What is to be put in is in capitals, whether it must be or may be left out.
+    # What must be put in is in capitals, whether it must be or may be left out.
     usage = shown.partition("\n\n")[0].replace(name, "")
     assert not re.search(r"[\[{][a-z]", usage), usage
     if name in ARGUMENTS:

@@ -112,7 +112,7 @@ def test_top_draws_on_a_terminal(penstock: Run) -> None:
 
 
 def test_top_says_first_what_is_wrong() -> None:
-    """A store that is silent, storage that is away, containers that do not run, groups that cannot be looked at."""
+    """A store that is silent, storage that is away, containers that do not run, groups that cannot be inspected."""
     found = ClusterStatistics(
         stores={
             "a:1": StoreLoad("a:1", problem="no answer within 2 s"),

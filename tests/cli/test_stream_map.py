@@ -88,7 +88,7 @@ def test_picture_has_a_rectangle_for_each_life(count: int) -> None:
 
 
 def test_picture_of_many_epochs_names_some_of_them() -> None:
-    """Labels do not run into each other; the picture stays of a size that can be looked at."""
+    """Labels do not run into each other; the picture stays of a size that can be inspected."""
     history = history_of(*(equal(1, epoch, epoch) for epoch in range(1000)), is_sealed=True)
     root = ElementTree.fromstring(map_svg(history))
     assert float(root.get("width")) <= 4100

@@ -63,7 +63,7 @@ def stream(client: Client) -> str:
 
 
 def test_open_transactions_are_listed_with_age_lease_and_size(run: Run, client: Client, stream: str) -> None:
-    """Those of several pages, each with the bytes of its events and their headers; what has ended comes behind them."""
+    """Those of several pages, each with the bytes of its events and their headers; what has ended comes after them."""
     begun_s = time.monotonic()
     made = [client.begin_transaction(stream, lease_s=500) for _ in range(20)]
     for number, each in enumerate(made):
@@ -83,7 +83,7 @@ def test_open_transactions_are_listed_with_age_lease_and_size(run: Run, client: 
         found = by_id[one.id]
         assert (found["state"], found["lease_s"], found["bytes"]) == ("OPEN", 500, 100 * number)
         assert 0 <= found["age_s"] <= passed_s + 1
-        # Its lease is renewed, and with the slack behind it.
+        # Its lease is renewed, and with the slack after it.
         assert 499 - passed_s < found["lease_left_s"] <= 506
         assert found["writer"] == ""
     assert by_id[ended.id]["state"] in ("COMMITTING", "COMMITTED")

@@ -702,7 +702,7 @@ class Cluster:
         chosen = ClientSettings(**({"retry_time_max_s": 10.0} | settings))
         runtime = real_runtime(1)
         controller = ControllerClient(self.controller, chosen, runtime.rng)
-        return Client("in process", chosen, runtime=runtime, controller=controller)
+        return Client("tcp://in-process:9090", chosen, runtime=runtime, controller=controller)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_everything_there_is_was_looked_at():
 
 
 async def use(thing: object) -> None:
-    """Show that it can be looked at and closed, as often as one likes."""
+    """Show that it can be inspected and closed, as often as one likes."""
     assert thing.is_open
     assert not thing.is_closed
     assert type(thing).__name__ in repr(thing)

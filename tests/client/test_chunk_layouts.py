@@ -85,7 +85,7 @@ class Bench:
         return "127.0.0.1", self.port
 
     async def begin(self, *, containers: tuple[int, ...] = (0, 1)) -> None:
-        """Run a store; the earlier one, if there is one, is shut out and goes on listening."""
+        """Run a store; the earlier one, if there is one, is shut out and continues listening."""
         self.store = SegmentStore(
             logs=self.logs, chunks=self.chunks, runtime=self.runtime, settings=SETTINGS, container_ids=containers
         )
@@ -240,7 +240,7 @@ async def test_a_lease_is_no_longer_than_the_store_gives_and_no_more_are_given_t
     await bench.layouts.ask(A, 0, 10, lease_s=1.0)
     with pytest.raises(TooManyLeasesError):
         await bench.layouts.ask(A, 0, 10, lease_s=1.0)
-    # Refused, and the connection goes on.
+    # Refused, and the connection continues.
     assert (await bench.layouts.ask(A, 0, 10)).end == 10
 
 

@@ -193,7 +193,7 @@ async def test_group_is_opened_without_its_streams_if_it_exists(cluster):
 
 
 async def test_pattern_finds_streams_that_come_later_and_reads_them_from_their_beginning(cluster):
-    """Also with a start at the tail: that is of what there was. Those deleted are left; others go on."""
+    """Also with a start at the tail: that is of what there was. Those deleted are left; others continue."""
     async with cluster.client(**FAST) as client:
         await fill(client, "retail/orders-1")
         await fill(client, "retail/returns")

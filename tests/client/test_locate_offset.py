@@ -67,7 +67,7 @@ async def test_the_wire_gives_the_answers_of_the_store(served: tuple[SegmentStor
 async def test_an_older_server_is_not_asked_what_it_does_not_know(
     served: tuple[SegmentStore, WireSegments], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Java clients do the same: the segment's length stands for the border."""
+    """Java clients do the same: the segment's length represents the border."""
     store, segments = served
     monkeypatch.setattr(connection_module, "WIRE_VERSION", 16)
     await store.truncate_segment(A, 1000)

@@ -54,7 +54,7 @@ async def test_readers_keep_their_segments_through_an_outage_longer_than_the_tim
 
 
 async def read_on(reader, until_s=None):
-    """Read as an application does, which goes on after errors; return the errors of the store."""
+    """Read as an application does, which continues after errors; return the errors of the store."""
     loop, errors = asyncio.get_running_loop(), []
     while until_s is None or loop.time() < until_s:
         try:

@@ -371,7 +371,7 @@ async def test_segment_reader_returns_exactly_the_range(cluster):
 
 
 async def test_reader_goes_on_after_the_store_was_away_for_too_long(cluster):
-    # Reading is given up after retry_time_max_s with an error; the next calls go on where the events ended.
+    # Reading is given up after retry_time_max_s with an error; the next calls continue where the events ended.
     async with cluster.client(retry_time_max_s=0.05, position_interval_s=1000, reader_group_refresh_s=1000) as client:
         await fill(client, 20)
         group = await client.reader_group("audit", ["retail/orders"])
@@ -405,7 +405,7 @@ async def test_sealed_segment_that_ends_inside_an_event_is_reported(cluster):
 
 
 async def test_segment_that_is_gone_leads_to_its_successors(cluster):
-    # Retention deleted a whole segment before it was read: reading goes on after it.
+    # Retention deleted a whole segment before it was read: reading continues after it.
     async with cluster.client() as client:
         await fill(client, 10)
         group = await client.reader_group("audit", ["retail/orders"])

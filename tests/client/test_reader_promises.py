@@ -232,7 +232,7 @@ async def test_cancelled_join_leaves_no_member_behind(cluster):
 
 
 async def test_segment_that_was_away_is_read_where_the_record_says(cluster):
-    """It went to another reader and came back between two looks at the record: only its number shows that."""
+    """It went to another reader and came back between two inspects the record: only its number shows that."""
     async with cluster.client(**FAST) as client:
         await fill(client, 20)
         group = await client.reader_group("audit", [STREAM])

@@ -50,7 +50,7 @@ QUICK = ClientSettings(statistics_timeout_s=1.5)
 
 
 class Stores:
-    """Segment stores that share the containers out among them, without a controller: a resolver stands in for it."""
+    """Segment stores that share the containers out among them, without a controller: a resolver replaces it."""
 
     def __init__(self) -> None:
         self.runtime = memory_runtime()

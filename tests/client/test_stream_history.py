@@ -27,7 +27,7 @@ def ids(history: StreamHistory) -> list[list[int]]:
 
 
 def test_a_stream_that_never_changed_has_one_epoch(penstock_client: Client) -> None:
-    """All its segments begin and go on there."""
+    """All its segments begin and continue there."""
     penstock_client.create_stream("history/still", scaling=Scaling.fixed(3))
     history = penstock_client.history("history/still")
     assert (history.scope, history.stream, history.epoch_count, history.is_sealed) == ("history", "still", 1, False)

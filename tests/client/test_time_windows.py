@@ -315,7 +315,7 @@ async def test_two_readers_have_one_window(uri, stream):
 
 
 async def test_where_a_writer_is_after_a_large_event_the_store_is_asked(uri, stream):
-    """The server does not say it then: the position is the segment's end, and nothing of the time lies behind it."""
+    """The server does not say it then: the position is the segment's end, and nothing of the time lies after it."""
     async with Client(uri, FAST) as client:
         await client.create_stream(stream)
         writer = await client.event_writer(stream)

@@ -230,7 +230,7 @@ async def test_a_wait_ends_with_each_kind_of_change(backend: Backend) -> None:
 
 
 async def test_a_wait_for_what_was_missed_ends_at_once(backend: Backend) -> None:
-    """A change between the read and the wait is not lost; without a change the wait goes on."""
+    """A change between the read and the wait is not lost; without a change the wait continues."""
     store = await backend.open()
     await store.create("/a")
     seen, children = await store.get("/a"), await store.children("/a")

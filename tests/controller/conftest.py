@@ -107,7 +107,7 @@ async def service(cluster: Cluster) -> ControllerService:
 
 @dataclass
 class Wire:
-    """A client's view: the stub, its server, and the controller behind it."""
+    """A client's view: the stub, its server, and its controller."""
 
     stub: ControllerServiceStub
     server: GrpcServer

@@ -363,7 +363,7 @@ async def test_work_that_can_never_be_done_does_not_block_the_stream(cluster, se
 
 
 async def test_stream_with_a_lost_segment_can_be_truncated_sealed_and_deleted(cluster, segments, started, caplog):
-    """One segment is gone, with a committed transaction to be merged into it: the stream's life goes on, and ends."""
+    """One segment is gone, with a committed transaction to be merged into it: the stream's life continues, and ends."""
     transaction = (await started.transactions.create("scope", "stream", 10_000)).id
     await cluster.store.delete_segment(segment_name("scope", "stream", 1))
     await started.transactions.commit("scope", "stream", transaction, writer_id="", timestamp=0)

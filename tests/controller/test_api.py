@@ -257,7 +257,7 @@ async def test_creation_that_outlasts_its_retries_is_to_be_asked_for_again(conne
     ids=lambda value: type(value).__name__ if isinstance(value, PenstockError) else "",
 )
 async def test_what_a_store_cannot_do_now_is_to_be_asked_for_again(connect, cluster, trouble, code):
-    """Creation, seal and deletion: to Java's client FAILURE is the end, and the work goes on when the store can."""
+    """Creation, seal and deletion: to Java's client FAILURE is the end, and the work continues when the store can."""
     wire = await connect(ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2))
     await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
 

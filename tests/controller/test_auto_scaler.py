@@ -341,7 +341,7 @@ async def test_one_stream_that_cannot_be_scaled_keeps_no_other_from_it(cluster, 
 
 
 async def test_it_looks_by_itself_and_stops_with_the_controller(cluster, advisor):
-    """A look each `interval_s`; `idle` does not wait for the next, and `stop` leaves none behind."""
+    """A scan each `interval_s`; `idle` does not wait for the next, and `stop` leaves none behind."""
     service = controller(cluster, advisor)
     service._auto_scaler._settings = AutoScalingSettings(interval_s=0.01)
     await service.start()

@@ -63,7 +63,7 @@ async def test_what_is_damaged_does_not_hide_what_a_repetition_mends() -> None:
 
 
 async def test_what_is_given_up_does_not_hide_what_is_damaged() -> None:
-    """A batch is forgotten when it is given up; an item whose record is to be repaired would be lost with it."""
+    """A batch is forgotten when it is given up; an item whose record must be repaired would be lost with it."""
     with pytest.raises(CorruptionError):
         await all_ended([_fails(InvalidArgumentError("never")), _fails(DAMAGE)])
 
@@ -108,7 +108,7 @@ async def test_what_is_not_done_stays_in_its_queue(house: House) -> None:
 
 
 async def test_waiting_for_a_lock_holds_no_slot(house: House) -> None:
-    """More pieces of work wait for the lock of one stream than there are slots; work on another one goes on.
+    """More pieces of work wait for the lock of one stream than there are slots; work on another one continues.
 
     Once each took its slot first: the other stream stood still for as long as the lock was held.
     """
@@ -260,7 +260,7 @@ async def test_what_raises_before_it_begins_fails_as_anything_else(house: House,
 
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["until it succeeds", "until the controller stops"])
 async def test_what_can_never_be_done_is_dropped_once_that_is_on_record(house: House, is_stopped: bool) -> None:
-    """S-200: what may pass stays posted; what never passes goes, but not before the write that tells of it is done."""
+    """S-200: what may pass stays posted; what never passes goes, but not before the write that reports it is done."""
     errors: list[PenstockError] = [ContainerOfflineError(1, "away")] * 3
     put, failures = house.store.put, 0
 

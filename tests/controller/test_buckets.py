@@ -183,7 +183,7 @@ class Advisor:
 
 
 async def test_of_two_controllers_each_scales_the_streams_that_fall_to_it(cluster):
-    """Both look at all loads; none of the streams is scaled by both, and each is by one."""
+    """Both inspect all loads; none of the streams is scaled by both, and each is by one."""
     streams = [f"stream-{number}" for number in range(12)]
     settings = ControllerSettings(auto_scaling=AutoScalingSettings(interval_s=1e9))
     services = []

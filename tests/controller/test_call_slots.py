@@ -124,7 +124,7 @@ async def test_calls_about_a_hanging_container_leave_slots_to_others(cluster):
 
 
 class Calls:
-    """Calls that begin a wait for a segment, and go on until `gate` is set."""
+    """Calls that begin a wait for a segment, and continue until `gate` is set."""
 
     def __init__(self, slots: CallSlots) -> None:
         self.slots = slots

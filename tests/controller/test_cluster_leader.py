@@ -264,7 +264,7 @@ def test_a_leader_that_is_cut_off_stops_and_comes_back_as_another_session() -> N
             await world.start_store(name)
         await world.until(is_even(2))
         second = world.lead("c2")
-        await asyncio.sleep(20.0)  # Nothing is to be done, so it waits for changes.
+        await asyncio.sleep(20.0)  # Nothing must be done, so it waits for changes.
         assert first.is_leading
         world.zookeeper.cut("c1")
         await asyncio.sleep(SETTINGS.session_timeout_s + 2.0)

@@ -88,7 +88,7 @@ async def test_creations_with_one_tag_at_once_all_succeed(service):
 
 
 async def test_blocked_streams_do_not_stop_the_commits_and_lease_ends_of_others(cluster):
-    """The segments of 70 streams cannot be reached while their commits and lease ends are due: others go on."""
+    """The segments of 70 streams cannot be reached while their commits and lease ends are due: others continue."""
     count = 70
     blocked = BlockedSegments(cluster.store, lambda segment: "/blocked-" in segment)
     service = cluster.build(ControllerSettings(lease_ms_min=1, lease_slack_ms=0, work_slot_s=0.01), segments=blocked)
@@ -125,7 +125,7 @@ async def test_blocked_streams_do_not_stop_the_commits_and_lease_ends_of_others(
 
 
 async def test_requests_to_one_container_do_not_use_up_those_to_others():
-    """More requests than are allowed at once wait for a container that does not answer: another container's go on."""
+    """More requests than the limit wait for a container that does not answer: another container's continue."""
 
     class Silent(MemorySegments):
         async def seal_segment(self, segment):

@@ -2,7 +2,7 @@
 
 A script of changes runs over a segment store that fails at its n-th write, for every n. Four ways to fail: the
 controller dies before the write, or after it; or it lives and the write's reply is lost, the write done or not done.
-After a death a fresh controller starts on the same store. Then the step that failed is repeated, the script goes on,
+After a death a fresh controller starts on the same store. Then the step that failed is repeated, the script continues,
 and must end in the same state as without a failure.
 
 Shows S-008, S-087, S-092, S-141, S-152, S-171.

@@ -77,7 +77,7 @@ assert "s" in manager.list_scope()
 
 @pytest.mark.interop
 async def test_an_idle_client_of_pravega_answers_the_pings(cluster):
-    """The unmodified PyPI client, in a process of its own: it goes on over the connection that it has."""
+    """The unmodified PyPI client, in a process of its own: it continues over the connection that it has."""
     pytest.importorskip("pravega_client")
     async with GrpcServer(await cluster.start(), "127.0.0.1", 0, settings=SETTINGS) as server:
         process = await asyncio.create_subprocess_exec(

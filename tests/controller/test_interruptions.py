@@ -140,7 +140,7 @@ async def test_seal_while_a_transaction_is_being_made_leaves_no_segments(cluster
 
 
 async def test_deletion_by_another_controller_while_a_transaction_is_being_made_leaves_no_segments(cluster, started):
-    """The tables of the stream are gone when the creation goes on: its segments are found without them."""
+    """The tables of the stream are gone when the creation continues: its segments are found without them."""
     blocked = BlockedSegments(cluster.store, _is_third, call_name="create_segment")
     first = cluster.build(IMPATIENT, segments=blocked)
     await first.start()

@@ -84,7 +84,7 @@ async def watermarks(service):
 
 
 async def check(service, made):
-    """All is merged; the marks are where it ended, and the watermark behind it is one of the slower transaction."""
+    """All is merged; the marks are where it ended, and the watermark after it is one of the slower transaction."""
     for transaction in made.values():
         assert await service.transactions.status("scope", "stream", transaction) is TransactionStatus.COMMITTED
     ends = {segment_id(number, 2): 2 * len(DATA) for number in (0, 1)}

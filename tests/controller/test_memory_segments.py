@@ -40,7 +40,7 @@ async def test_versions_are_byte_offsets_in_the_log(table):
 
 
 async def test_delta_returns_the_last_write_per_key_since_a_position(table):
-    """Wire protocol 6.5: overwritten and removed entries are left out; pages end at a position to go on from."""
+    """Wire protocol 6.5: overwritten and removed entries are left out; pages end at a position to continue from."""
     await table.table_put("t", [TableUpdate(b"a", b"1"), TableUpdate(b"b", b"1"), TableUpdate(b"c", b"1")])
     await table.table_put("t", [TableUpdate(b"a", b"2")])
     await table.table_remove("t", [TableRemoval(b"b")])

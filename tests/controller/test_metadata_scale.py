@@ -167,7 +167,7 @@ async def test_ranges_over_many_chunks_are_exact(cluster, service, small_records
 
 
 async def test_a_truncation_that_was_cut_off_deletes_all_that_lies_before(cluster, service, small_records, monkeypatch):
-    """S-110: no record lists what is to be deleted; the next controller, and the next truncation, find it."""
+    """S-110: no record lists what must be deleted; the next controller, and the next truncation, find it."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     await scaled_often(service, cluster, 12, keep={0})
     delete = cluster.store.delete_segment

@@ -163,7 +163,7 @@ async def test_commits_of_two_live_controllers_go_one_after_the_other(pair, clus
 
 
 async def test_a_commit_of_a_live_peer_is_not_finished_by_another(pair, cluster):
-    """One controller stands still in a merge: the other one leaves state and batch alone, and commits after it."""
+    """One controller is paused in a merge: the other one leaves state and batch alone, and commits after it."""
     first, second, held = pair
     ids = [(await first.transactions.create("scope", "stream", 30_000)).id for _ in range(2)]
     held.is_blocked, held.call_name = True, "merge_segments"
@@ -214,7 +214,7 @@ async def test_transactions_of_who_is_gone_are_looked_after_by_who_is_there(pair
     assert third.transactions.open_count == 0
     assert second.transactions.open_count == 1
     await first.stop()
-    # Both may: two timers do no harm, as each looks at the record first.
+    # Both may: two timers do no harm, as each inspects the record first.
     await until(
         lambda: second.transactions.open_count + third.transactions.open_count >= 2, "another controller watches the "
             "lease"
@@ -287,7 +287,7 @@ async def test_work_changes_hands_by_naming_the_owner_that_is_gone(cluster):
 
 
 async def test_who_is_taken_for_dead_begins_nothing_and_joins_again(pair, cluster):
-    """S-222: its work passes to a survivor; under a new name it goes on, and its calls are served."""
+    """S-222: its work passes to a survivor; under a new name it continues, and its calls are served."""
     first, second, held = pair
     name = first._context.host
     held.is_blocked, held.call_name = True, "truncate_segment"
@@ -416,7 +416,7 @@ async def test_a_stream_that_was_deleted_is_not_made_again_by_who_was_overtaken_
 ):
     """Found by a seed: it made the tables of a life that was over, and took that one for the stream of this name.
 
-    It stands still behind the listing of the stream. The survivor makes it, and it is sealed, deleted and made again.
+    It is paused behind the listing of the stream. The survivor makes it, and it is sealed, deleted and made again.
     """
     first, second, _ = pair
     reached, released = asyncio.Event(), asyncio.Event()

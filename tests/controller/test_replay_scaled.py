@@ -56,7 +56,7 @@ class Stage:
         return seal_later
 
     async def begin(self, key, first_segment, segments):
-        """Make a stream that has never been there, or the next one of the name if its segments go on."""
+        """Make a stream that has never been there, or the next one of the name if its segments continue."""
         scope, stream = key
         try:
             await self.service.create_scope(scope)

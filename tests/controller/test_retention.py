@@ -78,7 +78,7 @@ class House:
         return after
 
     async def explain(self):
-        """Say what a look would do. Nothing is changed by it."""
+        """Say what a scan would do. Nothing is changed by it."""
         retention = (await self.tables()).retention
         before = [entry async for page in retention.entries() for entry in page]
         explained = await self.service.retention_explanations.of("scope", "a")
@@ -416,7 +416,7 @@ async def test_consumption_over_scales(house):
 
 @pytest.mark.parametrize("is_deleted", [False, True])
 async def test_a_stream_is_listed_while_it_has_a_policy(cluster, is_deleted):
-    """S-083, S-127, S-129: with a policy, given at creation or later, it is looked at; without one it is left alone."""
+    """S-083, S-127, S-129: with a policy, given at creation or later, it is inspected; without one it is left alone."""
     service = await cluster.start(QUIET)
     await service.create_scope("scope")
     await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2)))
@@ -479,7 +479,7 @@ async def test_a_cut_whose_record_is_missing_is_passed_over(house):
 
 
 async def test_no_stream_has_more_cuts_than_its_policy_needs(house):
-    """However often it is looked at: as many as are allowed in the minimum, and in the maximum."""
+    """However often it is inspected: as many as are allowed in the minimum, and in the maximum."""
     settings = RetentionSettings(cuts_in_minimum=4, cuts_max=10, cut_interval_s_min=1.0, cut_interval_s_max=100.0)
     assert step_ms(by_time(40_000), settings) == 10_000
     assert step_ms(by_time(400), settings) == 1_000
@@ -559,7 +559,7 @@ async def test_the_cycle_runs_by_itself(cluster):
 
 
 async def test_streams_that_get_nothing_new_cost_one_request_together(house):
-    """Nothing is read of each of them; what gets something new, or another policy, is looked at."""
+    """Nothing is read of each of them; what gets something new, or another policy, is inspected."""
     one = await house(by_size(2))
     service = one.service
     for number in range(20):

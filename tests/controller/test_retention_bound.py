@@ -16,7 +16,7 @@ from penstock.controller.stream_cuts import CutOrder, lowest, merged_cuts, order
 from penstock.model.stream_cuts import OFFSET_FUTURE
 from support.cut_model import is_valid_cut, position_of
 
-#: Parts of the key space that are looked at one by one; bounds of segments are multiples of one.
+#: Parts of the key space that are inspected one by one; bounds of segments are multiples of one.
 KEYS = 8
 
 

@@ -39,7 +39,7 @@ CHUNK_CUTS = 3
 
 
 class Failing(MemoryMetadataStore):
-    """Fails at its n-th write from now on, before the write or behind it."""
+    """Fails at its n-th write from now on, before the write or after it."""
 
     def __init__(self):
         super().__init__()

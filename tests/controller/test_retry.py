@@ -88,7 +88,7 @@ async def test_errors_that_may_pass_are_reason_to_try_again(
 
 @pytest.mark.parametrize("attempts_max", [1, 2, 5])
 async def test_attempts_have_a_limit(pauses_s: list[float], attempts_max: int) -> None:
-    """S-259: the last attempt's own error is raised, and no pause is made behind it."""
+    """S-259: the last attempt's own error is raised, and no pause is made after it."""
     errors = [ContainerOfflineError(number) for number in range(attempts_max)]
     call = Call(*errors)
     with pytest.raises(ContainerOfflineError) as caught:

@@ -365,7 +365,7 @@ async def test_scales_and_rolls_that_stand_still_at_any_write_are_both_done(fres
 
 
 async def test_a_roll_that_stands_still_at_any_write_is_finished_by_another_controller(fresh):
-    """S-165: the first one is taken for dead and goes on later, as a zombie: it changes nothing any more."""
+    """S-165: the first one is taken for dead and continues later, as a zombie: it changes nothing any more."""
     at = 0
 
     async def commits(service, transaction):

@@ -114,7 +114,7 @@ def test_bounds_are_kept_to_the_last_bit():
 
 
 def test_splits_and_merges_are_counted():
-    """S-030: 1 -> 3 is a split, 2 -> 1 a merge, a shifted bound is both; counts go on from epoch to epoch."""
+    """S-030: 1 -> 3 is a split, 2 -> 1 a merge, a shifted bound is both; counts continue from epoch to epoch."""
     split = epoch_after(THREE, plan(THREE, [0], [(0.0, 0.1), (0.1, 0.2), (0.2, 0.25)]))
     assert (split.splits, split.merges) == (1, 0)
     merged = epoch_after(split, plan(split, [1, 2], [(0.25, 1.0)]))

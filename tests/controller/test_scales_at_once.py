@@ -158,7 +158,7 @@ async def run(cluster, first_order, second_order, second_segment, at):
     before = looked_at.calls
     other = asyncio.create_task(second_order(second, second_segment, SECOND_PARTS))
     # It is done, or asks again and again whether it may begin.
-    while not other.done() and looked_at.calls < before + 40:  # noqa: ASYNC110  # Polling is what is looked at.
+    while not other.done() and looked_at.calls < before + 40:  # noqa: ASYNC110  # Polling is what is inspected.
         await asyncio.sleep(0.001)
     stalled.go_on.set()
     first_end, end = await one, await other

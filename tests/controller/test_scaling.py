@@ -255,7 +255,7 @@ async def test_orders_that_do_not_fit_change_nothing(stream):
 
 
 async def test_a_stream_that_has_scaled_is_truncated_sealed_and_deleted(stream, cluster):
-    """S-050 and the ends: nothing is left of any epoch, and numbers of segments go on in the next life of the name."""
+    """S-050 and the ends: no epoch leaves anything, and segment numbers continue in the next life of the name."""
     left, right = await scale(stream, [0], HALVES)
     await cluster.store.append(segment_name("scope", "stream", left), b"12345678")
     await stream.truncate_stream("scope", "stream", {left: 4, right: 0})
@@ -400,7 +400,7 @@ async def test_history_goes_on_in_the_next_chunk(stream, monkeypatch):
 
 
 async def test_epoch_that_is_written_between_two_looks_is_looked_at_again(service, monkeypatch):
-    """Its record was not there yet, its entry in the history is: that is a conflict, and the scale goes on."""
+    """Its record was not there yet, its entry in the history is: that is a conflict, and the scale continues."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
     add_epochs, epoch, given, written = EpochTables.add_epochs, EpochTables.epoch, [], []
 

@@ -134,7 +134,7 @@ async def test_requests_that_fail_again_and_again_leave_the_order_of_each_stream
                 try:
                     await service.update_stream("scope", stream, config)
                 except ContainerOfflineError:
-                    continue  # It, or what was begun before it, goes on in the background.
+                    continue  # It, or what was begun before it, continues in the background.
 
     async with asyncio.timeout(60):
         await asyncio.gather(*(use(stream) for stream in "abcd"))

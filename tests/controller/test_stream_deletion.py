@@ -144,7 +144,7 @@ async def half_create(service, created_ms):
 async def test_a_half_made_stream_that_another_controller_completes_before_its_deletion_begins_stays(
     cluster, has_records
 ):
-    """The first one finds it half made, and stands still; the second one completes it, and it is written to.
+    """The first one finds it half made, and is paused; the second one completes it, and it is written to.
 
     The deletion is announced after that: it is refused, withdrawn, and not a byte of the stream is gone.
     """

@@ -1,4 +1,4 @@
-"""What the controller tells of transactions: one by its id, and those of a stream that have not ended, page by page."""
+"""What the controller reports transactions: one by its id, and those of a stream that have not ended, page by page."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ async def test_a_truncation_that_comes_again_behind_its_end_changes_nothing(pair
 
 
 class Stalling(OneByOne):
-    """Passes calls on to a store; stands still before write number `at`, counted from when that is set."""
+    """Passes calls on to a store; is paused before write number `at`, counted from when that is set."""
 
     def __init__(self, store):
         self.store = store
@@ -273,7 +273,7 @@ async def test_two_that_work_on_one_truncation_do_it_once(fresh):
 
 @pytest.mark.parametrize("change", [_truncate, _update, _scale], ids=["truncate", "update", "scale"])
 async def test_a_change_of_a_stream_that_was_sealed_right_before_it_is_refused(pair, cluster, change, monkeypatch):
-    """S-109 for a truncation: the stream is sealed between the look at its state and the announcement.
+    """S-109 for a truncation: the stream is sealed between the check of its state and the announcement.
 
     The change was announced all the same, failed again and again, and the stream could never be deleted.
     """

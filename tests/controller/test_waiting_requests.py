@@ -259,7 +259,7 @@ CHANGES_BUT_SEAL = pytest.mark.parametrize(
 
 @CHANGES
 async def test_a_change_that_waits_for_a_commit_comes_before_the_commits_after_it(pair, change, kind):
-    """S-203: postponed behind a commit it has its name in line; later commits postpone; it runs; they go on."""
+    """S-203: postponed behind a commit it has its name in line; later commits postpone; it runs; they continue."""
     transactions = [await pair.begin(service) for service in (pair.first, pair.first, pair.second)]
     pair.held.is_blocked, pair.held.call_name = True, "merge_segments"
     await pair.commit(pair.first, transactions[0])

@@ -43,7 +43,7 @@ def test_numbers_of_the_specification_in_sequence():
     w1, w2, w3 = WriterMark(301, {0: 400, 1: 400}), WriterMark(301, {1: 400, 2: 400}), WriterMark(300, {S3: 100})
     third = watermark([w1, w2, w3], second, HALVES)
     assert (third.lower_bound, third.positions) == (300, {S3: 100, S4: 0})
-    # w3 is silent: nothing more. It leaves: its mark is gone, and the others go on.
+    # w3 is silent: nothing more. It leaves: its mark is gone, and the others continue.
     w1, w2 = WriterMark(400, {0: 400, 1: 400}), WriterMark(401, {1: 400, 2: 400})
     assert not sort_writers({"w1": w1, "w2": w2, "w3": w3}, third, {}, 0.0, 1.0).is_due
     left = sort_writers({"w1": w1, "w2": w2, "w3": WriterMark(300, {S3: 100}, is_alive=False)}, third, {}, 0.0, 1.0)
@@ -123,7 +123,7 @@ def frontier(segments, key):
 @given(histories(), st.data())
 def test_a_cut_is_behind_every_position_and_the_last_cut_and_covers_the_keys(epochs, data):
     """S-236: for every key. No reader need be able to come to it: a writer that has not heard of the end of a segment
-    notes it beside segments behind it, and readers have the one before they can have the other.
+    notes it beside segments after it, and readers have the one before they can have the other.
     """
     records = {segment.id: segment for epoch in epochs for segment in epoch.segments}
 
@@ -173,7 +173,7 @@ def test_a_position_in_all_segments_of_an_epoch_is_the_cut(epochs, data):
 
 
 def test_whether_a_cut_is_passed_is_told_by_segments_and_keys():
-    """The head of the stream: at it, behind it by an offset, behind it by a scale."""
+    """The head of the stream: at it, after it by an offset, after it by a scale."""
     made = Watermark(1, 1, tuple(
         MarkedSegment(segment.id, segment.key_start, segment.key_end, 10) for segment in THIRDS.segments
     ))  # fmt: skip

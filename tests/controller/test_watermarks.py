@@ -106,7 +106,8 @@ async def test_marks_of_all_writers_make_a_watermark(controller, cluster):
 
 
 async def test_a_writer_that_is_behind_holds_watermarks_back_until_its_time_is_over(cluster):
-    """S-233: awaited for the stream's time-out, from when it is seen to be behind; then removed, and the rest goes on.
+    """S-233: awaited for the stream's time-out, from when it is seen to be behind; then removed, and the rest
+    continues.
     """
     service = await with_stream(cluster, timeout_ms=200)
     await note(service, "slow", 10, {0: 1})
@@ -229,7 +230,7 @@ async def test_two_controllers_in_one_cycle_make_one_watermark(cluster, controll
 
 
 async def test_each_stream_is_looked_after_by_one_of_the_controllers(cluster, controller):
-    """The one that owns its bucket; when that goes, another one goes on from the stored watermark (S-238)."""
+    """The one that owns its bucket; when that goes, another one continues from the stored watermark (S-238)."""
     other = await cluster.start(QUIET)
     both = (controller, other)
 
@@ -430,7 +431,7 @@ async def test_a_stream_that_hangs_does_not_stop_the_others(cluster):
 
 @pytest.mark.parametrize("is_applied", [False, True], ids=["lost request", "lost reply"])
 async def test_a_cycle_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_applied):
-    """Every request of a cycle fails in turn, with and without its effect. Another controller goes on.
+    """Every request of a cycle fails in turn, with and without its effect. Another controller continues.
 
     Afterwards each watermark is there once, times and cuts grow, and the marks are what they are without the failure.
     """
@@ -478,7 +479,7 @@ async def test_the_cycle_runs_by_itself(cluster):
 
 
 async def test_a_cycle_that_cannot_read_its_list_is_tried_again(cluster, caplog):
-    """The task goes on, and says once why there was nothing, however long that lasts; and that it is over."""
+    """The task continues, and says once why there was nothing, however long that lasts; and that it is over."""
     service = await cluster.start(ControllerSettings(watermarks=WatermarkSettings(interval_s=0.01)))
     await service.create_scope("scope")
     await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))

@@ -93,7 +93,7 @@ async def test_a_tail_asked_of_one_controller_waits_for_the_commit_of_another(cl
 
 
 class Between(OneByOne):
-    """Lets something happen between the look at the first of several segments and that at the others."""
+    """Lets something happen between the check of the first of several segments and that at the others."""
 
     def __init__(self, store):
         self.store = store

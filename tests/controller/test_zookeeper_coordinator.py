@@ -119,7 +119,7 @@ def test_a_member_that_is_cut_off_does_not_know_whether_it_is_over() -> None:
 
 
 def test_a_membership_outlives_a_leader_of_zookeeper() -> None:
-    """Waits go on, and report what happens afterwards."""
+    """Waits continue, and report what happens afterwards."""
 
     async def scenario(world: World) -> None:
         member, other = await world.join("a"), await world.join("b")

@@ -58,7 +58,7 @@ def feed(running: subprocess.Popen[bytes], data: bytes) -> None:
 
 
 def wait_for(what: Callable[[], bool]) -> None:
-    """Wait until something is so, which is looked at a few times a second."""
+    """Wait until something is so, which is inspected a few times a second."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     while not what():
         assert time.monotonic() < deadline_s

@@ -110,7 +110,8 @@ async def write_for(segments: WireSegments, seconds: float) -> int:
 
 @pytest.mark.parametrize("store_count", [1, 2])
 async def test_connections_cannot_take_the_descriptors_that_containers_need(tmp_path: Path, store_count: int) -> None:
-    """Hundreds of connections, more than descriptors: some are served, others closed at once; containers go on to make
+    """Hundreds of connections, more than descriptors: some are served, others closed at once; containers continue to
+    make
     log files and chunks, and none of them ends. When connections close, new ones are served, also by the controller.
     """
     config = tmp_path / "penstock.toml"

@@ -229,7 +229,7 @@ async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Pa
         await until_refused(client, ballast)
         length = (await client.segments.segment_info(SEGMENT)).length
         assert length >= acknowledged
-        # 3. A deletion and a truncation, which make room: writers go on.
+        # 3. A deletion and a truncation, which make room: writers continue.
         await client.segments.delete_segment(OTHER)
         start = length // 2 // BLOCK_BYTES * BLOCK_BYTES
         await client.segments.truncate_segment(SEGMENT, start)
@@ -255,7 +255,7 @@ async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Pa
 async def test_a_truncation_makes_room_on_a_full_disk(
     small_file_system: Path, tmp_path: Path, settings: str
 ) -> None:
-    """Not a byte is free but what the truncation frees itself, and writers go on in that."""
+    """Not a byte is free but what the truncation frees itself, and writers continue in that."""
     with server_on(small_file_system, tmp_path, settings) as server:
         client = Client(server)
         await client.segments.create_segment(SEGMENT, rollover_bytes=MIB)

@@ -1,4 +1,4 @@
-"""Garbage, oversize, truncated and slow input on both ports: typed errors or a closed connection, and life goes on."""
+"""Garbage, oversize, truncated and slow input on both ports: typed errors or a closed connection; others are served."""
 
 from __future__ import annotations
 

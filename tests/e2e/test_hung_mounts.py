@@ -122,7 +122,7 @@ def flush(admin_port: int) -> None:
 def test_server_acknowledges_and_stops_while_chunk_files_cannot_be_opened(
     make_server: Callable[..., StandaloneProcess], settings: Path, admin_port: int
 ) -> None:
-    """Eight cold reads hang in `open`; the log goes on; SIGTERM ends the process, long before the hang ends."""
+    """Eight cold reads hang in `open`; the log continues; SIGTERM ends the process, long before the hang ends."""
     server = make_server("--config", str(settings)).start()
     tier2 = server.data_dir / "tier2"
     fill(server.segment_store_port)
@@ -222,7 +222,7 @@ def count_in_kernel(pid: int) -> int:
 def test_server_acknowledges_while_its_long_term_storage_is_frozen(
     make_server: Callable[..., StandaloneProcess], settings: Path, tmp_path: Path
 ) -> None:
-    """Flushes of all segments hang in the kernel; once it thaws they go on, and nothing is lost or doubled."""
+    """Flushes of all segments hang in the kernel; once it thaws they continue, and nothing is lost or doubled."""
     server = make_server("--config", str(settings))
     mount = server.data_dir / "tier2"
     server.start()

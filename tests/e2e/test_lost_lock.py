@@ -125,7 +125,7 @@ def test_of_two_servers_without_a_lock_file_one_remains_with_all_events(tmp_path
 
 
 def test_a_server_that_lost_its_lock_takes_no_log_back(tmp_path: Path) -> None:
-    """Already before its next look at the lock."""
+    """Already before its next check of the lock."""
     first, second = server_at(tmp_path / "a", config=NEVER), server_at(tmp_path / "b")
     with first:
         write(first, b"before")

@@ -1,4 +1,4 @@
-"""A server is restored from an older backup while clients go on with newer positions. Real processes."""
+"""A server is restored from an older backup while clients continue with newer positions. Real processes."""
 
 from __future__ import annotations
 

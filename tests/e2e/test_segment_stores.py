@@ -466,7 +466,7 @@ def test_containers_move_away_from_a_store_whose_new_process_hangs_before_it_is_
 def test_a_store_that_slept_through_the_loss_of_its_containers_harms_nobody(
     make_quick: Callable[..., StandaloneProcess],
 ) -> None:
-    """SS-9, SS-10, SS-11: a store is stopped by SIGSTOP, another one opens its logs, then it goes on.
+    """SS-9, SS-10, SS-11: a store is stopped by SIGSTOP, another one opens its logs, then it continues.
 
     Appends that it had received before it could know are not acknowledged, and change nothing that the new owner has
     or reads. Then it gets its containers back, and shuts the other one out in turn: epochs grow, data are equal.

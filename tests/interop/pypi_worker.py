@@ -118,5 +118,5 @@ if __name__ == "__main__":
     else:
         asyncio.run(read(uri, stream, rest[0], int(rest[1]), int(rest[2])))
     # Not an ordinary end: a thread of the client that asks for the interpreter then aborts the process at times, with
-    # "FATAL: exception not rethrown". All that was to be said has been said.
+    # "FATAL: exception not rethrown". All that had to be said has been said.
     os._exit(0)

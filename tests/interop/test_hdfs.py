@@ -37,7 +37,7 @@ from support.hdfs_server import HdfsServer
 pytestmark = pytest.mark.interop
 
 NAME = "scope/stream/0.E-1-O-0.7f0c"
-#: Writes so much, syncs the first part of it, and stands still with the file open.
+#: Writes so much, syncs the first part of it, and is paused with the file open.
 WRITER = """
 import sys, time
 import hdfs_native
@@ -288,7 +288,7 @@ async def test_a_panic_of_the_library_is_an_error_like_others(
 
 
 async def test_blocks_are_moved_between_files_of_one_folder(storage: HdfsChunkStorage) -> None:
-    """At whatever lengths, with bytes behind them that do not count."""
+    """At whatever lengths, with bytes after them that do not count."""
     contents = {"s/target": b"a" * 5000 + b"GARBAGE", "s/one": b"b" * 100, "s/two": b"c" * 7000 + b"X"}
     for name, content in contents.items():
         await storage.create_with_content(name, [content])

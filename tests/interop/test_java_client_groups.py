@@ -57,7 +57,7 @@ def test_two_readers_get_each_event_once_in_key_order(java: JavaProcess, server:
     assert {reader for reader, _ in read} == set(READERS)
     assert java.run(calls.online_readers, "audit") == list(READERS)
 
-    # Closed readers leave where they were, so others go on there.
+    # Closed readers leave where they were, so others continue there.
     java.run(calls.close_readers, "audit", READERS)
     assert java.run(calls.online_readers, "audit") == []
     java.run(write_events, "orders", count, count + 20, KEY_COUNT)

@@ -47,7 +47,7 @@ def test_a_watermark_is_what_javas_own_class_stores(java: JavaProcess, count: in
 def test_javas_reader_sees_the_times_that_javas_writers_noted(java: JavaProcess, server: StandaloneProcess) -> None:
     """Two writers; before any event is read the window ends at the first watermark, behind all of them it begins there.
 
-    After SIGKILL the server goes on with what it had stored.
+    After SIGKILL the server continues with what it had stored.
     """
     assert java.run(create_stream, "orders", 2)
     assert java.run(groups.create_group, "audit", {"orders": ("", "")})

@@ -1,4 +1,4 @@
-"""Reader groups of the PyPI client, as Penstock tells of them."""
+"""Reader groups of the PyPI client, as Penstock reports them."""
 
 from __future__ import annotations
 

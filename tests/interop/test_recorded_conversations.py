@@ -110,7 +110,7 @@ def assert_same(line: str, reply: wire.WireCommand) -> None:
         got = sorted((len(entry.key), entry.version, len(entry.value)) for entry in reply.entries)
         assert got == sorted(entries_of(line))
     for name, text in fields_of(line).items():
-        # An empty page ends the reading; where it says it ended is not looked at by clients (wire-protocol 6.5).
+        # An empty page ends the reading; where it says it ended is not inspected by clients (wire-protocol 6.5).
         is_end = is_table_page and name == "last_position" and not entries_of(line)
         if name in NOT_COMPARED or name == "entries" or is_end:
             continue

@@ -55,7 +55,7 @@ def assert_each_key_in_order(events: Iterable[str], count: int) -> None:
 
 
 def test_the_java_client_follows_splits_and_merges(java: JavaProcess, server: StandaloneProcess) -> None:
-    """A writer in full swing, two readers of a group behind it, and a transaction that a scale overtakes."""
+    """A writer in full swing, two readers of its group, and a transaction that a scale overtakes."""
     count = 4000
     assert java.run(streams.create_stream, "orders", 1)
     assert java.run(groups.create_group, "audit", {"orders": ("", "")}, 300)
@@ -130,7 +130,7 @@ ENOUGH = pytest.mark.timeout(3 * READ_TIMEOUT_S)
 
 
 class Writers(Protocol):
-    """Two writers of some client. Both write their part, and go on with the next one when all of it is stored."""
+    """Two writers of some client. Both write their part, and continue with the next one when all of it is stored."""
 
     def begin(self, parts: Sequence[tuple[int, int]]) -> None:
         """Let each begin to write its events [first, last); return when both have begun."""
@@ -192,7 +192,7 @@ class JavaWriters:
 def test_the_java_client_keeps_its_promises_while_a_stream_changes_for_ever(
     java: JavaProcess, server: StandaloneProcess
 ) -> None:
-    """Two writers, and two readers of a group behind them, through splits, merges and a kill -9."""
+    """Two writers, and two readers of a group, through splits, merges and a kill -9."""
     part_count = 600
     count = 2 * part_count * len(CHANGES)
     assert java.run(streams.create_stream, "orders", 1)
@@ -245,7 +245,7 @@ class PypiWriters:
 
 @ENOUGH
 def test_the_pypi_client_keeps_its_promises_while_a_stream_changes_for_ever(server: StandaloneProcess) -> None:
-    """Two processes that write, and one with two readers of a group behind them, through splits, merges and a kill."""
+    """Two processes that write, and one with two readers of a group, through splits, merges and a kill."""
     pytest.importorskip("pravega_client", reason="the PyPI client has no wheel for this Python")
     part_count = 6000
     count = 2 * part_count * len(CHANGES)
@@ -290,7 +290,7 @@ class OurWriters:
 
 @ENOUGH
 def test_our_client_keeps_its_promises_while_a_stream_changes_for_ever(server: StandaloneProcess) -> None:
-    """Two writers, and two readers of a group behind them, through splits, merges and a kill -9."""
+    """Two writers, and two readers of a group, through splits, merges and a kill -9."""
     part_count = 1000
     count = 2 * part_count * len(CHANGES)
     events: list[str] = []

@@ -76,7 +76,7 @@ def part(number: int) -> tuple[int, int]:
 def test_another_process_of_the_java_client_goes_on_with_transactions_that_scales_overtook(
     java: JavaProcess, other_java: JavaProcess, server: StandaloneProcess
 ) -> None:
-    """By their ids: one of epoch 0 and one of epoch 1, each with a segment that the scale behind it has left.
+    """By their ids: one of epoch 0 and one of epoch 1, each with a segment that the scale after it has left.
 
     What either process has written is read, by the Java client and by ours; the first one is rolled over, then the
     second one; a third is aborted by the other process.

@@ -54,7 +54,7 @@ async def test_a_session_outlives_the_leader(own_servers: ZooKeeperServers) -> N
 
 
 async def test_a_server_that_is_held_is_noticed(own_servers: ZooKeeperServers) -> None:
-    """Requests get no answer, the session is SUSPENDED, then it goes on at another server."""
+    """Requests get no answer, the session is SUSPENDED, then it continues at another server."""
     settings = CoordinationSettings(session_timeout_s=6.0, request_timeout_s=1.0, open_timeout_s=60.0)
     address = own_servers.address.split(",")
     leader = await asyncio.to_thread(lambda: own_servers.leader)
@@ -70,7 +70,7 @@ async def test_a_server_that_is_held_is_noticed(own_servers: ZooKeeperServers) -
         await wait_for_session(store, Session.SUSPENDED)
         with pytest.raises(CoordinationUnavailableError):
             await store.get("/x")
-        # The session goes on, or has ended: that is the leader's clock.
+        # The session continues, or has ended: that is the leader's clock.
         async with asyncio.timeout(WAIT_S):
             assert await store.session_changed(Session.SUSPENDED) in (Session.CONNECTED, Session.EXPIRED)
     finally:

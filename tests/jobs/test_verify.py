@@ -178,7 +178,7 @@ def test_every_byte_is_compared_once_in_rounds_of_bounded_size(model: Model) -> 
 
 
 def test_each_damage_is_told_and_nothing_else(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for a chunk that is gone or too short, whatever parts it has; the rest is looked at as ever."""
+    """Once for a chunk that is gone or too short, whatever parts it has; the rest is inspected as ever."""
     model.add("a", 90, 90, 90, 90, 90, 90)
     (model.root / "a.0").unlink()
     (model.root / "a.2").write_bytes((model.root / "a.2").read_bytes()[:29])
@@ -227,7 +227,7 @@ def test_what_was_truncated_or_deleted_meanwhile_is_no_damage(model: Model) -> N
     report = verified(model, ModelSums(change), VerifySettings())
     assert told(report) == []
     assert (report.replaced_count, report.unknown_count) == (2, 0)
-    # A block that is damaged, and given up before it is asked about; one that is damaged behind it.
+    # A block that is damaged, and given up before it is asked about; one that is damaged after it.
     model.flip("a.1", 0)
     report = verified(model, ModelSums(lambda: model.truncate("a", 60)), VerifySettings())
     assert told(report) == []

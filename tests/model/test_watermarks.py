@@ -63,7 +63,7 @@ times = st.integers(-(2**63), 2**63 - 1)
 @settings(deadline=None, max_examples=60)
 @given(times, times, segments)
 def test_what_was_stored_is_read(one: int, other: int, cut: tuple[MarkedSegment, ...]) -> None:
-    """Whatever the segments and the times; also when a later revision has put more behind it."""
+    """Whatever the segments and the times; also when a later revision has put more after it."""
     watermark = Watermark(min(one, other), max(one, other), cut)
     data = watermark.encode()
     assert decode(data) == watermark

@@ -64,5 +64,5 @@ print(runs.count(2), most)
 
 
 def test_a_process_that_grows_looks_at_all_seldom_and_cycles_go_all_the_same() -> None:
-    """Looks at all come each time what is kept has doubled; cycles that were put away alive are gone with the next."""
+    """Full collections run each time the kept memory has doubled. They also free cycles that were frozen alive."""
     subprocess.run([sys.executable, "-c", GROWTH], check=True, timeout=120)

@@ -20,7 +20,7 @@ class Process:
         self.used = used
         self.free = free
         self.outside = outside
-        #: Free, without memory behind it.
+        #: Free, without memory after it.
         self.given_back = 0
         self.times = 0
         self.trim = HeapTrim(self.read, self.give_back, slack_bytes=50 * MIB)

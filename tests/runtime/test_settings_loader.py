@@ -162,7 +162,7 @@ def test_work_in_the_background_can_be_switched_off(path: str) -> None:
 
 @pytest.mark.parametrize(("port", "stores"), [(65536, 1), (70000, 1), (65534, 3), (-1, 1)])
 def test_a_port_for_administrators_that_is_none_is_refused(port: int, stores: int) -> None:
-    """Some event loops take 70000 for 4464. One that is off is not looked at."""
+    """Some event loops take 70000 for 4464. One that is off is not inspected."""
     flags = {"segment_store.admin.port": port, "segment_store.admin.is_enabled": True, "segment_stores": stores}
     with pytest.raises(InvalidArgumentError, match=r"segment_store\.admin\.port"):
         load_settings(StandaloneSettings, flags=flags)

@@ -1,4 +1,4 @@
-"""The look at a port before a server takes it, and the options of sockets against peers that are gone."""
+"""The inspect a port before a server takes it, and the options of sockets against peers that are gone."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def test_a_flush_returns_when_all_that_came_before_is_in_storage(bench: Bench) -> None:
-    """SS-263: while others go on writing."""
+    """SS-263: while others continue writing."""
     for number in range(4):
         await bench.store.create_segment(f"s/t/{number}.#epoch.0")
         await bench.store.append(f"s/t/{number}.#epoch.0", bytes(1000))
@@ -201,7 +201,7 @@ async def test_tokens_are_asked_about(bench: Bench) -> None:
 
 
 async def test_storage_that_fails_ends_the_connection(bench: Bench) -> None:
-    """As for clients: it may pass, and is to be tried again."""
+    """As for clients: it may pass, and must be tried again."""
     await bench.store.create_segment(A)
     await bench.store.append(A, bytes(1000))
     wire = await RawWire.open(bench.admin.port)

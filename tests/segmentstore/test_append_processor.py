@@ -393,7 +393,7 @@ async def test_a_writer_whose_number_left_memory_is_found_again(bench: Bench) ->
 
 
 async def test_appends_wait_while_the_cache_is_nearly_full(bench: Bench) -> None:
-    """SS-32, SS-33: above its mark appends are held, deletions are not; relief lets them go on by itself."""
+    """SS-32, SS-33: above its mark appends are held, deletions are not; relief lets them continue by itself."""
     await bench.set_up()
     (container,) = bench.store.containers
     await bench.store.create_segment("s/u/0.#epoch.0")

@@ -79,7 +79,7 @@ class Wire(asyncio.Transport):
 
 @dataclass
 class Outcome:
-    """What is to be the same however the reads were cut."""
+    """What must be the same however the reads were cut."""
 
     stored: list[bytes] = field(default_factory=list)
     event_counts: list[int] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Bench:
             data = data[count:]
 
     async def outcome(self) -> Outcome:
-        """Return how it stands when nothing goes on any more."""
+        """Return how it stands when nothing continues any more."""
         await turns(20)
         found = Outcome(is_closed=self.wire.is_closed)
         before = dict.fromkeys(WRITERS, NO_VALUE)

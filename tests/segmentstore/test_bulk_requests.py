@@ -95,7 +95,7 @@ async def test_many_truncations_wait_for_each_log_once(bench: Bench, monkeypatch
 async def test_others_have_their_turn_while_very_many_are_dealt_with(
     bench: Bench, request_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two turns of another task no more segments are looked at than a turn may have, whatever their number."""
+    """Between two turns of another task no more segments are inspected than a turn may have, whatever their number."""
     looks = most = 0
     find = bench.store.find
 

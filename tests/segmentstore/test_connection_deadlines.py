@@ -222,7 +222,7 @@ def test_requests_that_are_answered_do_not_stop_the_reading_beyond_the_budget() 
 
 
 def test_a_connection_that_has_as_much_under_way_as_is_done_in_the_wait_is_not_read() -> None:
-    """It goes on when less is under way; also when nothing was done for a while: that waits for something else."""
+    """It continues when less is under way; also when nothing was done for a while: that waits for something else."""
 
     async def scenario() -> None:
         bench = Bench(replace(SETTINGS, ingest_window_bytes_min=10_000))
@@ -271,7 +271,7 @@ def test_a_lost_connection_looks_at_its_window_no_more() -> None:
 def test_a_connection_that_is_read_on_takes_appends_again_when_its_own_are_done() -> None:
     """Its writers were sent away, and wait to be set up again: nothing else may come that would let them.
 
-    The budget had room before that, but the window had none; and only whom the budget stops is looked at when it has.
+    The budget had room before that, but the window had none; and only whom the budget stops is inspected when it has.
     """
 
     async def scenario() -> None:

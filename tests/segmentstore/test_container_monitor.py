@@ -113,7 +113,7 @@ class World:
 
 
 async def test_an_absent_assignment_changes_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """SS-4: nothing starts or stops, the monitor goes on, and takes the next assignment up. As absent: unreadable."""
+    """SS-4: nothing starts or stops, the monitor continues, and takes the next assignment up. As absent: unreadable."""
     world = World()
     answers: list[Collection[int] | Exception | None] = [None, {1, 2}, None, StorageError("not now"), {2}]
 

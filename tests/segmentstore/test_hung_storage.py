@@ -237,7 +237,7 @@ async def test_a_store_starts_over_long_term_storage_that_hangs(place: Place) ->
 async def test_a_chunk_that_is_created_after_its_caller_gave_up_is_removed(
     place: Place, call: str, is_stopped: bool
 ) -> None:
-    """Its creation hangs, in turn at each of its calls, and goes on once the flush has been repeated elsewhere."""
+    """Its creation hangs, in turn at each of its calls, and continues once the flush has been repeated elsewhere."""
     orphans = OrphanSettings(retry_s_min=0.05, sweep_delay_s=0.05, sweep_interval_s=0.05, sweep_pause_s=0.0)
     settings = replace(SETTINGS, container=replace(SETTINGS.container, orphans=orphans))
     impatient = replace(POOL, timeout_s=0.2)

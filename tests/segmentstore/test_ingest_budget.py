@@ -57,7 +57,7 @@ async def test_no_connection_has_more_than_its_share() -> None:
 
 
 async def test_whoever_holds_most_is_stopped_and_others_are_read() -> None:
-    """And goes on when it holds clearly less than is free, without being asked."""
+    """And continues when it holds clearly less than is free, without being asked."""
     budget = IngestBudget(1000, 1000)
     greedy, modest = Connection(budget), Connection(budget)
     greedy.take(600)
@@ -73,7 +73,7 @@ async def test_whoever_holds_most_is_stopped_and_others_are_read() -> None:
 
 
 async def test_frames_that_have_not_arrived_do_not_stop_each_other_for_ever() -> None:
-    """Half-sent frames fill the budget and nothing is under way that would give bytes back: one at a time goes on."""
+    """Half-sent frames fill the budget and nothing is under way that would give bytes back: one at a time continues."""
     budget = IngestBudget(1000, 1000)
     connections = [Connection(budget) for _ in range(3)]
     for connection in connections:

@@ -79,7 +79,7 @@ def test_a_window_that_was_too_short_grows_within_a_second() -> None:
 
 
 def test_what_waits_for_something_else_does_not_stop_the_rest() -> None:
-    """A megabyte of appends is held by one container: it is not counted after a while, and the rest goes on."""
+    """A megabyte of appends is held by one container: it is not counted after a while, and the rest continues."""
     window = IngestWindow(512 * KIB, 32 * MIB, 0.05)
     window.take(MIB, 1.0)
     assert window.limit_bytes < MIB

@@ -46,7 +46,7 @@ class Host:
 
 
 class Bench:
-    """Long replies over a source that answers at once, or when it is let go on."""
+    """Long replies over a source that answers at once, or when it is let continue."""
 
     def __init__(self, under_way_max: int = 4) -> None:
         self.host = Host()

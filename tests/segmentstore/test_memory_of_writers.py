@@ -82,7 +82,7 @@ async def test_a_connection_with_more_writers_than_it_may_have_is_closed(
 async def test_writers_of_all_connections_have_one_bound_and_none_takes_it_all(
     serve: Callable[..., Awaitable[WireService]],
 ) -> None:
-    """More than is free is refused as busy; the writers of that connection go on, and so do those of others."""
+    """More than is free is refused as busy; the writers of that connection continue, and so do those of others."""
     service = await serve(writers_bytes_max=8 * WRITER_BYTES)
     wires = [await service.connect() for _ in range(3)]
     counts = []

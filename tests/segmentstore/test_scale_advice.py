@@ -29,7 +29,7 @@ def load(rates: tuple[float, float, float, float], *, age_s: float, silent_s: fl
 
 
 def simulated(rate_at, duration_s: int, *, merged_life_s: float = 0.0) -> Statistics:
-    """Return statistics after `duration_s` of a look every second; `rate_at(second)`: events that come then."""
+    """Return statistics after `duration_s` of a scan every second; `rate_at(second)`: events that come then."""
     statistics = Statistics(0, StatisticsSettings(), 0.0)
     for second in range(1, duration_s + 1):
         events = rate_at(second)

@@ -208,7 +208,7 @@ async def test_the_older_connection_of_a_writer_is_fenced_off(serve: Callable[..
 async def test_a_second_set_up_is_answered_behind_the_acknowledgements_of_the_first(
     serve: Callable[..., Awaitable[WireService]],
 ) -> None:
-    """The answer counts as an acknowledgement; an older one behind it would run past what the client waits for."""
+    """The answer counts as an acknowledgement; an older one after it would run past what the client waits for."""
     service = await serve()
     wire = await service.connect()
     await set_up(wire)
@@ -431,7 +431,7 @@ async def test_a_short_read_is_whole_across_cache_and_storage(serve: Callable[..
 
 
 async def test_too_many_unacknowledged_bytes_stop_the_reading(serve: Callable[..., Awaitable[WireService]]) -> None:
-    """The server takes about the limit, then no more; when the log goes on, so does the connection."""
+    """The server takes about the limit, then no more; when the log continues, so does the connection."""
     service = await serve(unacknowledged_bytes_max=20_000)
     wire = await service.connect()
     await set_up(wire)
@@ -454,7 +454,7 @@ async def test_a_full_cache_holds_appends_until_storage_has_caught_up(
 ) -> None:
     """SS-33, SS-113: the cache is full and storage stuck, on top of too many unacknowledged bytes.
 
-    Nothing is lost, and once storage works the connections go on without outside help, one that was closed included.
+    Nothing is lost, and once storage works the connections continue without outside help, one that was closed included.
     """
     service = await serve(unacknowledged_bytes_max=100_000)
     service.chunks.hold("write")
@@ -488,8 +488,8 @@ async def test_requests_behind_held_appends_are_answered_within_the_bound(
 ) -> None:
     """Storage is stuck, the cache full, and one connection brings appends, then a read, information, group state.
 
-    The appends are given up after the bound, their writer sent away, and what stood behind them is answered. Once
-    storage works the writer sets up again, hears what is durable, and goes on from there.
+    The appends are given up after the bound, their writer sent away, and what stood after them is answered. Once
+    storage works the writer sets up again, hears what is durable, and continues from there.
     """
     service = await serve(
         unacknowledged_bytes_max=100_000, read_delay_s_max=0.2, cache=replace(SMALL_CACHE, bytes_max=4 << 20)

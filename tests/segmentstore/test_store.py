@@ -166,7 +166,7 @@ async def test_a_deletion_that_left_an_index_behind_is_not_told_as_if_nothing_wa
 async def test_the_looks_of_several_containers_do_not_fall_into_one_turn(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What wakes one storage writer wakes them all as a rule, and a step of a look takes a millisecond or two."""
+    """What wakes one storage writer wakes them all as a rule, and a step of a scan takes a millisecond or two."""
     store = stores.new()
     await store.start()
     turn, steps = [0], list[int]()

@@ -83,7 +83,7 @@ async def test_a_container_moves_with_what_was_acknowledged(pair: Pair) -> None:
 
 
 async def test_a_store_that_missed_its_loss_is_shut_out_and_takes_the_container_again(pair: Pair) -> None:
-    """SS-9, SS-11: the new owner opens the log while the old one, cut off from the assignment, goes on.
+    """SS-9, SS-11: the new owner opens the log while the old one, cut off from the assignment, continues.
 
     The old one's next append is not acknowledged and its container ends. No acknowledged byte is lost. When the
     container is given back, the old owner shuts the new one out in the same way.

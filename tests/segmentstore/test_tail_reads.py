@@ -232,7 +232,7 @@ async def test_reads_that_wait_end_with_their_container(service: WireService) ->
 
 @pytest.mark.parametrize("limit", ["tail_read_bytes_max", "tail_reads_bytes_max"])
 async def test_reads_beyond_the_budget_are_answered_without_bytes(limit: str) -> None:
-    """Three may wait: the fourth is answered at once, as given up; the connection goes on, and so do the others.
+    """Three may wait: the fourth is answered at once, as given up; the connection continues, and so do the others.
 
     A later one waits again when there is room.
     """

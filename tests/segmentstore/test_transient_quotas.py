@@ -180,7 +180,7 @@ async def test_all_transients_of_a_lost_connection_go_though_one_cannot(service:
 
 
 async def test_a_full_container_answers_busy_and_keeps_the_connection(service: WireService) -> None:
-    """All slots in use by segments of any kind: creations and set-ups are to be tried again, on the same connection."""
+    """All slots in use by segments of any kind: creations and set-ups must be tried again, on the same connection."""
     wire = await service.connect()
     container = service.store.container(A)
     names = [f"s/f{number}/0.#epoch.0" for number in range(30)]

@@ -240,7 +240,7 @@ async def test_a_transient_segment_needs_its_parent(bench: Bench) -> None:
 
 
 async def test_an_append_that_fails_among_others_is_answered_behind_the_earlier_ones(bench: Bench) -> None:
-    """SS-145: 1 is acknowledged, 2 refused behind it, 3 to 5 say nothing; then the writer must set up again."""
+    """SS-145: 1 is acknowledged, 2 refused after it, 3 to 5 say nothing; then the writer must set up again."""
     connection = await bench.connect()
     await connection.ask(wire.SetupAppend(1, W, A, ""), wire.AppendSetup)
     bench.logs.hold_appends(0)

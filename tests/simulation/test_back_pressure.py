@@ -1,4 +1,4 @@
-"""Many connections, a log or a storage that stands still, requests behind appends: in virtual time, over real code.
+"""Many connections, a log or a storage that is paused, requests behind appends: in virtual time, over real code.
 
 From the clients' socket calls to the operation log nothing is replaced but the loop, the network, the log's memory.
 """
@@ -228,8 +228,8 @@ def test_thirty_connections_against_a_stalled_log_stay_within_the_budget(length:
 def test_requests_behind_a_writer_at_full_speed_are_answered_within_the_bound(what: str) -> None:
     """Reads, information, group state and tables on the writer's own connection, again and again for ten minutes.
 
-    The log stands still, or storage does and the cache is full. Each answer that does not itself need the log comes
-    within `read_delay_s_max` and what the network takes. Then all goes on, and each event is there once.
+    The log is paused, or storage does and the cache is full. Each answer that does not itself need the log comes
+    within `read_delay_s_max` and what the network takes. Then all continues, and each event is there once.
     """
 
     async def scenario(stack: Stack) -> None:

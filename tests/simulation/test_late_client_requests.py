@@ -1,6 +1,6 @@
 """Requests of clients that a controller reads when it wakes up, long after the client has asked another controller.
 
-The client has gone on from there: what it asked for first must not come about behind what it asked for later.
+The client has continued from there: what it asked for first must not come about behind what it asked for later.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def create_scope_with_a_stream(client: Client) -> None:
 
 
 async def delete_scope_with_contents(client: Client) -> None:
-    """Ask for nothing else before: the one that stands still is to get the request itself."""
+    """Ask for nothing else before: the one that is paused is to get the request itself."""
     controller = client._controller_client
     await controller._change(controller._stub.deleteScopeRecursive, pb.ScopeInfo(scope="other"), "delete other")
 
@@ -126,7 +126,7 @@ SCOPE_CASES: dict[str, tuple[tuple[Call, ...], Call, tuple[Call, ...]]] = {
 def check(
     seed: int, settings: ClusterSettings, stands_still_s: float, case: tuple[tuple[Call, ...], Call, tuple[Call, ...]]
 ) -> None:
-    """Let the first controller get a request while it stands still, and see that it does not come about later."""
+    """Let the first controller get a request while it is paused, and see that it does not come about later."""
     before, first, later = case
     with Simulation(seed) as simulation:
         cluster = SimulatedCluster(simulation, settings)
@@ -164,7 +164,7 @@ def check(
 def test_what_was_asked_of_a_controller_that_stood_still_comes_not_about_behind_what_followed(
     name: str, seed: int
 ) -> None:
-    """The first controller gets the request and stands still; the client gives it up there, and goes on at the other.
+    """The first controller gets the request and is paused; the client gives it up there, and continues at the other.
 
     Each call is answered with success by the other one. What is there when the first one has woken up is what was
     asked for last. With each of these seeds a scope once came back, or went, behind its client's back.

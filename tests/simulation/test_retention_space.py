@@ -45,7 +45,7 @@ EVENT_LENGTH = 200
 BATCH_EVENTS, BATCH_S = 40, 10.0
 MIN_BYTES = 40_000
 CHUNK_BYTES = 8_192
-#: What a server that is away for some seconds, a look and a flush that come late, and a chunk that is begun add.
+#: What a server that is away for some seconds, a scan and a flush that come late, and a chunk that is begun add.
 LEEWAY_BYTES = 40_000
 
 

@@ -112,7 +112,7 @@ def test_all_of_a_driver_is_held_goes_on_and_is_killed_whatever_group_it_is_in(
 def test_a_process_that_is_just_starting_a_program_is_held(
     start: Callable[[str], DriverProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits in the kernel for its child, which comes to the program's start only when it goes on."""
+    """It waits in the kernel for its child, which comes to the program's start only when it continues."""
     monkeypatch.setattr(process_family, "SIGNAL_TIMEOUT_S", 2.0)
     os.mkfifo(tmp_path / "fifo")
     opening = f"[(os.POSIX_SPAWN_OPEN, 0, {str(tmp_path / 'fifo')!r}, os.O_RDONLY, 0)]"
@@ -148,7 +148,7 @@ def test_a_query_that_hangs_is_an_error_that_says_what_to_do(
 def test_a_driver_is_held_in_the_midst_of_a_micro_batch(
     start: Callable[[str], DriverProcess], tmp_path: Path, open_counts: list[int], batch: int
 ) -> None:
-    """Behind 200 events: in one that writes, or if none of the next two does, in the one behind them."""
+    """Behind 200 events: in one that writes, or if none of the next two does, in the one after them."""
     driver, checkpoint = start(QUERY.replace("COUNT", "1000")), Checkpoint(tmp_path)
     seen: list[PassResult] = []
     watch = QueryWatch(client_with(open_counts), "a/c", checkpoint, seen.append, timeout_s=GUARD_S)

@@ -150,7 +150,7 @@ def test_bytes_that_are_no_header_are_corruption_with_their_offset() -> None:
 
 
 class RecordingWriter:
-    """Stands in for a writer of the store."""
+    """Replaces a writer of the store."""
 
     def __init__(self) -> None:
         self.written: list[tuple[bytes, str | None]] = []

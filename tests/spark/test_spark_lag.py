@@ -280,7 +280,7 @@ def test_a_query_that_is_held_behind_tells_the_lag_that_it_has(
 
 
 def test_the_listener_keeps_the_latest_of_each_query_that_runs(caplog: pytest.LogCaptureFixture) -> None:
-    """And goes on behind a report that it cannot read."""
+    """And continues behind a report that it cannot read."""
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
     from penstock.spark import LagListener
 

@@ -380,7 +380,7 @@ query.awaitTermination()
 def test_a_query_killed_and_restarted_from_its_checkpoint_reads_each_event_once(
     spark, store, new_stream, write, live, tmp_path: Path
 ) -> None:
-    """A driver of its own, JVM included, is killed with SIGKILL between two batches of many; another one goes on.
+    """A driver of its own, JVM included, is killed with SIGKILL between two batches of many; another one continues.
 
     The Parquet sink records each batch once, so what it holds is what the source gave.
     """
@@ -413,7 +413,7 @@ def test_a_query_killed_and_restarted_from_its_checkpoint_reads_each_event_once(
 
 
 def test_the_store_may_restart_between_two_runs_of_a_query(spark, tmp_path: Path) -> None:
-    """A store of its own is stopped and started on the same data; the same session, with its old workers, goes on."""
+    """A store of its own is stopped and started on the same data; the same session, with its old workers, continues."""
     stream = "restarts/events"
     with StandaloneProcess(tmp_path / "store") as own:
         with penstock.connect(own.uri) as client:

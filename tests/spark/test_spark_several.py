@@ -49,7 +49,7 @@ EVENT_BYTES = 28
 
 
 class Query:
-    """A streaming query without Spark: each micro-batch is committed. A new one goes on at an old one's offset."""
+    """A streaming query without Spark: each micro-batch is committed. A new one continues at an old one's offset."""
 
     def __init__(self, store: StandaloneProcess, stream: str, at: str | None = None, **options: str) -> None:
         given = {"uri": store.uri, "stream": stream, "streamRefreshInterval": "0s", "start": "earliest", **options}

@@ -81,7 +81,7 @@ SEGMENT = (1 << 32) | 3
 
 
 class Clock:
-    """Time that goes on in pauses only."""
+    """Time that continues in pauses only."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0

@@ -62,7 +62,7 @@ def test_a_query_holds_what_it_has_not_committed(store, client, new_stream, live
     assert acknowledged(client, query).get(stream, begin) == begin
     commit(query, at)
     assert acknowledged(client, query) == cuts(query, at)
-    # Another run goes on under the same name, a query with another checkpoint has another one.
+    # Another run continues under the same name, a query with another checkpoint has another one.
     later = Query(store, stream, at=query.at, subscriber="billing")
     writer.wait_for(5)
     later.step()

@@ -98,7 +98,7 @@ def test_tasks_that_read_and_write_freeze_what_they_loaded(reused: None, store, 
 
 
 def test_workers_of_a_session_freeze_what_a_read_loaded(spark, store, new_stream, write) -> None:
-    """Spark marks its workers as this package expects it: a source that reads as this one does tells of it."""
+    """Spark marks its workers as this package expects it: a source that reads as this one does reports it."""
     from pyspark.sql.datasource import DataSource, DataSourceReader
 
     class Reader(DataSourceReader):

@@ -153,7 +153,7 @@ def close_readers(java: JavaSession, group: str, readers: Sequence[str]) -> None
 
 
 def checkpoint(java: JavaSession, group: str, readers: Sequence[str], name: str) -> tuple[bytes, dict[str, str]]:
-    """Make a checkpoint while readers go on; return its bytes, and its stream cuts as text by stream.
+    """Make a checkpoint while readers continue; return its bytes, and its stream cuts as text by stream.
 
     Fails when an event comes meanwhile: there must be none to read.
     """

@@ -301,7 +301,7 @@ def seek(java: JavaSession, stream: str, offset: int) -> int:
 def read_bytes(java: JavaSession, stream: str, length: int) -> bytes:
     """Read `length` bytes from where the reader stands, fewer at the end of a sealed stream.
 
-    Says "begun" when a third was read, and "at the tail" when there is no more for now.
+    Says "begun" when a third was read, and "at the tail" when there is no more yet.
     """
     import jpype
 

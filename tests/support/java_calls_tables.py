@@ -76,7 +76,7 @@ def put(java: JavaSession, name: str, entries: dict[str, str]) -> list[str]:
 def change(java: JavaSession, name: str, changes: Sequence[tuple[str, str, str, str]]) -> list[str]:
     """Make changes of one first key part as one: each is (what, key, value, version).
 
-    `what` is "insert", "put" or "remove"; an empty version stands for none. Returns the new versions.
+    `what` is "insert", "put" or "remove"; an empty version represents none. Returns the new versions.
     """
     import jpype
 

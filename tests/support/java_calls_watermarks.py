@@ -54,7 +54,7 @@ def read_and_watch(
 ) -> tuple[list[str], tuple[int | None, int | None]]:
     """Read `count` events, then wait for a time window; return the events, sorted, and the window.
 
-    A reader learns of watermarks beside reading, so it goes on to ask for an event.
+    A reader learns of watermarks beside reading, so it continues to ask for an event.
     """
     reader = _reader(java, group, name)
     events: list[str] = []

@@ -35,7 +35,7 @@ class IndexDisk:
 
     Attributes:
         faults: what the next updates do: "before" or "after" their effect they raise, "conflict" finds a changed index.
-        cached_share: how often a look-up in memory has an answer.
+        cached_share: how often a scan-up in memory has an answer.
         gate: while it is there, updates wait for it.
         lookup_gate: the same for look-ups.
     """

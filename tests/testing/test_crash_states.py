@@ -257,7 +257,7 @@ async def test_log_without_syncs_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     async def with_room(self: LogFiles, length: int) -> WritableFile:
         file = await original(self, length)
         if not isinstance(file.file, Unsynced):
-            file.file = Unsynced(file.file)  # type: ignore[assignment]  # stands in for it
+            file.file = Unsynced(file.file)  # type: ignore[assignment]  # replaces it
         return file
 
     monkeypatch.setattr(LogFiles, "with_room", with_room)

@@ -1,7 +1,7 @@
 """What must hold of a controller's records when all is quiet: nothing that was begun is left unfinished.
 
 All faults are over then, nobody asks for anything, and nobody restarts anything: work that outlasted its retries must
-have gone on by itself.
+have continued by itself.
 """
 
 from __future__ import annotations

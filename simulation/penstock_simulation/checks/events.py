@@ -75,7 +75,7 @@ def check_transactions(history: History, *, truncated_streams: Collection[str] =
     4. Of two transactions, one committed before the commit of the other was called, the first is read first, key by
        key; and within a transaction each writer's events of a key are in the order written.
     5. All transactions of a stream have one order, which every segment and every key keeps: none comes before another
-       one here and behind it there, also not by way of others; and nothing of others is amid one that was merged.
+       one here and after it there, also not by way of others; and nothing of others is amid one that was merged.
     """
     writes = _writes(history)
     transactions: dict[tuple[str, str], _Transaction] = defaultdict(_Transaction)

@@ -13,7 +13,7 @@ G2   a failed operation is whole or absent                     `checks_events`, 
 G3   effects and acknowledgements in order                     `checks_events`; `check_container` (pipeline, log)
 G4   one incarnation changes what later ones see               `check_incarnations`; `checks_bytes` (epochs)
 G5   storage length at most length, only what is committed     `check_container`; `check_storage`
-G6   the log is cut at checkpoints before anything unflushed   `check_container` (checkpoints, pending work)
+G6   the log is truncated at checkpoints before anything unflushed   `check_container` (checkpoints, pending work)
 G7   bytes not in storage stay in memory                       `check_container`
 G8   reads give the bytes appended, or a typed outcome         `checks_bytes`; `check_storage` (cache and chunks agree)
 G9   chunk bytes are user bytes                                `check_storage`
@@ -55,7 +55,7 @@ _UPDATE_BYTES = 32 * 1024
 _STUCK_LOOKS = 3
 #: Looks in a row at which a bound may be passed.
 _BOUND_LOOKS = 8
-#: How long each chunk was when it was last looked at, and in which epoch that was.
+#: How long each chunk was when it was last inspected, and in which epoch that was.
 ChunkLooks = dict[str, tuple[int, int]]
 
 
@@ -496,7 +496,7 @@ async def _check_stored(container: SegmentContainer, segment: Segment, looks: Ch
         except NoSuchChunkError:
             if chunk in await storage.chunks_of(segment.name):
                 raise
-            return ()  # Truncated, or moved, while it was looked at.
+            return ()  # Truncated, or moved, while it was inspected.
         if info.length < chunk.length:
             violations.append(f"G8: chunk {chunk.name} has {info.length} bytes, its record says {chunk.length}")
     return violations or await _check_stored_bytes(container, segment, stored.start_offset, stored.length)
@@ -514,7 +514,7 @@ async def _check_stored_bytes(
         except SegmentTruncatedError as error:
             if error.start_offset <= position or segment.start_offset < error.start_offset:
                 raise
-            position = error.start_offset  # Truncated, by its owner, while it was looked at.
+            position = error.start_offset  # Truncated, by its owner, while it was inspected.
             continue
         for entry in segment.index._entries:
             if not isinstance(entry, _Block):

@@ -21,7 +21,7 @@ from penstock.segmentstore.container.tables.indexer import TableIndexer
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 
-#: What a call stands for: its name in the totals and how often it counts, given its arguments. None: not at all.
+#: What a call represents: its name in the totals and how often it counts, given its arguments. None: not at all.
 _Meaning = Callable[..., "tuple[str, int] | None"]
 
 

@@ -1,7 +1,7 @@
-"""`ProgressMonitor`: whoever can get on does, whatever stands still beside it; and takes no more memory than it may.
+"""`ProgressMonitor`: whoever can get on does, whatever is paused beside it; and takes no more memory than it may.
 
 A log whose disk answers is written while long-term storage hangs. A connection is read again within a bound, however
-long its appends cannot be taken, since reads and group state stand behind them. What all connections hold stays within
+long its appends cannot be taken, since reads and group state stand after them. What all connections hold stays within
 one budget, however many they are. A connection that was forgotten in between goes, and what it holds with it.
 """
 
@@ -36,7 +36,7 @@ class ProgressMonitor:
     def observe(
         self, host: Host, store: SegmentStore, server: SegmentStoreServer | None, now_s: float
     ) -> Iterator[str]:
-        """Look at a store once. Yields what is wrong."""
+        """Inspect a store once. Yields what is wrong."""
         for container in store.containers:
             yield from self._observe_log(host, container, now_s)
         if server is not None:

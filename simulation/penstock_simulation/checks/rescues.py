@@ -2,7 +2,7 @@
 
 Containers are flushed now and then, and what was acknowledged before the call counts as safe from its answer on. At
 other moments a copy of long-term storage is taken, as it is: in the midst of an image, of the removal of earlier ones,
-of deletions, with two incarnations. A store is recovered from it beside the cluster, which goes on and loses nothing.
+of deletions, with two incarnations. A store is recovered from it beside the cluster, which continues and loses nothing.
 So whatever the recovered store has must be what the cluster has, too: its containers are as they once were.
 """
 
@@ -148,7 +148,7 @@ class Rescues:
             self._found(f"{name}: {violation}")
 
     async def _read_back(self, name: str, rescuer: Rescuer, judged: History) -> None:
-        """Take all that a recovered store has into the history, and have it go on."""
+        """Take all that a recovered store has into the history, and have it continue."""
         async with rescuer.running() as store:
             streams, _ = self._streams()
             reads = {stream: judged.invoke(name, FullRead(stream, f"{name} {stream}")) for stream in streams}

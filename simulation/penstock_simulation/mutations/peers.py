@@ -47,7 +47,7 @@ CLOCKS = replace(
     ),
     writing_s=40.0, controller_fault_gap_s=8.0,
 )  # fmt: skip
-"""Two or three controllers whose wall clocks are hours apart, and jump: leases and retention go on."""
+"""Two or three controllers whose wall clocks are hours apart, and jump: leases and retention continue."""
 
 _PEERS = replace(
     CONTROLLERS, name="peers", workloads=("events", "transactions", "streams"), share=1.0, controller_count_min=3

@@ -72,7 +72,7 @@ class Server:
         number: from 0.
         tree: what it has applied.
         is_up: it runs.
-        is_held: it applies nothing for now, and answers from what it has.
+        is_held: it applies nothing yet, and answers from what it has.
         connections: of clients.
     """
 

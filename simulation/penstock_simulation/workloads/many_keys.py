@@ -230,7 +230,7 @@ class ManyKeys(Workload):
     # Deltas.
 
     async def _follow(self) -> bool:
-        """Apply one page of deltas to the replica; return whether it was the last one for now."""
+        """Apply one page of deltas to the replica; return whether it was the last one yet."""
         delta = await self.client._segment_client.table_delta(
             self._table, position=self._position, limit=self.rng.randint(1, 3 * _PAGE_MAX)
         )

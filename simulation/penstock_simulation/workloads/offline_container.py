@@ -1,4 +1,4 @@
-"""One container is offline for long: streams that need nothing of it go on, and so do calls about them.
+"""One container is offline for long: streams that need nothing of it continue, and so do calls about them.
 
 Many callers ask for streams that need the container. Others ask for healthy streams all the time, and get answers;
 retention truncates those streams as before.

@@ -1,6 +1,6 @@
 """An operation that was accepted and cannot be logged ends its container at once.
 
-Its memory is ahead of the log then: a reader, a refusal or a checkpoint that rests on it would tell of something that
+Its memory is ahead of the log then: a reader, a refusal or a checkpoint that rests on it would report something that
 the next incarnation does not know.
 """
 

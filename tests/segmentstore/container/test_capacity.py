@@ -98,7 +98,7 @@ async def test_values_that_cannot_go_are_not_looked_through(lives: Incarnations)
 async def test_a_flush_of_many_segments_is_not_a_look_at_all_of_them_for_each(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The storage writer is woken again while jobs run; what it looks at then is not everything, again and again."""
+    """The storage writer is woken again while jobs run; what it inspects then is not everything, again and again."""
     count = 200
     looks = 0
     look = StorageWriter._look_in_steps
@@ -123,14 +123,14 @@ async def test_a_flush_of_many_segments_is_not_a_look_at_all_of_them_for_each(
         await until(lambda least=look_count: looks >= least)
     lives.chunks.release("write")
     await until(lambda: all(container.segment(name_of(number)).storage_length == 8 for number in range(count)))
-    # Storage finishes them in a few groups, how many is a matter of timing; a look for each would be two hundred.
+    # Storage finishes them in a few groups, how many is a matter of timing; a scan for each would be two hundred.
     assert looks <= count // 10
 
 
 async def test_appends_that_are_held_do_not_have_all_segments_looked_at_again_while_jobs_run(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each append that is held asks for relief: for nothing while the storage writer is at it, else for a look."""
+    """Each append that is held asks for relief: for nothing while the storage writer is at it, else for a scan."""
     looks = 0
     look = StorageWriter._look_in_steps
 
@@ -162,7 +162,10 @@ async def test_appends_that_are_held_do_not_have_all_segments_looked_at_again_wh
 async def test_a_log_that_cannot_be_cut_is_not_searched_again(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While one segment of many holds the log up, a round asks that one alone; once it is flushed the log is cut."""
+    """While one segment of many holds the log up, a round asks that one alone.
+
+    Once it is flushed the log is truncated.
+    """
     container = await lives.start()
     for number in range(50):
         await container.create(name_of(number))

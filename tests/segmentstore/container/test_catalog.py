@@ -182,7 +182,7 @@ async def test_idle_segments_are_put_away_by_themselves(lives: Incarnations) -> 
 async def test_a_failure_of_the_search_for_idle_segments_ends_the_container(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SS-15: what the clean-up raises is the container's failure; it does not go on without."""
+    """SS-15: what the clean-up raises is the container's failure; it does not continue without."""
     container = await lives.start(deactivation_interval_s=0.01)
 
     async def fail() -> int:

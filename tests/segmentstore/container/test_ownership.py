@@ -72,7 +72,7 @@ async def test_nothing_that_may_be_out_of_date_is_answered_after_the_lease(
     clock.now_s += 0.001
     ends = {name: (await asyncio.gather(call(), return_exceptions=True))[0] for name, call in calls.items()}
     assert {name: type(end) for name, end in ends.items()} == dict.fromkeys(calls, OwnershipUnconfirmedError)
-    # An append that succeeds is a look.
+    # An append that succeeds is a scan.
     await store.append(SEGMENT, b" more")
     assert (await store.read(SEGMENT, 0, 100)).joined() == b"known more"
     clock.now_s += LEASE_S + 0.001

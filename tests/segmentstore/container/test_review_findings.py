@@ -57,7 +57,7 @@ async def give_attributes(container: SegmentContainer, name: str, count: int) ->
 
 
 async def cut_log(container: SegmentContainer) -> None:
-    """Write a checkpoint and cut the log to it, if nothing before it is needed but what the container's tables have."""
+    """Write a checkpoint and truncate the log to it, if only the container's tables need what is before it."""
     container.checkpoints.write()
     await container.pipeline.barrier()
     for segment in container.segments():
@@ -89,7 +89,7 @@ async def test_a_late_flush_of_an_object_that_left_memory_takes_nothing_from_the
 
 
 async def test_activity_of_a_segment_that_came_back_within_a_look_is_counted(lives: Incarnations) -> None:
-    """The note of before goes on with the new object."""
+    """The note of before continues with the new object."""
     container = await lives.start()
     await container.create(A)
     container.state.activity.take()
@@ -377,7 +377,7 @@ async def test_an_index_that_storage_does_not_open_ends_in_time(
 
 
 async def test_looks_that_take_long_are_spaced_out(lives: Incarnations) -> None:
-    """By this clock a look takes 3 ms, so that the next one has to wait for 30, however often it is called for."""
+    """By this clock a scan takes 3 ms, so that the next one has to wait for 30, however often it is called for."""
     container = await lives.start()
     await pause_writer(container)
     writer = container.writer
@@ -391,7 +391,7 @@ async def test_looks_that_take_long_are_spaced_out(lives: Incarnations) -> None:
         return iter(())
 
     class SlowClock:
-        """A loop whose time goes on with each question."""
+        """A loop whose time continues with each question."""
 
         def time(self) -> float:
             return next(ticks) * 0.003
@@ -432,7 +432,7 @@ async def test_names_of_segments_that_were_freed_are_forgotten(lives: Incarnatio
 
 
 async def test_updates_of_attributes_wait_when_too_many_are_not_in_the_index(lives: Incarnations) -> None:
-    """With storage out, new ids are refused rather than kept in memory without end; known ones go on."""
+    """With storage out, new ids are refused rather than kept in memory without end; known ones continue."""
     container = await lives.start(**SMALL, attributes_unflushed_max=20)
     await pause_writer(container)
     await container.create(A)

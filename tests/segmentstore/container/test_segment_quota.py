@@ -118,7 +118,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def test_a_stuck_segment_is_held_alone_and_then_refused(bench: Bench) -> None:
-    """Its appends wait, then say why they were refused; those of others go on, many times its quota."""
+    """Its appends wait, then say why they were refused; those of others continue, many times its quota."""
     await bench.fill(A)
     with pytest.raises(SegmentBackloggedError, match=f"at most {QUOTA} may"):
         await bench.store.append(A, b"more")

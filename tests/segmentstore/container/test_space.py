@@ -124,7 +124,7 @@ async def lives() -> AsyncIterator[Incarnations]:
 async def test_bytes_of_users_stay_in_the_log_while_long_term_storage_is_full(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SS-237: truncations there and deletions go on, the container's own tables are moved, users' bytes wait."""
+    """SS-237: truncations there and deletions continue, the container's own tables are moved, users' bytes wait."""
     place = Place()
     monkeypatch.setattr(lives.chunks, "space", place.space)
     container = await lives.start()

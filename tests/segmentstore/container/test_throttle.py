@@ -234,7 +234,7 @@ def test_being_looked_at_often_makes_nobody_wait_longer() -> None:
 
 
 def test_calls_are_let_in_one_after_the_other_when_there_is_little_room() -> None:
-    """What a call brings is known when it goes on: a byte of room lets one in, not all of a hundred table updates."""
+    """What a call brings is known when it continues: a byte of room lets one in, not all of a hundred table updates."""
 
     async def scenario() -> None:
         source = Source(0)

@@ -79,7 +79,7 @@ async def test_creations_at_the_same_moment_do_not_pass_the_limit(lives: Incarna
 
 
 async def test_the_count_is_right_after_a_restart(lives: Incarnations) -> None:
-    """A start deletes those of the life before, from a checkpoint and from the log behind it."""
+    """A start deletes those of the life before, from a checkpoint and from the log after it."""
     container = await lives.start(transients=TransientSettings(parent_max=2))
     await container.create(transient(0))
     container.checkpoints.write()

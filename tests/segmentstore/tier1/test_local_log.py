@@ -571,7 +571,7 @@ async def test_log_closed_while_it_opens_ends_up_closed(tmp_path: Path) -> None:
 
 
 async def test_an_open_that_was_given_up_does_not_fence_whoever_came_after_it(tmp_path: Path) -> None:
-    """Its thread hangs before it claims the log, and goes on when another incarnation has long opened it."""
+    """Its thread hangs before it claims the log, and continues when another incarnation has long opened it."""
     is_begun, may_go_on = threading.Event(), threading.Event()
 
     class SlowDisk(LocalDisk):
@@ -787,7 +787,7 @@ async def test_failed_sync_fails_everything_queued_and_is_never_retried() -> Non
 
 
 async def test_full_disk_holds_appends_only_when_the_current_file_is_used_up() -> None:
-    """ENOSPC in the background preparation is survived; in the end appends wait, and go on once there is room."""
+    """ENOSPC in the background preparation is survived; in the end appends wait, and continue once there is room."""
     disk = new_disk()
     log = make_log(disk, first_file_length_bytes=32 * 1024, reserve_file_count=0, space_check_interval_s=0)
     await log.open()
@@ -850,7 +850,7 @@ async def test_full_disk_under_a_write_fails_that_append() -> None:
 
 
 async def test_failed_truncation_leaves_the_log_usable() -> None:
-    """A full disk while the truncation point is replaced: an error, no frame lost, appends go on, a retry works."""
+    """A full disk while the truncation point is replaced: an error, no frame lost, appends continue, a retry works."""
     disk = new_disk()
     log = make_log(disk)
     await log.open()

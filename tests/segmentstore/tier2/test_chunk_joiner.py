@@ -1,4 +1,4 @@
-"""Small chunks are joined: which ones, beside what else goes on with them, and how much of it in a round.
+"""Small chunks are joined: which ones, beside what else continues with them, and how much of it in a round.
 
 Crashes at each step of a join are in `test_storage_crashes`.
 """

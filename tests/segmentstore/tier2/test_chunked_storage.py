@@ -1,6 +1,6 @@
 """`ChunkedStorage` follows the rules of segment-store 8.5 to 8.8, one test per rule.
 
-Chunks and records are in memory; a second instance with a higher epoch over both stands for the container's next owner.
+Chunks and records are in memory; a second instance with a higher epoch over both represents the container's next owner.
 """
 
 from __future__ import annotations
@@ -357,7 +357,7 @@ async def test_what_a_change_has_read_is_what_it_was_when_it_is_committed(world:
 
     world.table = table = Overtaken()
     storage, other = world.storage(1), world.storage(1)
-    other._context.cache = storage._context.cache  # As of one owner; its locks are not looked at.
+    other._context.cache = storage._context.cache  # As of one owner; its locks are not inspected.
     data = bytes(range(22))
     for at in range(0, 20, 2):
         await storage.write(SEGMENT, at, [data[at : at + 2]], chunk_length_max=2)
@@ -789,7 +789,7 @@ async def test_readers_beside_truncation_get_bytes_or_a_typed_outcome(world: Wor
 
 
 class PausedReads(WrappedChunkStorage):
-    """Holds reads of chunks until told to go on."""
+    """Holds reads of chunks until told to continue."""
 
     def __init__(self, inner: MemoryChunkStorage) -> None:
         super().__init__(inner)

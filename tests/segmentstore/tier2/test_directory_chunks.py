@@ -38,7 +38,7 @@ BROKEN = OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 class FaultyDisk(LocalDisk):
-    """A local disk that fails the calls named in `failures` and tells what was done."""
+    """A local disk that fails the calls named in `failures` and reports what was done."""
 
     def __init__(self) -> None:
         self.failures: dict[str, OSError | StorageError] = {}
@@ -260,7 +260,7 @@ async def test_short_file_is_an_error_and_not_a_loop(place: Place) -> None:
 async def test_a_system_that_gives_less_than_was_asked_for_is_asked_again(
     place: Place, monkeypatch: pytest.MonkeyPatch, given_at_once: int
 ) -> None:
-    """SS-210: a byte at a time; and none at all where the file should go on, which is an error and not a loop."""
+    """SS-210: a byte at a time; and none at all where the file should continue, which is an error and not a loop."""
     data = bytes(range(100))
     await place.storage.create_with_content(NAME, [data])
     ask = os.pread

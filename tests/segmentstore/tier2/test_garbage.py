@@ -126,7 +126,7 @@ class World:
 
 
 def pass_time(storage: ChunkedStorage, time_s: float) -> None:
-    """Let so much time go by, with a look at the queue soon after what has happened."""
+    """Let so much time go by, with a check of the queue soon after what has happened."""
     shift(storage, GARBAGE.delay_s / 8)
     storage.garbage._note()
     shift(storage, time_s)

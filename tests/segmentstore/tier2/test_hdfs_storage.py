@@ -140,7 +140,7 @@ def test_the_file_of_another_client_is_never_taken_for_an_own_one() -> None:
 
 
 def test_a_creation_that_does_not_answer_is_not_made_again_and_may_come_late() -> None:
-    """Its work may still go on: made again, it might delete what the second one made."""
+    """Its work may still continue: made again, it might delete what the second one made."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         files.inject("create", FileFault.LATE)
@@ -155,7 +155,7 @@ def test_a_creation_that_does_not_answer_is_not_made_again_and_may_come_late() -
 
 @pytest.mark.parametrize("call", ["create", "append"])
 def test_what_was_synced_is_written_be_it_closed_or_not(call: str) -> None:
-    """It counts as success, can be read, and the file is closed behind it."""
+    """It counts as success, can be read, and the file is closed after it."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         files.inject(call, FileFault.NOT_CLOSED)
@@ -221,7 +221,7 @@ def test_an_append_whose_connection_breaks_is_made_again_behind_a_recovered_leas
 
 
 def test_bytes_whose_copies_are_not_all_known_are_not_appended_to() -> None:
-    """A later append that breaks off might cut them off, synced as they are: the segment goes on in another chunk."""
+    """A later append that breaks off might cut them off, synced as they are: the segment continues in another chunk."""
     real = seeded_runtime()
     runtime = Runtime(disk=real.disk, work=InlineWork(), rng=real.rng, wall_clock_ms=real.wall_clock_ms)
 

@@ -1,4 +1,4 @@
-"""Segments of RollingStorage are looked at and adopted as they lie; whatever interrupts that, it can begin again."""
+"""Segments of RollingStorage are inspected and adopted as they lie; whatever interrupts that, it can begin again."""
 
 from __future__ import annotations
 
@@ -199,9 +199,9 @@ async def test_an_adoption_that_fails_at_any_read_is_continued_by_the_next_owner
 
 
 async def test_joins_leave_alone_what_was_adopted(world: World) -> None:
-    """An import that was cut off goes on, since its head is what it was; and an older store finds what it left.
+    """An import that was cut off continues, since its head is what it was; and an older store finds what it left.
 
-    What was written behind it is joined. A run with adopted chunks that was merged is entered, and they stay, too.
+    What was written after it is joined. A run with adopted chunks that was merged is entered, and they stay, too.
     """
     pieces = [bytes([number]) * 3 for number in range(12)]
     data = await put_rolling(world.chunks, SEGMENT, pieces)
@@ -305,7 +305,7 @@ async def test_a_damaged_mark_of_an_adoption_is_reported(world: World) -> None:
 
 
 async def test_chunks_that_are_not_recorded_are_nobodys_orphans(world: World) -> None:
-    """No sweep ever looks at a name that Penstock did not make: an older segment waits for as long as it likes."""
+    """No sweep ever inspects a name that Penstock did not make: an older segment waits for as long as it likes."""
     from penstock.segmentstore.tier2.orphans import OrphanChunks
 
     await put_rolling(world.chunks, SEGMENT, PIECES)

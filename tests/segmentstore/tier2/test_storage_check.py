@@ -185,7 +185,7 @@ async def empty_record(world: World, chunk: ChunkRecord) -> None:
 async def test_each_damage_of_a_chunk_or_its_record_is_found(
     world: World, damage: Damage, expected: dict[ProblemKind, int], number: int
 ) -> None:
-    """At a segment's head, in its midst, and within what was merged into it; the rest is looked at all the same."""
+    """At a segment's head, in its midst, and within what was merged into it; the rest is inspected all the same."""
     chunk = (await world.chunk_records())[number]
     await damage(world, chunk)
     report = await checked(world)
@@ -275,7 +275,7 @@ async def test_chunks_without_a_record_are_counted_and_are_no_problem(world: Wor
 
 
 async def test_records_that_no_segment_leads_to_are_counted(world: World) -> None:
-    """As a deletion leaves them that was cut off: the next start goes on with it."""
+    """As a deletion leaves them that was cut off: the next start continues with it."""
     record = await world.record("s/u/0.#epoch.0")
     await world.put(replace(record, is_active=False))
     report = await checked(world)

@@ -2,7 +2,7 @@
 
 A world counts the calls that change chunks or records. At the n-th one it dies, before the effect, after it, or in the
 midst of it (half of the bytes written); from then on nothing of that incarnation takes effect. An incarnation of the
-next epoch opens the segments, looks at the recorded lengths and goes on from there, as the storage writer does. The
+next epoch opens the segments, inspects the recorded lengths and continues from there, as the storage writer does. The
 bytes must be those of a plain model. Then the same with the dead incarnation still writing (a zombie).
 """
 
@@ -254,7 +254,7 @@ async def test_crash_at_every_point_loses_and_doubles_nothing(mode: str, support
             await tell_story(world.incarnation(fate))
         except (Died, OutcomeUnknownError):
             pass
-        # A failed deletion of a dropped chunk is not the caller's problem: then the story may go on to its end.
+        # A failed deletion of a dropped chunk is not the caller's problem: then the story may continue to its end.
         assert fate.is_dead
         await world.check()
         await tell_story(world.incarnation())
@@ -280,7 +280,7 @@ async def test_two_crashes_in_a_row_lose_and_double_nothing(mode: str, supports_
 @pytest.mark.parametrize("supports_append", [True, False])
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_failed_call_is_repeated_by_the_same_incarnation(mode: str, supports_append: bool) -> None:
-    # No restart: one call fails, the caller asks for the recorded length and goes on with the same instance.
+    # No restart: one call fails, the caller asks for the recorded length and continues with the same instance.
     # SS-197: commits that were applied although they failed are among them. Neither the queue of garbage nor the next
     # start's sweep takes their chunks.
     for at in range(await count_calls(supports_append)):
@@ -295,7 +295,7 @@ async def test_a_failed_call_is_repeated_by_the_same_incarnation(mode: str, supp
 
 @pytest.mark.parametrize("supports_append", [True, False])
 async def test_zombie_at_every_point_does_no_harm(supports_append: bool) -> None:
-    # SS-226 for user segments: the old instance stops anywhere, its successor does everything, the old one goes on.
+    # SS-226 for user segments: the old instance stops anywhere, its successor does everything, the old one continues.
     for at in range(await count_calls(supports_append)):
         world = World(supports_append=supports_append)
         fate = Fate(at, "half")
@@ -514,7 +514,7 @@ def chunks_of(binding: str) -> ChunkStorage:
 
 
 async def late_story(binding: str, at: int) -> int:
-    """Hold an old owner's call, let a new one tell the story, then let the old one go on. Return its calls."""
+    """Hold an old owner's call, let a new one tell the story, then let the old one continue. Return its calls."""
     world = World(chunks=chunks_of(binding))
     late, table = LateChunks(world.chunks, at), FencedTable(world.table)
     world.epoch += 1

@@ -377,7 +377,7 @@ class Throttling(MemoryChunkStorage):
 
 
 async def test_a_look_that_is_refused_once_does_not_make_the_storage_unavailable() -> None:
-    """Each repeated deletion looks at it: one refusal in twenty would close it to everybody for most of the time."""
+    """Each repeated deletion inspects it: one refusal in twenty would close it to everybody for most of the time."""
     inner = Throttling()
     storage = guard(inner)
     await storage.claim(no_logs)
@@ -395,7 +395,7 @@ async def test_a_look_that_is_refused_once_does_not_make_the_storage_unavailable
 
 
 class Flapping(MemoryChunkStorage):
-    """A storage that is not there for the next `missing_count` calls, and back when it is looked at."""
+    """A storage that is not there for the next `missing_count` calls, and back when it is inspected."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -263,7 +263,7 @@ async def test_whatever_ends_at_any_step_leaves_a_head_and_is_gone_on_from(
         found = await storage.open(SEGMENT)
         length = found.length if found is not None else 0
         counted = stored[-1] if stored else 0
-        # A commit without an answer may have been applied; of what was written behind it nothing is there.
+        # A commit without an answer may have been applied; of what was written after it nothing is there.
         assert length == counted or (is_in_doubt and length > counted)
         if length:
             assert await storage.read(SEGMENT, 0, length) == DATA[:length]
@@ -415,7 +415,7 @@ async def test_who_is_overtaken_in_the_midst_records_no_more(supports_append: bo
     await turns()
     old = world.steps
     world.calm()
-    # The table is the world's: what waits in it goes on with the old steps.
+    # The table is the world's: what waits in it continues with the old steps.
     heir = world.storage(2)
     await heir.write(SEGMENT, 0, [b"heir"])
     old.release("commit")
@@ -429,7 +429,7 @@ async def test_who_is_overtaken_in_the_midst_records_no_more(supports_append: bo
 
 @BOTH
 async def test_who_wants_the_segment_gets_it_between_two_writes(supports_append: bool) -> None:
-    """What was begun is recorded; the caller goes on from there. A truncation need not wait for a long flush."""
+    """What was begun is recorded; the caller continues from there. A truncation need not wait for a long flush."""
     world = Stepped(supports_append=supports_append)
     storage = world.storage()
     world.steps.hold("commit")

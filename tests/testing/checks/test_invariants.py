@@ -82,7 +82,7 @@ def check_now(world: Incarnations, container: SegmentContainer, monitor: Invaria
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_invariants_hold_through_random_work_and_crashes(seed: int) -> None:
-    """Three incarnations; looked at between any two turns of the loop, and deeply whenever all is quiet."""
+    """Three incarnations; inspected between any two turns of the loop, and deeply whenever all is quiet."""
     rng = random.Random(seed)
     world = Incarnations()
     monitor = InvariantMonitor()

@@ -180,7 +180,7 @@ async def test_a_missing_or_short_index_only_coarsens(bench: Bench, damage: str)
     elif damage == "empty":
         await bench.container.truncate(INDEX, 10 * ENTRY.size)
     else:
-        await bench.append(*[999, 999])  # Not looked at: the index ends before the segment does.
+        await bench.append(*[999, 999])  # Not inspected: the index ends before the segment does.
     last = 10_000 if damage == "short" else 0
     length = (await bench.store.segment_info(A)).length
     assert await bench.store.locate_offset(A, length - 1, before=True) == last
@@ -298,7 +298,7 @@ async def test_nobody_else_writes_to_an_index(bench: Bench) -> None:
 
 
 async def test_an_index_that_cannot_be_read_is_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statistics and the other segments go on; the next look tries again."""
+    """Statistics and the other segments continue; the next look tries again."""
     other = "s/u/0.#epoch.0"
     await bench.store.create_segment(A)
     await bench.store.create_segment(other)

@@ -208,7 +208,7 @@ async def test_a_failed_write_of_the_index_loses_and_invents_nothing(lives: Inca
         await flushed(container)
     assert len(container.segment(A).dirty_attributes) == 40
     assert await container.get_attribute(A, ident(1)) == 6
-    # The log is cut although the index lacks them: the checkpoint has what is dirty.
+    # The log is truncated although the index lacks them: the checkpoint has what is dirty.
     while container.state.unflushed:
         await container.flush()
     container.checkpoints.write()

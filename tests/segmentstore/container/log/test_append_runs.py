@@ -279,7 +279,7 @@ async def test_frames_of_one_append_each_are_replayed_as_one_by_one_with_damage_
 async def test_appends_that_are_alone_in_their_frames_are_not_unpacked_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of 3000 appends of different lengths, a frame each, few are looked at by themselves."""
+    """Of 3000 appends of different lengths, a frame each, few are inspected by themselves."""
     log = LogWriter(400)
     for number in range(3000):
         log.append(100, b"x" * (1 + number % 150), number, b"w" * 16)
@@ -299,7 +299,7 @@ async def test_what_comes_between_lone_appends_is_looked_at_by_itself_and_little
 
 
 async def looks_at_single_frames(log: LogWriter, count: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Replay so many records, a frame each; return how many were looked at by themselves."""
+    """Replay so many records, a frame each; return how many were inspected by themselves."""
     frames = alone(log)
     looks = 0
     original = AppendRuns.take
@@ -340,7 +340,7 @@ async def outcome(frames: Sequence[bytes]) -> object:
 
 
 async def outcome_without_columns(frames: Sequence[bytes]) -> object:
-    """The same, each frame looked at by itself."""
+    """The same, each frame inspected by itself."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AppendRuns, "take_frames", lambda self, frames, index, last: (0, last))
         return await outcome(frames)

@@ -1,4 +1,4 @@
-"""When checkpoints are written, and where the log is cut. SS-n: docs/spec/segment-store.md."""
+"""When checkpoints are written, and where the log is truncated. SS-n: docs/spec/segment-store.md."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ async def test_a_failed_log_write_ends_the_container_and_its_outcome_is_unknown(
 
 
 async def test_a_record_cut_off_by_a_crash_is_dropped_twice_in_a_row(lives: Incarnations) -> None:
-    """SS-55, SS-56, SS-57: a record whose end never landed does not disturb later lives that write behind it."""
+    """SS-55, SS-56, SS-57: a record whose end never landed does not disturb later lives that write after it."""
     container = await lives.start()
     await container.create(A)
     await append(container, A, b"first")
@@ -171,7 +171,7 @@ async def test_a_record_cut_off_by_a_crash_is_dropped_twice_in_a_row(lives: Inca
 
 
 async def test_a_log_with_a_hole_is_corrupt_and_gets_disabled(lives: Incarnations) -> None:
-    """SS-58: a record that goes on without having begun stops the start; the next open says disabled."""
+    """SS-58: a record that continues without having begun stops the start; the next open says disabled."""
     container = await lives.start()
     await container.create(A)
     await append(container, A, bytes(200_000))
@@ -700,7 +700,7 @@ async def test_a_log_longer_than_the_cache_recovers_within_it() -> None:
 
 
 async def test_a_storage_reply_that_is_lost_does_not_end_the_storage_writer(lives: Incarnations) -> None:
-    """A chunk write whose outcome is unknown is a passing fault while the log is well: the loop must go on."""
+    """A chunk write whose outcome is unknown is a passing fault while the log is well: the loop must continue."""
 
     class LostReply(WrappedChunkStorage):
         call_count = 0

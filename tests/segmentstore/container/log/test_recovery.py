@@ -225,7 +225,7 @@ async def test_metadata_after_several_checkpoints_equals_the_live_one() -> None:
 async def test_a_crash_around_the_truncation_of_the_log_is_recovered_from(
     lives: Incarnations, is_truncated: bool
 ) -> None:
-    """SS-68: right before the log is cut, and right after it, before the container hears that it was."""
+    """SS-68: right before the log is truncated, and right after it, before the container hears that it was."""
     container = await lives.start()
     await pause_writer(container)
     await container.create(A)
@@ -332,7 +332,7 @@ async def test_appends_replayed_together_are_as_if_replayed_one_by_one(lives: In
 
 @pytest.mark.parametrize("gap", [1, -1])
 async def test_a_gap_within_a_frame_is_corruption(lives: Incarnations, gap: int) -> None:
-    """Appends that are replayed together are still looked at one by one: each begins where the one before ended."""
+    """Appends that are replayed together are still inspected one by one: each begins where the one before ended."""
     container = await lives.start()
     segment = await container.create(A)
     await append(container, A, b"first")

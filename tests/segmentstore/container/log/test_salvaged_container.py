@@ -1,4 +1,4 @@
-"""Containers over salvaged logs: they start, serve what was written and nothing else, and go on.
+"""Containers over salvaged logs: they start, serve what was written and nothing else, and continue.
 
 Unlike in `test_salvage`, long-term storage took part: it is ahead of what the damaged log still shows.
 """

@@ -135,7 +135,7 @@ async def test_a_fault_behind_accepted_truncations_ends_the_container(
 
 
 async def test_truncations_that_came_in_one_record_are_carried_each_for_itself(lives: Incarnations) -> None:
-    """Stated again one by one, the log is cut before the record that had them all, and a restart knows each."""
+    """Stated again one by one, the log is truncated before the record that had them all, and a restart knows each."""
     container = await five_segments(lives)
     await container.flush()
     container.begin_truncations([(container.segment(name), 5) for name in NAMES])

@@ -136,7 +136,7 @@ async def test_a_cache_calls_back_each_time_that_it_falls_below_a_mark() -> None
 
 
 async def test_what_storage_lacks_is_not_looked_at_by_each_sweep() -> None:
-    """Set aside when a sweep meets it, it is looked at again when storage has it, and only then."""
+    """Set aside when a sweep meets it, it is inspected again when storage has it, and only then."""
     cache = Cache(CacheSettings(bytes_max=100_000, target_percent=10, small_append_length=1))
     lacking = [segment_in(cache, number) for number in range(100)]
     for segment in lacking:

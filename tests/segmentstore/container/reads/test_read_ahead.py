@@ -24,7 +24,7 @@ def test_reads_elsewhere_begin_anew() -> None:
 
 
 def test_reads_here_and_there_displace_no_sequential_reader() -> None:
-    """Two readers go on, each in its place, whatever comes between; of the others the last ones are remembered."""
+    """Two readers continue, each in its place, whatever comes between; of the others the last ones are remembered."""
     readers = ahead()
     for start in (0, 5000):
         readers.stored(1, start, start + 100, 10_000)

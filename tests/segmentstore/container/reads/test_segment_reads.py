@@ -390,7 +390,7 @@ async def test_use_of_the_cache_is_zero_after_a_failed_log_write_and_after_a_sto
 
 
 async def test_reads_here_and_there_fetch_no_more_than_a_little(lives: Incarnations) -> None:
-    """Forty reads of 8 bytes cost 100 bytes each at most; one that goes on where another ended is extended."""
+    """Forty reads of 8 bytes cost 100 bytes each at most; one that continues where another ended is extended."""
     container = await lives.start(read_small_bytes=100, whole_read_bytes=64)
     data = random.Random(7).randbytes(100_000)
     segment = await stored(container, data)

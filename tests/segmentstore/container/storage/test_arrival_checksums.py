@@ -184,7 +184,7 @@ def test_checksums_are_taken_and_any_flipped_bit_is_noticed(
 
 @pytest.mark.parametrize("length", [100, 200_000])
 async def test_long_pieces_are_summed_by_a_thread_and_short_ones_in_turns(length: int) -> None:
-    """Either way the outcome is the same; and a byte that changes while it goes on is noticed."""
+    """Either way the outcome is the same; and a byte that changes while it continues is noticed."""
     work = ThreadedWork(1)
     pieces: list[Buffer] = [bytearray(random.Random(number).randbytes(length)) for number in range(30)]
     wholes = [(piece, crc32c(piece, 0)) for piece in pieces]

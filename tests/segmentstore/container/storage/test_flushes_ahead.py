@@ -151,7 +151,7 @@ async def test_a_container_that_stops_in_the_midst_leaves_no_write_behind(
 
 
 async def test_what_is_truncated_meanwhile_is_left_out(lives: Incarnations, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was begun is recorded; behind it what was truncated is skipped, as between two writes ever."""
+    """What was begun is recorded; after it what was truncated is skipped, as between two writes ever."""
     container = await begin(lives, flush_writes_max=3)
     commits = Commits(monkeypatch)
     commits.gate.clear()

@@ -175,7 +175,7 @@ async def test_a_shut_out_incarnation_deletes_nothing_that_it_does_not_find(live
 
 @pytest.mark.parametrize("has_effect", [True, False])
 async def test_storage_that_fails_for_long_makes_no_queue_of_garbage(has_effect: bool) -> None:
-    """SS-223: a flush is tried 600 times, as in ten minutes. What is to be deleted is noted with a commit alone, and
+    """SS-223: a flush is tried 600 times, as in ten minutes. What must be deleted is noted with a commit alone, and
     none comes about; what was left behind is remembered up to a bound, and all else is for the next start's sweep.
     """
     orphans = OrphanSettings(remembered_max=20, sweep_names=20, sweep_pause_s=0.0, sweep_delay_s=1e9)

@@ -122,7 +122,7 @@ async def test_a_segment_is_flushed_for_its_bytes_or_its_age(lives: Incarnations
 async def test_truncations_wait_for_others_and_storage_is_told_of_them_once(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not due before the delay, whatever comes behind them; at once where there is little room; then one request."""
+    """Not due before the delay, whatever comes after them; at once where there is little room; then one request."""
     assert ContainerSettings().truncate_delay_s == 1.0
     container = await lives.start(truncate_delay_s=30.0)
     await pause_writer(container)
@@ -189,7 +189,7 @@ async def test_a_burst_goes_to_storage_in_bounded_writes_in_order(lives: Incarna
 
 @pytest.mark.parametrize("has_effect", [False, True])
 async def test_storage_that_fails_five_times_gets_everything_once(lives: Incarnations, has_effect: bool) -> None:
-    """SS-173, SS-174: the writes fail, or their replies are lost; the writer goes on until each byte is there once.
+    """SS-173, SS-174: the writes fail, or their replies are lost; the writer continues until each byte is there once.
 
     A write that was applied although it failed leaves bytes that no record leads to: they are neither read nor
     overwritten, so there is nothing to compare them with.
@@ -302,7 +302,7 @@ async def test_bytes_that_are_nowhere_are_the_damage_of_their_segment_alone(live
 async def test_a_start_looks_up_unflushed_segments_several_at_a_time(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One after the other, each with a look into storage, made a start as long as there were segments."""
+    """One after the other, each with a scan into storage, made a start as long as there were segments."""
     container = await lives.start(recovery_lookups_max=4)
     await pause_writer(container)
     names = [f"s/t/{number}.#epoch.0" for number in range(20)]
@@ -443,7 +443,7 @@ async def test_an_error_that_is_not_corruption_leaves_the_log_enabled(lives: Inc
     assert isinstance(lives.failures[0], StorageNotPrimaryError)
     task = container.writer._task
     assert task is not None
-    await until(task.done)  # A look that took long is followed by a pause.
+    await until(task.done)  # A scan that took long is followed by a pause.
     await lives.stop(container)
     container = await lives.start()
     assert await read_all(container, A) == b"x"
@@ -566,7 +566,7 @@ async def test_deleting_a_target_frees_the_sources_of_its_pending_merges_in_stor
 
 
 async def test_a_truncation_ahead_of_storage_is_completed_by_the_flush(lives: Incarnations) -> None:
-    """SS-182: storage begins where the segment does and never gets what lies before that; later flushes go on."""
+    """SS-182: storage begins where the segment does and never gets what lies before that; later flushes continue."""
     container = await lives.start()
     await pause_writer(container)
     await container.create(A)
@@ -696,7 +696,7 @@ async def test_segments_whose_storage_is_stuck_hold_up_nobody(lives: Incarnation
 
 
 async def test_a_segment_gets_on_while_the_one_it_merges_does(lives: Incarnations) -> None:
-    """Its own length in storage stands still as long as a large source is brought there."""
+    """Its own length in storage is paused as long as a large source is brought there."""
     container = await lives.start(flush_slow_s=0.0)
     await pause_writer(container)
     writer = container.writer
@@ -855,7 +855,7 @@ async def test_a_forced_flush_brings_everything_to_storage_while_appends_go_on(l
 
 
 async def test_an_idle_segment_is_flushed_again_from_where_storage_ends(lives: Incarnations) -> None:
-    """SS-192: nothing is kept for a flushed segment but its lengths; the next append goes on from there."""
+    """SS-192: nothing is kept for a flushed segment but its lengths; the next append continues from there."""
     container = await lives.start()
     await pause_writer(container)
     await container.create(A)

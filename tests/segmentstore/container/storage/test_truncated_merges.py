@@ -27,7 +27,7 @@ async def lives() -> AsyncIterator[Incarnations]:
 
 
 async def merged_and_truncated(lives: Incarnations, *, is_partly_stored: bool) -> SegmentContainer:
-    """Some bytes of the target in storage, a merge that is not, all of it truncated, and bytes behind it."""
+    """Some bytes of the target in storage, a merge that is not, all of it truncated, and bytes after it."""
     container = await lives.start()
     await pause_writer(container)
     await container.create(A)
@@ -95,7 +95,7 @@ async def test_a_truncated_merge_waits_for_no_room(
     monkeypatch.setattr(SpaceWatch, "is_storage_low", True)
     assert not container.writer._flusher.has_to_wait(segment)
     with pytest.raises(StorageError):
-        await container.writer.flush(segment)  # The bytes behind it do wait.
+        await container.writer.flush(segment)  # The bytes after it do wait.
     assert segment.storage_length == segment.length - 6
     assert await chunks_of(lives, T) == 0
     assert not container.state.metadata.merges

@@ -227,7 +227,8 @@ async def test_concurrent_callers_of_an_indexed_table_lose_nothing(lives: Indexe
             else:
                 counts[key] += 1
 
-    # How often an index is flushed before compaction makes that unnecessary is up to the threads: go on until it was.
+    # How often an index is flushed before compaction makes that unnecessary is up to the threads: continue until it
+    # was.
     for turn in range(50):
         await asyncio.gather(*(count(random.Random(f"{seed} {turn} {number}")) for number in range(10)))
         if lives.disk.update_count > 3:
@@ -499,7 +500,7 @@ async def test_an_index_from_other_times_is_cleared_before_a_new_one_is_made(liv
 
 @pytest.mark.parametrize("fault", ["before", "after"])
 async def test_a_flush_with_unknown_outcome_is_found_out_and_repeated(lives: IndexedIncarnations, fault: str) -> None:
-    """Reads and updates go on meanwhile; keys are counted once."""
+    """Reads and updates continue meanwhile; keys are counted once."""
     container = await filled(lives)
     segment = container.segment(TABLE)
     await put(container, b"new", b"1")

@@ -106,7 +106,7 @@ async def contents(log: ObjectLog) -> list[bytes]:
     ],
 )
 def test_a_creation_whose_reply_is_lost_is_neither_lost_nor_repeated(fault: ObjectFault) -> None:
-    """The journal goes on: an object of one's own is no seal."""
+    """The journal continues: an object of one's own is no seal."""
 
     async def scenario(world: World) -> None:
         factory = world.process()
