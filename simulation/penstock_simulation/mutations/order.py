@@ -222,7 +222,7 @@ ORDER_MUTATIONS: tuple[Mutation, ...] = (
         _check_the_fence_before_the_sync,
     ),
     Mutation(
-        "tell of a batch before its sync", "acknowledged means synced",
+        "report a batch before its sync", "acknowledged means synced",
         _SYNCS, _tell_of_batches_before_their_sync,
     ),
     Mutation(
