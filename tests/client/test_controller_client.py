@@ -12,6 +12,8 @@ from penstock.client.client import Client
 from penstock.client.controller.controller import ControllerClient, parse_controller_uri
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
+    AccessDeniedError,
+    AuthenticationError,
     ControllerUnavailableError,
     InvalidArgumentError,
     InvalidNameError,
@@ -79,8 +81,8 @@ async def test_passing_faults_are_tried_again(script):
         (grpc.StatusCode.NOT_FOUND, NoSuchStreamError),
         (grpc.StatusCode.INVALID_ARGUMENT, InvalidArgumentError),
         (grpc.StatusCode.UNIMPLEMENTED, UnsupportedOperationError),
-        (grpc.StatusCode.PERMISSION_DENIED, StreamError),
-        (grpc.StatusCode.UNAUTHENTICATED, StreamError),
+        (grpc.StatusCode.PERMISSION_DENIED, AccessDeniedError),
+        (grpc.StatusCode.UNAUTHENTICATED, AuthenticationError),
     ],
 )
 async def test_final_answers_are_not_tried_again(script, code, error):
@@ -100,7 +102,7 @@ async def test_question_without_an_answer_is_unavailable_and_change_is_unknown(s
     script.answers = [grpc.StatusCode.UNAVAILABLE] * 6
     with pytest.raises(ControllerUnavailableError, match="3 attempts"):
         await script.client.stream_exists("a", "b")
-    with pytest.raises(OutcomeUnknownError, match="may have been done"):
+    with pytest.raises(OutcomeUnknownError, match="may have taken effect"):
         await script.client.seal_stream("a", "b")
 
 
@@ -123,7 +125,7 @@ async def test_created_by_an_unanswered_attempt_is_not_called_existing(script):
 
 async def test_with_exist_ok_it_does_not_matter_whose_attempt_made_the_stream(script):
     # No answer, then "exists", then the query whether it does: with `exist_ok` that is success.
-    async with Client("tcp://unused", SETTINGS, controller=script.client) as client:
+    async with Client("tcp://unused:9090", SETTINGS, controller=script.client) as client:
         unsure = [grpc.StatusCode.UNAVAILABLE, pb.CreateStreamStatus(status=pb.CreateStreamStatus.STREAM_EXISTS)]
         script.answers = [*unsure, pb.ExistsResponse(exists=True)]
         await client.create_stream("a/b", exist_ok=True)

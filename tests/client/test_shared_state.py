@@ -77,7 +77,7 @@ async def test_entries_are_written_on_condition_of_the_latest_revision(cluster):
             await values_after(stream, Revision(SEGMENT, 1000))
         with pytest.raises(InvalidArgumentError, match="after the end"):
             await stream.truncate(Revision(SEGMENT, 1000))
-        with pytest.raises(InvalidArgumentError, match="another stream"):
+        with pytest.raises(InvalidArgumentError, match="does not belong to"):
             await stream.write_if(Revision("retail/other/0.#epoch.0", 0), "")
 
 

@@ -23,6 +23,7 @@ from penstock.model.errors import (
     TableKeyVersionError,
     TableNotEmptyError,
     TableReadTooLongError,
+    TokenRefusedError,
     UnsupportedOperationError,
 )
 from penstock.model.segments import NO_VALUE, VERSION_ABSENT, TableRemoval, TableUpdate
@@ -172,7 +173,7 @@ async def test_closed_client_asks_nothing(cluster):
         (wire.WrongHost(1, NAME, "", ""), ContainerNotFoundError),
         (wire.SegmentIsSealed(1, NAME, "", 0), SegmentSealedError),
         (wire.OperationUnsupported(1, "Fly", ""), UnsupportedOperationError),
-        (wire.AuthTokenCheckFailed(1, "", 0), PenstockError),
+        (wire.AuthTokenCheckFailed(1, "", 0), TokenRefusedError),
         (wire.ErrorMessage(1, NAME, f"{wire.READ_TOO_LONG}20 MB", 0), TableReadTooLongError),
         (wire.ErrorMessage(1, NAME, "bad", 0), InvalidArgumentError),
         (wire.ErrorMessage(1, NAME, "bad", -1), PenstockError),

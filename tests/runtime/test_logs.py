@@ -88,7 +88,7 @@ def test_an_outage_that_lasts_is_counted_at_intervals(caplog: pytest.LogCaptureF
         Simulation(1).run(scenario)
     counts = [record.getMessage() for record in caplog.records if "still fail" in record.getMessage()]
     assert len(counts) == 199 // REPORT_INTERVAL_S
-    assert counts[0] == "flushes still fail: 61 failures in 60 s; the last one: flush of a failed: away"
+    assert counts[0] == "flushes still fail: 61 failures in 60 s; the latest: flush of a failed: away"
 
 
 def test_another_kind_of_failure_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
