@@ -337,7 +337,7 @@ def test_an_export_is_put_back_as_it_was(target: Target, tmp_path: Path) -> None
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     """Before the first event, except for a row without one: the error names the row."""
-    with pytest.raises(InvalidArgumentError, match="no file"):
+    with pytest.raises(InvalidArgumentError, match="neither a file"):
         BackfillSource([tmp_path], bytes_max=1)
     file = tmp_path / "1.parquet"
     file.write_text("no Parquet")

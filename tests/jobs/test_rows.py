@@ -124,8 +124,8 @@ def test_a_field_may_have_a_column_of_another_name() -> None:
     [
         ("offset long", "every table has scope, stream, segment_id, offset.*like offset long as event_offset"),
         ("a int as scope", "every table has.*like a int as event_a"),
-        ("a int, b long as a", "column 'a' is there twice.*like b long as event_b"),
-        ("a int, a long", "column 'a' is there twice"),
+        ("a int, b long as a", "column 'a' occurs twice.*like b long as event_b"),
+        ("a int, a long", "column 'a' occurs twice"),
         ("`a b` string, c int as `a b`", "like c int as event_c"),
         ('`"` int', "quotation mark"),
     ],

@@ -278,7 +278,7 @@ async def test_storage_that_hangs_too_much_is_not_asked_any_more(place: Place) -
             break
         await asyncio.sleep(0.01)  # The last thread may not have come to its call yet.
     assert place.disk.stuck_count == bound
-    with pytest.raises(StorageNotRespondingError, match="calls of it hang already"):
+    with pytest.raises(StorageNotRespondingError, match="of its calls hang already"):
         await store.read(names[0], 0, 100)
     assert await store.append(names[0], b"acknowledged") == 1012
 

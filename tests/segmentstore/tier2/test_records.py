@@ -169,7 +169,7 @@ def test_every_damaged_or_missing_byte_is_reported(record: Record) -> None:
     with pytest.raises(CorruptionError):
         decode_record(record.key, good + b"\0")
     for other in (b"another", RUN.key(4), ChunkRun("s/a/0", 3, 9).key(3)):
-        with pytest.raises(CorruptionError, match="about"):
+        with pytest.raises(CorruptionError, match="belongs to"):
             decode_record(other, good)
 
 
@@ -224,7 +224,7 @@ def test_valid_records_pass_the_check() -> None:
     ],
 )
 def test_broken_segment_invariant_is_reported(wrong: SegmentRecord) -> None:
-    with pytest.raises(CorruptionError, match="does not hold"):
+    with pytest.raises(CorruptionError, match="is violated"):
         check(wrong)
 
 
@@ -240,9 +240,9 @@ def test_broken_segment_invariant_is_reported(wrong: SegmentRecord) -> None:
     ],
 )
 def test_last_record_that_does_not_fit_is_reported(wrong: ChunkRecord | MergedRun) -> None:
-    with pytest.raises(CorruptionError, match="does not hold"):
+    with pytest.raises(CorruptionError, match="is violated"):
         check(SEGMENT, wrong)
-    with pytest.raises(CorruptionError, match="does not hold"):
+    with pytest.raises(CorruptionError, match="is violated"):
         check(empty_segment("s", 7, epoch=1, chunk_length_max=9, now_ms=0), wrong)
 
 
@@ -255,12 +255,12 @@ def test_last_record_that_does_not_fit_is_reported(wrong: ChunkRecord | MergedRu
     ],
 )
 def test_segment_whose_count_does_not_fit_its_last_chunk_is_reported(wrong: SegmentRecord) -> None:
-    with pytest.raises(CorruptionError, match="does not hold"):
+    with pytest.raises(CorruptionError, match="is violated"):
         check(wrong, LAST)
 
 
 def test_single_chunk_that_lies_before_the_merged_run_it_came_by_is_reported() -> None:
-    with pytest.raises(CorruptionError, match="does not hold"):
+    with pytest.raises(CorruptionError, match="is violated"):
         check(replace(SEGMENT, chunk_count=1), MERGED)
 
 

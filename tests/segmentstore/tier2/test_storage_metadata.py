@@ -192,11 +192,11 @@ async def test_record_of_the_wrong_kind_is_corruption() -> None:
     await table.commit(
         [TableUpdate(b"s", encode_record(CHUNK)), TableUpdate(CHUNK.key, encode_record(SEGMENT))], []
     )
-    with pytest.raises(CorruptionError, match="about"):
+    with pytest.raises(CorruptionError, match="belongs to"):
         await MetadataTransaction(table, epoch=1).segment("s")
-    with pytest.raises(CorruptionError, match="about"):
+    with pytest.raises(CorruptionError, match="belongs to"):
         await MetadataTransaction(table, epoch=1).extent(RUN, 0)
-    with pytest.raises(CorruptionError, match="about"):
+    with pytest.raises(CorruptionError, match="belongs to"):
         await MetadataTransaction(table, epoch=1).extents_down(RUN, 2, limit=3)
 
 

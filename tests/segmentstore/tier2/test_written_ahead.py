@@ -508,7 +508,7 @@ async def test_a_chunk_that_is_gone_in_the_midst_is_told_as_that() -> None:
     (name,) = await world.chunk_names()
     await world.chunks.delete(name)
     world.steps.release("commit")
-    with pytest.raises(CorruptionError, match="gone"):
+    with pytest.raises(CorruptionError, match="is missing"):
         await task
 
 

@@ -318,7 +318,7 @@ async def test_held_chunks_are_deleted_in_few_requests_and_what_fails_waits() ->
     names = [f"s/{number}" for number in range(2_400)]
     assert await delete_chunks(held, names, limit=1) == {}
     assert held.waiting() == names
-    with pytest.raises(StorageUnavailableError, match="2400 chunks wait"):
+    with pytest.raises(StorageUnavailableError, match="2400 chunks already wait"):
         await delete_chunks(held, [f"t/{number}" for number in range(101)], limit=1)
     assert len(held) == 2_400
     await held.release(names[:2_000])
@@ -575,7 +575,7 @@ async def test_too_much_that_waits_is_no_image(lives: Incarnations) -> None:
     await container.create("s/a")
     await append(container, "s/a", bytes(6000))
     assert container.images is not None
-    with pytest.raises(ImageTooLongError, match="6000 bytes wait for long-term storage, 5000 may"):
+    with pytest.raises(ImageTooLongError, match="6000 bytes wait for long-term storage, the limit is 5000"):
         await container.images.write()
     await container.flush()
 

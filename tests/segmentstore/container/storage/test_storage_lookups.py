@@ -88,7 +88,7 @@ async def crash_with_a_cut_log(lives: Incarnations, *, is_source_stored: bool = 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SegmentFlusher, "_finish_merge", die)
-        with pytest.raises(StorageError, match="dies behind"):
+        with pytest.raises(StorageError, match="dies after"):
             await container.writer.flush(container.segment(A))
     await lives.crash(container)
 
