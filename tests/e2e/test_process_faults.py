@@ -186,8 +186,8 @@ async def test_every_promise_is_kept_though_sleepers_wake_up_as_zombies(tmp_path
     )  # fmt: skip
     log = (tmp_path / "server.log").read_text()
     assert "is down, its containers move to other stores" in log
-    assert "is back" in log
-    assert "ended with code" not in log
+    assert "is running again" in log
+    assert "exited with code" not in log
     # What a zombie says when it finds itself shut out is no sign of harm.
     assert [one for one in report.violations if "has been opened by another incarnation" not in one] == []
     assert report.count(FullRead, Outcome.OK) == 3

@@ -424,8 +424,8 @@ def test_containers_move_away_from_a_store_that_keeps_ending_and_back_when_it_is
     assert content(first, SEGMENTS[0]) == 2 * EVENT
     probe = run_penstock("ready", "--uri", server.uri)
     assert probe.returncode == 0, probe.stderr
-    assert "segment store 0 is away" in server.log
-    assert "segment store 0 is back" in server.log
+    assert "segment store 0 is down" in server.log
+    assert "segment store 0 is running again" in server.log
     assert server.terminate() == 0
     # No store was kept from its log: the previous owner of each container had released it, or was dead.
     assert " ERROR " not in server.log
