@@ -94,13 +94,13 @@ class ClientCore(LifeCycle):
             self._controller = ControllerClient.connect(
                 self._uri, self._settings, self._runtime.rng, self._security
             )
+            if self._ssl_context is None and parse_controller_uri(self._uri)[1]:
+                # A cluster encrypts all of its ports, or none.
+                self._ssl_context = self._security.tls_context()
         self._open_life(None, watch_program or self._runtime.watch_program)
         assert self._controller is not None
         self._controller.waits = self._waits
         self._loop = asyncio.get_running_loop()
-        if self._ssl_context is None and parse_controller_uri(self._uri)[1]:
-            # A cluster encrypts all of its ports, or none.
-            self._ssl_context = self._security.tls_context()
         self._pool = ConnectionPool(
             self._resolver or self._controller.endpoint_of,
             self._settings,
