@@ -315,6 +315,6 @@ def test_the_listener_asks_so_many_questions_about_a_stream(monkeypatch: pytest.
         for segment in range(2):
             view.extent(segment)
             view.successors(segment)
-        with pytest.raises(UnsupportedOperationError, match="more than 4 questions"):
+        with pytest.raises(UnsupportedOperationError, match="more than 4 requests"):
             view.extent(2)
     assert asked == [0, 0, 1, 1] * 2
