@@ -546,7 +546,7 @@ def refuse(line: bytes, *descriptors: int) -> dict[str, str]:
 def test_a_store_without_a_proper_order_refuses(tmp_path: Path) -> None:
     assert refuse(b"hello\n")["kind"] == "ProtocolError"
     assert "unknown field" in refuse(order(color="red"))["message"]
-    assert "the order is for 3" in refuse(order(store=3))["message"]
+    assert "the start order is for store 3" in refuse(order(store=3))["message"]
     assert "parent process 1 has exited" in refuse(order(parent_pid=1))["message"]
     assert "did you mean data_dir?" in refuse(order(settings={"data_dirs": str(tmp_path)}))["message"]
 

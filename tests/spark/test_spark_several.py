@@ -268,7 +268,7 @@ def test_a_deleted_stream_goes_by_fail_on_data_loss(
     # A query that has not looked in between knows the new stream by its segments.
     late = Query(store, names, at=start, failOnDataLoss="false")
     assert of_stream(late.step(), gone) == anew
-    with pytest.raises(Exception, match="gone"):
+    with pytest.raises(Exception, match="lost"):
         Query(store, names, at=start).step()
     events = writer.stop()
     seen += passing.step()

@@ -216,7 +216,7 @@ def test_events_truncated_between_two_plans_of_a_query_are_an_error(store, clien
     client.truncate_stream(client.tail(stream))
     writer.wait_for(5)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    with pytest.raises(PenstockError, match="gone"):
+    with pytest.raises(PenstockError, match="lost"):
         reader.partitions(reader.initialOffset(), end)
 
 
