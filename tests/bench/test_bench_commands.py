@@ -81,7 +81,14 @@ def run(name: str, *options: str, limit_s: float = 100) -> subprocess.CompletedP
 def test_every_command_is_run_here() -> None:
     """A command without a test stops working unnoticed. Java's has a test below."""
     found = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("_")}
-    assert found - {"java_client"} == COMMANDS.keys() | SPARK_COMMANDS.keys()
+    # `plan` measures a function alone, so its report has no fields about a server.
+    assert found - {"java_client", "plan"} == COMMANDS.keys() | SPARK_COMMANDS.keys()
+
+
+def test_the_plan_of_assignments_is_measured(tmp_path: Path) -> None:
+    done = run("plan", "--quick", "--directory", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert {"cases", "containers", "stores"} <= json.loads(done.stdout).keys()
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *BY_NIGHT])

@@ -98,7 +98,7 @@ def zookeeper(kind: str) -> Callable[[pytest.FixtureRequest], AbstractAsyncConte
         pytest.param(simulated, id="simulated"),
         pytest.param(zookeeper("simulated"), id="simulated-zookeeper"),
         pytest.param(zookeeper("zookeeper-1"), id="zookeeper-1", marks=pytest.mark.interop),
-        pytest.param(zookeeper("zookeeper-3"), id="zookeeper-3", marks=pytest.mark.interop),
+        pytest.param(zookeeper("zookeeper-3"), id="zookeeper-3", marks=[pytest.mark.interop, pytest.mark.nightly]),
     ]
 )
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:

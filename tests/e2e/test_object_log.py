@@ -175,7 +175,7 @@ def test_a_data_directory_with_a_log_of_its_own_refuses_a_log_in_a_bucket(
         (("--log", "s3://bucket/log"), "name a bucket or a folder in HDFS with --tier2"),
         (("--log", "s3://b/log", "--tier2", "s3://b/data", "--segment-stores", "2"), "written by one process"),
         (("--log", "s3://bucket/log", "--memory"), "choose one"),
-        (("--log", "/a/directory", "--tier2", "s3://bucket/data"), "is no place for objects"),
+        (("--log", "/a/directory", "--tier2", "s3://bucket/data"), "is not a place in object storage"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_written(changed: tuple[str, ...], said: str) -> None:

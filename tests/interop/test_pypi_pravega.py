@@ -165,7 +165,7 @@ def await_begun(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "begun\n"
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float = 90.0) -> list[bytes]:
+def finish(process: subprocess.Popen[str], timeout_s: float = 300.0) -> list[bytes]:
     """Wait for the worker's end and return the lines that it printed before `done`."""
     try:
         output, _ = process.communicate(timeout=timeout_s)

@@ -96,7 +96,7 @@ def test_the_pypi_client_follows_splits_and_merges(server: StandaloneProcess) ->
         return subprocess.Popen([sys.executable, worker, *arguments], stdout=subprocess.PIPE, text=True)
 
     def lines_of(process: subprocess.Popen[str]) -> list[str]:
-        output, _ = process.communicate(timeout=90)
+        output, _ = process.communicate(timeout=300)
         assert process.returncode == 0
         return [line for line in output.splitlines() if ":" in line]
 

@@ -108,7 +108,7 @@ def test_a_query_subscribes_to_streams_as_they_come_and_go(store, client, new_st
     assert query.step().total() >= 5
     with caplog.at_level(logging.WARNING, logger="penstock.spark"):
         commit(query)
-    assert f"subscriber {group_of(query)} holds" in caplog.text
+    assert f"the position of subscriber {group_of(query)} could not be published yet" in caplog.text
 
 
 def test_a_query_that_is_no_subscriber_makes_no_group(store, client, new_streams, live) -> None:  # noqa: F811

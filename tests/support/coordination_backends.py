@@ -35,7 +35,8 @@ WAIT_S = 60.0
 BACKENDS = [
     "simulated",
     pytest.param("zookeeper-1", marks=pytest.mark.interop),
-    pytest.param("zookeeper-3", marks=pytest.mark.interop),
+    # Three servers on a busy machine miss their own time limits, so they run by night.
+    pytest.param("zookeeper-3", marks=[pytest.mark.interop, pytest.mark.nightly]),
 ]
 
 
