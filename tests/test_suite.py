@@ -135,7 +135,7 @@ def test_too_many_that_pass_only_when_repeated_fail_the_run(count: int, status: 
 
 
 def test_failures_of_all_groups_count() -> None:
-    """One group fails for good, another one has none; a third one has a failure whose repetition did not end."""
+    """One group keeps failing, another one has no failures; a third one has a failure whose repetition did not end."""
     first = [Outcome(1, {"a"}, {"b"}), Outcome(5), Outcome(1, set(), {"c"})]
     lines, code = verdict(first, [Outcome(1, set(), {"b"}), None, Outcome(3, {"c"})])
     assert (code, closing_line("\n".join(lines))) == (1, "2 failed, 1 passed")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from penstock.controller.grpc.server import peer_address
 from penstock.model.errors import AuthenticationBusyError, AuthenticationError
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.security import passwords
@@ -138,3 +139,8 @@ async def test_what_is_remembered_is_bounded(make: Make) -> None:
             await authenticator.account_of(basic_header("ann", f"{number}"), f"peer{number}")
     assert len(authenticator._negative) == len(authenticator._failures) == 5
     assert not authenticator._verifying
+
+
+def test_connections_of_one_address_are_one_peer() -> None:
+    assert peer_address("ipv4:10.0.0.7:40112") == peer_address("ipv4:10.0.0.7:40113") == "ipv4:10.0.0.7"
+    assert peer_address("ipv6:%5B::1%5D:40112") == "ipv6:%5B::1%5D"

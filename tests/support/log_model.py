@@ -27,7 +27,7 @@ class Mistake(Enum):
     EXISTS_IS_SUCCESS = "a creation that finds an object counts as done"
     OPEN_WITHOUT_CAS = "an open replaces the record without a condition"
     CLAIM_BEFORE_SEAL = "an open changes the record first, and does not check it after the seal"
-    ROLL_WITHOUT_CAS = "a writer whose journal was sealed goes on without a change of the record"
+    ROLL_WITHOUT_CAS = "a writer whose journal was sealed continues without a change of the record"
     ROLL_UNSETTLED = "a writer whose journal was sealed sends everything again before the slots below are settled"
     DELETE_BEFORE_RECORD = "slots are deleted before the truncation is recorded"
     HOP_OVER_UNSETTLED = "an idle writer's next piece leaves out slots that are not settled"

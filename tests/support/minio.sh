@@ -17,7 +17,7 @@ if ! command -v go >/dev/null; then
   exit 3
 fi
 mkdir -p "$folder"
-# One at a time: whoever comes second finds it done.
+# A second run waits for the first one, and finds its result.
 exec 9>"$folder/lock"
 flock 9
 if [ -x "$folder/minio" ]; then exit 0; fi
