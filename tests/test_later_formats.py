@@ -35,9 +35,9 @@ from penstock.segmentstore.tier2.adoption_records import AdoptionMark
 from penstock.segmentstore.tier2.garbage_records import (
     LEASE_PREFIX,
     TASK_PREFIX,
+    CreationOrder,
     GarbageTask,
     LayoutLease,
-    Place,
     decode_lease,
     decode_task,
     encode_lease,
@@ -50,8 +50,8 @@ from penstock.spark.ledger import BatchState, LedgerRow, SinkIdentity
 from penstock.spark.offsets import from_offset
 
 SEGMENT = empty_segment("s/t/0.#epoch.0", 0, epoch=1, chunk_length_max=1000, now_ms=0)
-TASK = GarbageTask(Place(1, 2), 3, 0, ("chunk",))
-LEASE = LayoutLease(Place(1, 2), 3, 4, "holder")
+TASK = GarbageTask(CreationOrder(1, 2), 3, 0, ("chunk",))
+LEASE = LayoutLease(CreationOrder(1, 2), 3, 4, "holder")
 ADOPTION = AdoptionMark("s/old", "s/old", 5)
 IMAGE = ImageName(0, 1, 1)
 STATE = StateRecord(StreamState.ACTIVE)

@@ -22,7 +22,7 @@ from penstock_simulation.processes.run import processes
 from penstock_simulation.profiles import PROFILES
 from penstock_simulation.runner import Outcome, run, shrink_failure
 from penstock_simulation.simulated.faults import FaultPlan
-from penstock_simulation.story import Story
+from penstock_simulation.trace_excerpt import TraceExcerpt
 from penstock_simulation.workloads.profile import Profile
 from penstock_simulation.workloads.scenario import Scenario
 
@@ -183,11 +183,11 @@ def _replay(seed: int, profile: Profile, plan: Path | None, trace: Path | None, 
 def _explained(outcome: Outcome, profile: Profile, *, shrinks: bool = True) -> str:
     """Describe a failure: the violations, the smallest fault plan that reproduces them, and the story of that run."""
     plan = shrink_failure(outcome, profile) if shrinks else outcome.plan
-    story = Story()
+    story = TraceExcerpt()
     shown = run(outcome.seed, profile, plan=plan, sink=story)
     if shown.is_ok:
         # The limit of shrinking was reached early; show the original failure.
-        plan, story = outcome.plan, Story()
+        plan, story = outcome.plan, TraceExcerpt()
         shown = run(outcome.seed, profile, plan=plan, sink=story)
     return "\n".join(
         [

@@ -147,7 +147,7 @@ class EpochCosts:
             self._block = (epoch - 100) // self._block_epochs
             sealed = await self._scale(epoch)
             if epoch % _LOOK_EPOCHS == 0:
-                await self._look(epoch, sealed)
+                await self._measure(epoch, sealed)
             if self._is_truncated and epoch % _TRUNCATION_EPOCHS == 0:
                 await self._truncate()
         await self._weigh()
@@ -201,7 +201,7 @@ class EpochCosts:
         await self._counted("scale", self._service.scale_stream(_SCOPE, _STREAM, to_seal, ranges))
         return to_seal[0]
 
-    async def _look(self, epoch: int, sealed: int) -> None:
+    async def _measure(self, epoch: int, sealed: int) -> None:
         service = self._service
         current = await self._counted("current segments", service.current_segments(_SCOPE, _STREAM))
         following = await self._counted("successors", service.successors(_SCOPE, _STREAM, sealed))

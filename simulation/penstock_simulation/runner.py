@@ -333,9 +333,9 @@ class _Play:
             for host in cluster.stores:
                 store = cluster.store(host)
                 if store is not None:
-                    self._look(host, store)
+                    self._observe(host, store)
 
-    def _look(self, host: Host, store: SegmentStore) -> None:
+    def _observe(self, host: Host, store: SegmentStore) -> None:
         if self._is_damaged:
             return
         assert self.world is not None
@@ -382,7 +382,7 @@ class _Play:
                 pass  # As below.
         stores = [(host, store) for host in cluster.stores if (store := cluster.store(host)) is not None]
         for host, store in stores:
-            self._look(host, store)
+            self._observe(host, store)
         for host, store in stores:
             for container in store.containers:
                 if cluster.store(host) is not store or container._log.epoch < self._epochs.get(container.id, 0):

@@ -68,7 +68,7 @@ class Cluster:
 
     def expire(self, service: ControllerService) -> None:
         """Let the others take a controller for dead; it lives on, and learns of it."""
-        self.coordinator.expire(service._context.announcements.owner)
+        self.coordinator.expire(service._context.claims.owner)
 
     async def stop(self) -> None:
         for service in self.services:

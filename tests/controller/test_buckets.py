@@ -99,7 +99,7 @@ async def test_who_is_taken_for_dead_owns_nothing_from_then_on():
     coordinator = InProcessCoordinator()
     peers = Peers()
     membership = await coordinator.join("a")
-    peers.seen(membership, (await membership.members()).names)
+    peers.update(membership, (await membership.members()).names)
     buckets = Buckets("kind", 10, peers)
     assert buckets.owned("scope", "stream")
     coordinator.expire("a")

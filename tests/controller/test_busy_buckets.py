@@ -9,9 +9,9 @@ import random
 import pytest
 
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.announcements import Announcements, _fence_of
 from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind
 from penstock.controller.metadata.record_store import RecordStore
+from penstock.controller.metadata.work_claims import WorkClaims, _fence_of
 from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
 from penstock.controller.ownership.peers import Peers
 from penstock.controller.retry import conflict_delay_s
@@ -63,14 +63,14 @@ def test_controllers_whose_streams_share_a_bucket_do_not_hold_each_other_up(seed
 
     async def controller(store, coordinator, subject, name):
         loop = asyncio.get_running_loop()
-        announcements = Announcements(RecordStore(store), SETTINGS, Peers())
-        announcements.enter(await coordinator.join(name))
+        claims = WorkClaims(RecordStore(store), SETTINGS, Peers())
+        claims.enter(await coordinator.join(name))
         for number in range(ROUNDS):
             begin_s = loop.time()
             work = PendingWork(subject, SealStream(), "life", name, 0, f"{name} {number}")
-            announced = await announcements.announce(work)
+            announced = await claims.announce(work)
             took_s.append(loop.time() - begin_s)
-            await announcements.withdraw(announced)
+            await claims.withdraw(announced)
 
     async def scenario():
         store, coordinator = Distant(), InProcessCoordinator()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.pending_work import CreateStream, Subject, SubjectKind
+from penstock.controller.metadata.work_claims import WorkClaims
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError, InvalidNameError, NoSuchStreamError
 from penstock.model.policies import Scaling, StreamConfig
@@ -89,8 +89,8 @@ async def test_what_cannot_even_be_given_up_does_not_block_its_subject(service, 
         "the removal of what create stream of stream scope/long left",
         "create stream of stream scope/long",
     ]
-    announcements: Announcements = service._context.announcements
-    assert await announcements.claim(Subject(SubjectKind.STREAM, "scope", "long")) is None
+    claims: WorkClaims = service._context.claims
+    assert await claims.claim(Subject(SubjectKind.STREAM, "scope", "long")) is None
 
 
 @pytest.mark.parametrize("stream", ["A" * 251, ".", "..", "_MARKx"])

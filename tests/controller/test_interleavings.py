@@ -125,7 +125,7 @@ async def play(cluster, seed, *, expires):
     # The controller that expired last has joined again, and has begun to scan for unfinished work.
     for _ in range(2000):
         await asyncio.sleep(0.001)
-        if not any(service._context.announcements._membership.is_over for service in services):
+        if not any(service._context.claims._membership.is_over for service in services):
             break
     await asyncio.sleep(0.01)
     for _ in range(3):

@@ -287,14 +287,14 @@ async def test_a_start_asks_who_is_alive_once_per_page_of_the_transaction_index(
         entry = TransactionIndexEntry("alive", 7)
         await index.add_transaction("scope", "stream", TransactionId.of(0, 1_000 + number), entry)
     service = cluster.build(IMPATIENT)
-    announcements, reads = service._context.announcements, []
-    living = announcements.living
+    claims, reads = service._context.claims, []
+    living = claims.live_members
 
     async def counted():
         reads.append(None)
         return await living()
 
-    announcements.living = counted
+    claims.live_members = counted
     await service.start()
     await service.idle()
     pages = [len(page) async for page in index.pages()]

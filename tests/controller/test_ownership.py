@@ -13,11 +13,11 @@ import pytest
 from penstock.controller.errors import MembershipLostError, WorkElsewhereError, WorkTakenOverError
 from penstock.controller.grpc.call import is_final
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind, UpdateStream
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import StreamState, TransactionIndexEntry, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_claims import WorkClaims
 from penstock.controller.ownership.peers import Peers
 from penstock.controller.service import ControllerService
 from penstock.controller.work.work_registry import WorkRegistry
@@ -236,11 +236,11 @@ async def test_two_that_take_over_at_once_do_the_work_once(cluster):
     await cluster.coordinator.join("x")
     rivals = []
     for name in ("b", "c"):
-        rival = Announcements(first._records, SETTINGS, Peers())
+        rival = WorkClaims(first._records, SETTINGS, Peers())
         rival.enter(await cluster.coordinator.join(name))
         rivals.append(rival)
     ends = await asyncio.gather(*(rival.claim(STREAM) for rival in rivals), return_exceptions=True)
-    assert sorted(type(end).__name__ for end in ends) == ["Announcement", "WorkElsewhereError"]
+    assert sorted(type(end).__name__ for end in ends) == ["WorkClaim", "WorkElsewhereError"]
     work = await announcement_of(first)
     assert work.attempt == 2
     assert [rival.taken_over_count for rival in rivals] == [work.owner == "b", work.owner == "c"]
@@ -262,7 +262,7 @@ async def test_work_changes_hands_by_naming_the_owner_that_is_gone(cluster):
         return await put(*arguments, **options)
 
     records.put = put_late
-    slow, quick = (Announcements(its, SETTINGS, Peers()) for its in (records, first._records))
+    slow, quick = (WorkClaims(its, SETTINGS, Peers()) for its in (records, first._records))
     for name, rival in (("slow", slow), ("quick", quick)):
         rival.enter(await cluster.coordinator.join(name))
         with pytest.raises(WorkElsewhereError):
@@ -277,7 +277,7 @@ async def test_work_changes_hands_by_naming_the_owner_that_is_gone(cluster):
     go_on.set()
     with pytest.raises(WorkElsewhereError, match="alive"):
         await claiming
-    await first._context.announcements.withdraw(stale)
+    await first._context.claims.withdraw(stale)
     assert (await announcement_of(first)).owner == "quick"
     cluster.coordinator.expire("quick")
     again = await slow.claim(STREAM)
@@ -339,11 +339,11 @@ async def test_an_announcement_without_a_reply_is_not_made_again_when_others_hav
     ended it.
     """
     first = await cluster.start(SETTINGS)
-    rival = Announcements(first._records, SETTINGS, Peers())
+    rival = WorkClaims(first._records, SETTINGS, Peers())
     rival.enter(await cluster.coordinator.join("rival"))
     tables = RecordStore(first._records.store)
-    announcements = Announcements(tables, SETTINGS, Peers())
-    announcements.enter(await cluster.coordinator.join("slow"))
+    claims = WorkClaims(tables, SETTINGS, Peers())
+    claims.enter(await cluster.coordinator.join("slow"))
     requests = []
 
     async def put_all(table, records):
@@ -354,10 +354,10 @@ async def test_an_announcement_without_a_reply_is_not_made_again_when_others_hav
 
     tables.put_all = put_all
     with pytest.raises(WorkTakenOverError):
-        await announcements.announce(PendingWork(STREAM, SealStream(), "life", "slow", 0, "work"))
+        await claims.announce(PendingWork(STREAM, SealStream(), "life", "slow", 0, "work"))
     assert len(requests) == 1
     assert announced(cluster) == []
-    assert not announcements.is_unfinished(STREAM)
+    assert not claims.is_unfinished(STREAM)
 
 
 async def test_who_is_overtaken_before_it_reads_puts_no_old_configuration_in_the_place_of_a_later_one(pair, cluster):
@@ -498,12 +498,12 @@ async def test_who_is_taken_for_dead_makes_and_deletes_no_scope(pair, cluster):
     """The request may be old; a scope has no announcement, so no other controller would notice."""
     first, second, _ = pair
     await second.create_scope("kept")
-    announcements = first._context.announcements
+    claims = first._context.claims
     for change in (lambda: first.create_scope("new"), lambda: first.delete_scope("kept")):
         cluster.expire(first)
         with pytest.raises(MembershipLostError):
             await change()
-        await until(lambda: not announcements._membership.is_over, "it has joined again")
+        await until(lambda: not claims._membership.is_over, "it has joined again")
     assert (await second.list_scopes("")).names == ("_system", "kept", "scope")
 
 
@@ -514,7 +514,7 @@ async def test_a_coordinator_that_gives_no_answer_keeps_nobody_from_making_a_sco
     async def members():
         raise ControllerUnavailableError("the coordinator gives no answer")
 
-    monkeypatch.setattr(first._context.announcements._membership, "members", members)
+    monkeypatch.setattr(first._context.claims._membership, "members", members)
     await first.create_scope("new")
     await first.delete_scope("new")
 
@@ -562,7 +562,7 @@ async def test_a_start_asks_who_is_alive_before_it_takes_anything(cluster):
     await late.idle()
     assert announced(cluster) == ["stream/scope/of the living"]
     with pytest.raises(WorkElsewhereError, match="alive"):
-        await late._context.announcements.claim(Subject(SubjectKind.STREAM, "scope", "of the living"))
+        await late._context.claims.claim(Subject(SubjectKind.STREAM, "scope", "of the living"))
 
 
 async def test_a_late_write_of_what_was_begun_before_is_no_reason_to_refuse_a_call(cluster, monkeypatch):
@@ -602,7 +602,7 @@ async def test_a_controller_that_goes_during_a_search_is_searched_for_again(clus
         return
         yield
 
-    monkeypatch.setattr(Announcements, "orphans", orphans)
+    monkeypatch.setattr(WorkClaims, "orphans", orphans)
     service._sweeper._sweep()
     await until(lambda: service._sweeper._search.done(), "the search ends")
     assert len(searches) == 3

@@ -16,7 +16,7 @@ from penstock.controller.metadata.pending_work import TruncateStream
 from penstock.controller.metadata.retention_records import RetentionEntry
 from penstock.controller.metadata.scope_records import GroupCut, GroupRetention, ReaderGroupConfig
 from penstock.controller.retention.decision import Row
-from penstock.controller.retention.explanation import Place
+from penstock.controller.retention.explanation import CutPosition
 from penstock.controller.retention.plan import step_ms
 from penstock.controller.retention.retention import Retention
 from penstock.controller.settings import ControllerSettings, RetentionSettings
@@ -48,7 +48,7 @@ def by_time(least, most=LIMIT_NONE):
 
 def retention_of(service):
     """Return the retention of a controller that has not scanned any stream yet, and is to scan all."""
-    return Retention(service._context, AllBuckets(), service.truncate_stream, service.whole_tails.of)
+    return Retention(service._context, AllBuckets(), service.truncate_stream, service.transactional_tails.of)
 
 
 class House:
@@ -136,9 +136,9 @@ async def test_what_a_look_would_do_is_explained(house):
     one.cluster.clock_ms += 40
     found = await one.explain()
     assert found.row is Row.SIZE_BETWEEN
-    assert (found.head, found.tail) == (Place({0: 0, 1: 0}, 0), Place({0: 10, 1: 10}, 20))
+    assert (found.head, found.tail) == (CutPosition({0: 0, 1: 0}, 0), CutPosition({0: 10, 1: 10}, 20))
     # The one that has published nothing holds the head, at the beginning.
-    assert (found.chosen, found.bound) == (None, Place({0: 0, 1: 0}, 0))
+    assert (found.chosen, found.bound) == (None, CutPosition({0: 0, 1: 0}, 0))
     assert [(each.name, each.has_published, each.place.size_bytes, each.is_last) for each in found.subscribers] == [
         ("scope/silent", False, 0, True), ("scope/slow", True, 15, False), ("scope/fast", True, 18, False),
     ]  # fmt: skip
@@ -150,7 +150,7 @@ async def test_what_a_look_would_do_is_explained(house):
     await one.publish("silent", {0: 10, 1: 2})
     found = await one.explain()
     # On the keys of one segment it is the slow one, on those of the other the once silent one.
-    assert found.chosen == found.bound == Place({0: 9, 1: 2}, 11)
+    assert found.chosen == found.bound == CutPosition({0: 9, 1: 2}, 11)
     assert {each.name: each.is_last for each in found.subscribers} == {
         "scope/silent": True, "scope/slow": True, "scope/fast": True,
     }  # fmt: skip
@@ -158,7 +158,7 @@ async def test_what_a_look_would_do_is_explained(house):
     await one.service.seal_stream("scope", "a")
     found = await one.explain()
     assert (found.is_sealed, found.chosen, found.is_cut_due) == (True, None, False)
-    assert found.tail == Place({0: 10, 1: 10}, 20)
+    assert found.tail == CutPosition({0: 10, 1: 10}, 20)
 
 
 async def test_of_very_many_cuts_and_subscribers_some_are_explained(house):
@@ -204,7 +204,7 @@ async def test_a_stream_without_a_policy_is_explained_in_few_words(house):
     one = await house(None)
     await one.write({0: 3, 1: 4})
     found = await one.explain()
-    assert (found.policy, found.row, found.tail) == (None, None, Place({0: 3, 1: 4}, 7))
+    assert (found.policy, found.row, found.tail) == (None, None, CutPosition({0: 3, 1: 4}, 7))
     with pytest.raises(NoSuchStreamError):
         await one.service.retention_explanations.of("scope", "b")
 
@@ -566,13 +566,13 @@ async def test_streams_that_get_nothing_new_cost_one_request_together(house):
         await service.create_stream("scope", f"s{number}", StreamConfig(Scaling.fixed(1), retention=by_size(2)))
     retention = service._retention
     looked = []
-    look = retention._cycle._look
+    look = retention._cycle._visit
 
     async def noted(tables, listed, seen):
         looked.append(listed.stream)
         await look(tables, listed, seen)
 
-    retention._cycle._look = noted
+    retention._cycle._visit = noted
     await retention.cycle()
     assert len(looked) == 21
     looked.clear()
@@ -653,7 +653,7 @@ async def test_a_policy_that_was_replaced_after_the_cut_was_chosen_truncates_not
 
     head = await one.head()
     one.cluster.clock_ms += 1
-    retention = Retention(service._context, AllBuckets(), truncate, service.whole_tails.of)
+    retention = Retention(service._context, AllBuckets(), truncate, service.transactional_tails.of)
     await retention.cycle()
     await one.write({0: 300, 1: 300})
     one.cluster.clock_ms += 1

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.controller.metadata.records import EpochRecord, ScaleOrder, SegmentRecord
+from penstock.controller.scaling.advice_cooldown import AdviceCooldown
 from penstock.controller.scaling.decision import can_merge, neighbours, order_by_load
-from penstock.controller.scaling.mutes import Mutes
 from penstock.controller.scaling.plan import epoch_after, plan_scale
 from penstock.model.key_ranges import KeyRange, tiles
 from penstock.model.policies import Scaling
@@ -161,7 +161,7 @@ def test_every_order_is_one_that_a_scale_takes(data):
 def test_a_look_at_heat_mutes_all_and_one_at_coldness_that_alone():
     """S-252: a second split is suppressed, a merge behind a split too; a split behind a merge is not."""
     up, down = ScaleDirection.UP, ScaleDirection.DOWN
-    mutes = Mutes(600.0, 10)
+    mutes = AdviceCooldown(600.0, 10)
     mutes.mute("hot", up, 0.0)
     mutes.mute("cold", down, 0.0)
     assert [mutes.is_muted("hot", each, 599.0) for each in (up, down)] == [True, True]
@@ -174,7 +174,7 @@ def test_a_look_at_heat_mutes_all_and_one_at_coldness_that_alone():
 
 def test_mutes_end_and_are_bounded():
     """Those muted first go first."""
-    mutes = Mutes(600.0, 2)
+    mutes = AdviceCooldown(600.0, 2)
     for number in range(3):
         mutes.mute(str(number), ScaleDirection.UP, float(number))
     assert len(mutes) == 2

@@ -12,10 +12,10 @@ import pytest
 from penstock.controller.errors import ScalePreconditionError, ScaleUnderWayError
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.announcements import _fence_of
 from penstock.controller.metadata.pending_work import AnnouncementFence, Lane, Subject, SubjectKind
 from penstock.controller.metadata.records import EpochTransition, StreamState
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.metadata.work_claims import _fence_of
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import AutoScalingSettings, ControllerSettings, WatermarkSettings
 from penstock.model.names import segment_name
@@ -185,7 +185,7 @@ async def ends_of_all_points(fresh, first_order, second_order, second_segment):
     ends = []
     while (end := await run(fresh(), first_order, second_order, second_segment, len(ends) + 1)) is not None:
         ends.append(end)
-    # Announcement, transition, state, segments, epoch, seal, current epoch, the announcement's withdrawal.
+    # WorkClaim, transition, state, segments, epoch, seal, current epoch, the announcement's withdrawal.
     assert len(ends) >= 8
     return ends
 

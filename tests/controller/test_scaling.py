@@ -207,7 +207,7 @@ async def test_an_announced_scale_without_a_transition_on_record_is_planned_or_i
     assert cluster.store.tables[tables.metadata].length == rows
     assert stream.statistics().given_up_count == 0
     assert (await tables.state()).record.state is StreamState.ACTIVE
-    assert [subject async for subject in stream._context.announcements.pending()] == []
+    assert [subject async for subject in stream._context.claims.pending()] == []
 
 
 async def test_the_same_request_again_gets_the_same_answer_and_another_one_waits_its_turn(cluster):
@@ -326,7 +326,7 @@ async def test_a_scale_that_was_ordered_before_a_roll_is_done_after_it(stream, c
         planned = await begin_scale(context, tables, [left], [(0.0, 0.25), (0.25, 0.5)])
         await stream.transactions.commit("scope", "stream", created.id, writer_id="w", timestamp=1)
         assert await merge_batch(context, tables)
-        announced = await context.announcements.claim(tables.subject)
+        announced = await context.claims.claim(tables.subject)
         await resume_scale(context, tables, announced, announced.work.order)
     await stream.idle()
     current = await stream.current_segments("scope", "stream")

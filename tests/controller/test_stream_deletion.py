@@ -45,7 +45,7 @@ async def announce_deletion(service, life):
     """Have a deletion of the stream's `life` finished, as one that an earlier controller had begun."""
     await service._context.begin(STREAM, DeleteStream(), life)
     await service._runner.settle(STREAM)
-    assert [subject async for subject in service._context.announcements.pending()] == []
+    assert [subject async for subject in service._context.claims.pending()] == []
 
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["in use", "sealed"])
@@ -151,11 +151,11 @@ async def test_a_half_made_stream_that_another_controller_completes_before_its_d
     first, second = await cluster.start(SETTINGS), await cluster.start(SETTINGS)
     await first.create_scope("scope")
     await half_create(first, cluster.clock_ms - 1 if has_records else None)
-    announcements = first._context.announcements
-    announce = announcements.announce
+    claims = first._context.claims
+    announce = claims.announce
 
     async def announce_late(work, **options):
-        announcements.announce = announce
+        claims.announce = announce
         if has_records:
             with pytest.raises(StreamExistsError):
                 await second.create_stream("scope", "stream", CONFIG)
@@ -164,7 +164,7 @@ async def test_a_half_made_stream_that_another_controller_completes_before_its_d
         await cluster.store.append("scope/stream/0.#epoch.0", b"of a user")
         return await announce(work, **options)
 
-    announcements.announce = announce_late
+    claims.announce = announce_late
     with pytest.raises(StreamNotSealedError):
         await first.delete_stream("scope", "stream")
     assert announced(cluster) == []
@@ -193,14 +193,14 @@ async def test_who_was_overtaken_in_a_creation_cannot_complete_a_stream_that_is_
     """It has read the state before the deletion; after that its write would bring half a stream into use."""
     tables = await half_create(service, cluster.clock_ms)
     read = await tables.state()
-    confirm = service._context.announcements.confirm
+    confirm = service._context.claims.confirm
 
-    async def confirm_late(announcement):
-        await confirm(announcement)
+    async def confirm_late(claim):
+        await confirm(claim)
         with pytest.raises(MetadataConflictError):
             await tables.set_state(StreamState.ACTIVE, of=read)
 
-    service._context.announcements.confirm = confirm_late
+    service._context.claims.confirm = confirm_late
     await service.delete_stream("scope", "stream")
     assert not await service.stream_exists("scope", "stream")
     assert not [name for name in cluster.store.tables if "/scope/stream/" in name]

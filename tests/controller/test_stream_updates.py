@@ -151,5 +151,5 @@ async def test_an_update_that_is_done_is_not_done_again(service, cluster, state,
     assert await tables.configuration() == before
     assert held.policies == policies
     assert (await tables.state()).record.state is StreamState.ACTIVE
-    assert [subject async for subject in service._context.announcements.pending()] == []
+    assert [subject async for subject in service._context.claims.pending()] == []
     assert len(await service.current_segments("scope", "stream")) == 2

@@ -124,7 +124,7 @@ async def test_what_is_decided_while_a_batch_is_merged_goes_with_the_same_announ
     await play(cluster, service, b"0")
     await service.idle()
     views = {"begun": 0, "read": 0}
-    announce, read = service._context.announcements.announce, StreamTables.commit_view
+    announce, read = service._context.claims.announce, StreamTables.commit_view
 
     async def counted(*arguments, **options):
         views["begun"] += 1
@@ -134,7 +134,7 @@ async def test_what_is_decided_while_a_batch_is_merged_goes_with_the_same_announ
         views["read"] += 1
         return await read(tables)
 
-    service._context.announcements.announce = counted
+    service._context.claims.announce = counted
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StreamTables, "commit_view", counted_read)
         segments.is_blocked = True

@@ -279,14 +279,14 @@ async def test_a_change_of_a_stream_that_was_sealed_right_before_it_is_refused(p
     """
     first, second, _ = pair
     reached, go_on = asyncio.Event(), asyncio.Event()
-    announce = first._context.announcements.announce
+    announce = first._context.claims.announce
 
     async def announce_late(work, **options):
         reached.set()
         await go_on.wait()
         return await announce(work, **options)
 
-    monkeypatch.setattr(first._context.announcements, "announce", announce_late)
+    monkeypatch.setattr(first._context.claims, "announce", announce_late)
     changing = asyncio.create_task(change(first))
     await reached.wait()
     await second.seal_stream("scope", "stream")
@@ -305,7 +305,7 @@ async def test_a_change_of_a_stream_that_was_sealed_right_before_it_is_refused(p
 
 
 async def test_a_truncation_waits_for_five_writes_one_after_another(pair, cluster, monkeypatch):
-    """Announcement; record and state; segments; record and state; withdrawal: what a caller feels is logs."""
+    """WorkClaim; record and state; segments; record and state; withdrawal: what a caller feels is logs."""
     _, service, _ = pair
     await service.truncate_stream("scope", "stream", {0: 1, 1: 1})
     steps = []

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.controller.metadata import layout
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
-from penstock.controller.stream_cycle import StreamCycle
+from penstock.controller.stream_scanner import StreamScanner
 from penstock.controller.watermarks.mark_log import MARK_ATTRIBUTE, MarkLog
 from penstock.controller.watermarks.mark_streams import read_mark_segment
 from penstock.controller.watermarks.writer_marks import all_marks
@@ -380,7 +380,7 @@ async def test_no_more_streams_are_looked_at_at_once_than_allowed_and_each_has_i
     for stream in streams:
         await service.create_stream("scope", stream, StreamConfig(Scaling.fixed(1)))
         await note(service, "w", 10, {0: 1}, stream)
-    look, under_way, most, looked = StreamCycle._look_at, 0, 0, []
+    look, under_way, most, looked = StreamScanner._look_at, 0, 0, []
 
     async def counted(self, listed):
         nonlocal under_way, most
@@ -392,7 +392,7 @@ async def test_no_more_streams_are_looked_at_at_once_than_allowed_and_each_has_i
             under_way -= 1
         looked.append(listed.stream)
 
-    monkeypatch.setattr(StreamCycle, "_look_at", counted)
+    monkeypatch.setattr(StreamScanner, "_look_at", counted)
     await cycle(service)
     assert most == 3
     assert sorted(looked) == streams

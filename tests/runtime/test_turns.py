@@ -19,7 +19,7 @@ async def test_each_step_has_a_turn_of_its_own_in_the_order_in_which_they_came()
 
     async def work(name: str) -> None:
         for _ in range(20):
-            await turns.mine()
+            await turns.wait_turn()
             steps.append((turn[0], name))
 
     counting = asyncio.ensure_future(_count_turns(turn))
@@ -33,14 +33,14 @@ async def test_each_step_has_a_turn_of_its_own_in_the_order_in_which_they_came()
 
 async def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
     turns = Turns()
-    gave_up = [asyncio.ensure_future(turns.mine()) for _ in range(10)]
-    last = asyncio.ensure_future(turns.mine())
+    gave_up = [asyncio.ensure_future(turns.wait_turn()) for _ in range(10)]
+    last = asyncio.ensure_future(turns.wait_turn())
     await asyncio.sleep(0)
     for one in gave_up:
         one.cancel()
     async with asyncio.timeout(60):
         await last
-        await turns.mine()
+        await turns.wait_turn()
     assert all(one.cancelled() for one in gave_up)
 
 
@@ -49,7 +49,7 @@ def test_a_loop_that_ended_in_the_middle_holds_up_no_other() -> None:
     turns = Turns()
 
     async def waits() -> None:
-        await turns.mine()
+        await turns.wait_turn()
 
     async def ends_at_once() -> None:
         asyncio.get_running_loop().create_task(waits())

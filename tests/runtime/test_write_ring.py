@@ -210,7 +210,7 @@ async def test_memory_of_a_write_that_hangs_is_never_given_back(file: LocalFile)
     (left_behind,) = write_ring._busy_rings
     del held
     while left_behind.count_under_way:
-        left_behind._look()
+        left_behind._poll()
         await asyncio.sleep(0.001)
     del left_behind
     gc.collect()

@@ -11,11 +11,11 @@ import pytest
 
 from penstock.model.errors import BadOffsetError, ProtocolError, SegmentSealedError
 from penstock.model.segments import NO_VALUE
-from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.log.pipeline import OnDone
 from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.held_appends import OPERATION_OVERHEAD_BYTES
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
@@ -95,7 +95,7 @@ class Bench:
     def end_block(self, command: AppendBlockEnd) -> None:
         """Take in one append by itself, as if nothing else had been received with it."""
         self.processor.end_block(command)
-        self.processor.take_in()
+        self.processor.submit_gathered()
 
     @property
     def outstanding_bytes(self) -> int:
@@ -428,7 +428,7 @@ async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
     for number in (1, 2):
         bench.end_block(end(0, b"held", number))
     other.end_block(AppendBlockEnd(b"o" * 16, 0, b"other", 1, 1, 7))
-    other.take_in()
+    other.submit_gathered()
     assert container.throttle.waiting_count == 2
     append = container.append
 
@@ -458,7 +458,7 @@ async def test_a_writer_that_is_sent_away_is_set_up_once_appends_are_taken_again
     group = "s/_RGgroup/0.#epoch.0"
     await bench.store.create_segment(group)
     await bench.set_up()
-    bench.processor.give_up_held()
+    bench.processor.reset_writers()
     bench.end_block(end(4, b"data", 1))
     assert [type(reply) for reply in bench.replies.sent[1:]] == [WrongHost]
     for request_id in (2, 3):
@@ -466,7 +466,7 @@ async def test_a_writer_that_is_sent_away_is_set_up_once_appends_are_taken_again
     bench.processor.set_up(SetupAppend(4, b"g" * 16, group, ""))
     await turns(12)
     assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1, 4]
-    bench.processor.take_again()
+    bench.processor.resume_writers()
     await turns(12)
     assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1, 4, 2, 3]
     bench.end_block(end(4, b"data", 1))
@@ -478,19 +478,19 @@ async def test_a_set_up_that_waited_for_its_segment_waits_on_while_appends_are_r
     await bench.set_up()
     bench.store.cache.count(ballast := int(bench.store.cache.settings.bytes_max * 0.95))
     bench.processor.set_up(SetupAppend(2, W, A, ""))
-    bench.processor.give_up_held()
+    bench.processor.reset_writers()
     bench.store.cache.discount(ballast)
     bench.store.containers[0].state.on_relief()
     await turns(20)
     assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1]
-    bench.processor.take_again()
+    bench.processor.resume_writers()
     await turns(12)
     assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1, 2]
 
 
 async def test_set_ups_that_wait_are_bounded(bench: Bench) -> None:
     bench.limit_writers(2)
-    bench.processor.give_up_held()
+    bench.processor.reset_writers()
     for number in range(3):
         bench.processor.set_up(SetupAppend(number, bytes([number]) * 16, A, ""))
     assert len(bench.replies.aborts) == 1
@@ -507,7 +507,7 @@ async def test_what_a_receive_buffer_holds_is_counted_once(bench: Bench, monkeyp
     monkeypatch.setattr(bench.store.containers[0], "must_wait", lambda **_: bool(asked.append(True)))
     for writer_id in (W, other):
         bench.processor.end_block(AppendBlockEnd(writer_id, 4, b"data", 1, 1, 7))
-    bench.processor.take_in()
+    bench.processor.submit_gathered()
     assert noted == [2 * (4 + OPERATION_OVERHEAD_BYTES)]
     assert len(asked) == 1
     await turns(12)

@@ -103,11 +103,11 @@ def test_nobody_is_sent_away_for_an_empty_receive_queue(monkeypatch: pytest.Monk
     """The connection was read again and nothing was there. If something comes that fills the buffer, more may stand."""
     given_up: list[AppendProcessor] = []
 
-    def give_up_held(appends: AppendProcessor) -> int:
+    def reset_writers(appends: AppendProcessor) -> int:
         given_up.append(appends)
         return 0
 
-    monkeypatch.setattr(AppendProcessor, "give_up_held", give_up_held)
+    monkeypatch.setattr(AppendProcessor, "reset_writers", reset_writers)
 
     async def scenario() -> None:
         bench = Bench()
@@ -279,10 +279,10 @@ def test_a_connection_that_is_read_on_takes_appends_again_when_its_own_are_done(
         bench.fill()
         await asyncio.sleep(SETTINGS.read_delay_s_max + 0.1)
         assert bench.socket.is_read
-        assert bench.connection._appends._is_refusing
+        assert bench.connection._appends._is_draining
         bench.server.budget.forget(bench.connection)
         bench.connection.note_outstanding(-SETTINGS.unacknowledged_bytes_max - 1)
-        assert not bench.connection._appends._is_refusing
+        assert not bench.connection._appends._is_draining
 
     in_virtual_time(scenario)
 

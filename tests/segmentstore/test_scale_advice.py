@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.model.policies import ScalingKind
 from penstock.model.scale_advice import ScaleAdvice, ScaleDirection
 from penstock.segmentstore.container_settings import ScaleAdviceSettings, StatisticsSettings
-from penstock.segmentstore.quiet_segments import QuietSegments
+from penstock.segmentstore.idle_segments import IdleSegments
 from penstock.segmentstore.scale_advice import MostUrgent, advise, silence
 from penstock.segmentstore.statistics import MovingRates, Rates, SegmentStatistics, Statistics
 
@@ -274,7 +274,7 @@ QUIET = ScaleAdviceSettings(quiet_told_s=100.0, quiet_segments_max=2)
 
 def test_a_segment_is_silent_after_long_enough_and_for_a_while() -> None:
     """S-253: not before nothing came for as long as loads are remembered; then it is said until it must be known."""
-    quiet = QuietSegments(60.0, QUIET)
+    quiet = IdleSegments(60.0, QUIET)
     quiet.note(1, NAME, 10.0)
     assert quiet.silent(69.9) == []
     assert quiet.silent(70.0) == [(1, NAME)]
@@ -285,7 +285,7 @@ def test_a_segment_is_silent_after_long_enough_and_for_a_while() -> None:
 
 def test_a_segment_that_gets_something_or_ends_is_not_silent() -> None:
     """S-253: traffic keeps it from being said, and so does its end."""
-    quiet = QuietSegments(60.0, QUIET)
+    quiet = IdleSegments(60.0, QUIET)
     quiet.note(1, NAME, 0.0)
     quiet.forget(1)
     quiet.forget(2)
@@ -294,7 +294,7 @@ def test_a_segment_that_gets_something_or_ends_is_not_silent() -> None:
 
 def test_quiet_segments_are_bounded() -> None:
     """The first noted go first."""
-    quiet = QuietSegments(60.0, QUIET)
+    quiet = IdleSegments(60.0, QUIET)
     for segment_id in range(4):
         quiet.note(segment_id, str(segment_id), 0.0)
     assert quiet.silent(60.0) == [(2, "2"), (3, "3")]

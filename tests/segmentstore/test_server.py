@@ -526,7 +526,7 @@ async def test_requests_behind_held_appends_are_answered_within_the_bound(
     (connection,) = service.server.connections
     connection._settings = replace(connection._settings, read_delay_s_max=600.0)
     wire.send(SetupAppend(2, W, A, ""))
-    await until(lambda: W in connection._appends.lanes or bool(connection._appends._waiting_set_ups))
+    await until(lambda: W in connection._appends.held_appends or bool(connection._appends._waiting_set_ups))
     service.chunks.release("write")
     service.store.container(A).writer._wake.set()
     durable = (await wire.expect(AppendSetup)).last_event_number

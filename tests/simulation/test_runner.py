@@ -19,7 +19,7 @@ from penstock_simulation.mutations.catalog import MUTATIONS, seeds_of
 from penstock_simulation.mutations.mutation import Mutation
 from penstock_simulation.runner import run, shrink_failure
 from penstock_simulation.simulated.faults import FaultPlan
-from penstock_simulation.story import Story
+from penstock_simulation.trace_excerpt import TraceExcerpt
 from penstock_simulation.workloads.plans import KIND_COUNT_MIN, PlanSettings
 from penstock_simulation.workloads.profile import Profile
 from penstock_simulation.workloads.scenario import Scenario
@@ -115,7 +115,7 @@ def test_what_a_change_of_owners_reveals_is_shrunk_to_that_change() -> None:
 
 
 def test_a_story_ends_shortly_after_the_first_problem() -> None:
-    story = Story()
+    story = TraceExcerpt()
     story.write("1.0 turn store-1 3\n2.0 history writer: #1 put\n")
     story.write("3.0 store-1: crash power\n4.0 store-1: disk write /x\n")
     story.write("5.0 problem something\n" + "6.0 history writer: #2 put\n" * 20)

@@ -19,8 +19,8 @@ from penstock.spark.errors import BatchOvertakenError, LostBatchError, OtherQuer
 from penstock.spark.exactly_once import BatchIdentity, Decisions, SinkBatch, SinkLimits, SinkTask, by_stream
 from penstock.spark.ledger import (
     KEY_LENGTH,
-    Announcement,
     BatchState,
+    BegunTransaction,
     Ledger,
     LedgerRow,
     SinkIdentity,
@@ -309,7 +309,7 @@ def test_events_become_durable_while_their_transaction_is_announced_and_it_is_pr
         is_announced = asyncio.Event()
         announce = Ledger.announce
 
-        async def announce_late(ledger: Ledger, announcement: Announcement) -> None:
+        async def announce_late(ledger: Ledger, announcement: BegunTransaction) -> None:
             await is_announced.wait()
             await announce(ledger, announcement)
 
@@ -492,7 +492,7 @@ def test_a_row_of_tens_of_thousands_of_transactions_is_stored_and_read_again(
         assert shown.transactions == row.transactions
         # Parts of earlier batches go; announcements and the row stay.
         ledger = await Ledger.open(driver.client, sink)
-        await ledger.announce(Announcement(7, "s/t", "00" * 16))
+        await ledger.announce(BegunTransaction(7, "s/t", "00" * 16))
         _, at = await ledger.look()
         short = LedgerRow(sink, 8, BatchState.INTENT, {"s/t": ("11" * 16,)}, 19)
         await ledger.replace(short, at)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.quickstart import process_family
+from penstock.quickstart import process_tree
 from penstock.quickstart.driver import Plan
 from penstock.quickstart.driver_process import DriverProcess
 from penstock.quickstart.kills import Checkpoint, QueryWatch
@@ -76,7 +76,7 @@ def wait_for(is_true: Callable[[], bool]) -> None:
 
 
 def states(leader: int) -> list[str]:
-    return [each.state for each in process_family.members(leader)]
+    return [each.state for each in process_tree.members(leader)]
 
 
 def client_with(open_counts: list[int]) -> SimpleNamespace:
@@ -98,7 +98,7 @@ def test_all_of_a_driver_is_held_goes_on_and_is_killed_whatever_group_it_is_in(
     driver = start(FAMILY)
     leader = driver.pid
     wait_for(lambda: len(states(leader)) == 3)
-    assert {os.getpgid(each.pid) for each in process_family.members(leader)} > {leader}
+    assert {os.getpgid(each.pid) for each in process_tree.members(leader)} > {leader}
     driver.hold()
     assert states(leader) == ["T"] * 3
     driver.resume()
@@ -113,7 +113,7 @@ def test_a_process_that_is_just_starting_a_program_is_held(
     start: Callable[[str], DriverProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits in the kernel for its child, which comes to the program's start only when it continues."""
-    monkeypatch.setattr(process_family, "SIGNAL_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(process_tree, "SIGNAL_TIMEOUT_S", 2.0)
     os.mkfifo(tmp_path / "fifo")
     opening = f"[(os.POSIX_SPAWN_OPEN, 0, {str(tmp_path / 'fifo')!r}, os.O_RDONLY, 0)]"
     driver = start(f"import os; os.posix_spawn('/bin/sleep', ['sleep', '600'], os.environ, file_actions={opening})")

@@ -23,7 +23,7 @@ from penstock.model.errors import (  # noqa: E402
 from penstock.model.events import frame_events  # noqa: E402
 from penstock.spark import batches as batches_module  # noqa: E402
 from penstock.spark import sink, sink_rows  # noqa: E402
-from penstock.spark.batches import Place, record_batches  # noqa: E402
+from penstock.spark.batches import RangeProgress, record_batches  # noqa: E402
 from penstock.spark.options import COLUMN_TYPES, SinkOptions, StoreSettings  # noqa: E402
 
 NAME = "a/b/0.#epoch.1"
@@ -33,7 +33,13 @@ def batches_of(data: bytes, block_size: int, columns: tuple[str, ...] = tuple(CO
     blocks: Iterator[bytes] = (data[at : at + block_size] for at in range(0, len(data), block_size))
     return list(
         record_batches(
-            blocks, scope="a", stream="b", segment=1 << 32, segment_name=NAME, place=Place(start), columns=columns
+            blocks,
+            scope="a",
+            stream="b",
+            segment=1 << 32,
+            segment_name=NAME,
+            place=RangeProgress(start),
+            columns=columns,
         )
     )
 
@@ -98,7 +104,7 @@ def test_events_come_whole_wherever_blocks_are_cut(
     monkeypatch.setattr(batches_module, "BATCH_BYTES_TARGET", target)
     data, start = frame_events(events), 1000
     borders = [0, *sorted({each % len(data) for each in cuts if each % len(data)}), len(data)] if data else [0]
-    place = Place(start)
+    place = RangeProgress(start)
     found = record_batches(
         (data[at:to] for at, to in pairwise(borders)),
         scope="a",

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
-from penstock.spark.offsets import Place, cuts_from_text, from_offset, from_text, lost_bytes, to_offset, to_text
+from penstock.spark.offsets import QueryPosition, cuts_from_text, from_offset, from_text, lost_bytes, to_offset, to_text
 
 SEGMENT_OF_EPOCH_1 = 1 << 32
 
@@ -81,7 +81,9 @@ def test_a_stream_cut_of_another_stream_is_refused() -> None:
         from_text(StreamCut("s", "u", {0: 1}).to_text(), "s", "t")
 
 
-SEVERAL = Place({"s/t": {2: 5, 0: 3}, "s/a": {0: 9}}, since={"s/a": {0: 7}}, until={"s/t": {0: 8}}, lost_byte_count=4)
+SEVERAL = QueryPosition(
+    {"s/t": {2: 5, 0: 3}, "s/a": {0: 9}}, since={"s/a": {0: 7}}, until={"s/t": {0: 8}}, lost_byte_count=4
+)
 
 
 def test_an_offset_of_several_streams_has_one_text_and_says_where_new_ones_begin() -> None:
@@ -91,18 +93,18 @@ def test_an_offset_of_several_streams_has_one_text_and_says_where_new_ones_begin
     )
     offset = SEVERAL.to_offset(None)
     assert json.dumps(offset, separators=(",", ":")) == text
-    assert Place.of(json.loads(text), None) == SEVERAL
-    assert Place.of(Place({}).to_offset(None), None) == Place({})
+    assert QueryPosition.of(json.loads(text), None) == SEVERAL
+    assert QueryPosition.of(QueryPosition({}).to_offset(None), None) == QueryPosition({})
     assert cuts_from_text(text, ["s/a", "s/t", "s/z"]) == {"s/a": {0: 9}, "s/t": {0: 3, 2: 5}}
 
 
 def test_an_offset_of_one_stream_keeps_its_form_and_a_query_of_several_goes_on_there() -> None:
-    place = Place({"s/t": {0: 3}})
+    place = QueryPosition({"s/t": {0: 3}})
     assert list(place.to_offset("s/t").items()) == list(to_offset("s", "t", {0: 3}).items())
     old = {"v": 1, "scope": "s", "stream": "t", "cut": {"0": 3}}
-    assert Place.of(old, "s/t") == Place.of(old, None) == place
-    bounded = Place({"s/t": {0: 3}}, since={"s/t": {0: 1}}, until={"s/t": {0: 8}}, lost_byte_count=2)
-    assert Place.of(bounded.to_offset("s/t"), "s/t") == bounded
+    assert QueryPosition.of(old, "s/t") == QueryPosition.of(old, None) == place
+    bounded = QueryPosition({"s/t": {0: 3}}, since={"s/t": {0: 1}}, until={"s/t": {0: 8}}, lost_byte_count=2)
+    assert QueryPosition.of(bounded.to_offset("s/t"), "s/t") == bounded
     assert StreamCut.from_text(json.dumps(bounded.to_offset("s/t"))) == StreamCut("s", "t", {0: 3})
     assert cuts_from_text(StreamCut("s", "t", {0: 3}).to_text(), ["s/t", "s/a"]) == {"s/t": {0: 3}}
 
@@ -111,7 +113,7 @@ def test_an_offset_of_one_stream_keeps_its_form_and_a_query_of_several_goes_on_t
     ("offset", "only", "complaint"),
     [
         (SEVERAL.to_offset(None), "s/t", "belongs to a query of the streams s/a, s/t"),
-        (Place({}).to_offset(None), "s/t", "of a pattern"),
+        (QueryPosition({}).to_offset(None), "s/t", "of a pattern"),
         ({"positions": {"0": 3}}, None, "does not name its stream"),
         ({"streams": {}, "v": 1}, None, "version 1"),
         ({"streams": [], "v": 2}, None, "no object for each"),
@@ -123,7 +125,7 @@ def test_other_offsets_of_several_streams_are_refused(
     offset: dict[str, object], only: str | None, complaint: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=complaint):
-        Place.of(offset, only)
+        QueryPosition.of(offset, only)
 
 
 def test_a_cut_of_a_stream_that_is_not_read_is_refused() -> None:

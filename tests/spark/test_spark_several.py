@@ -28,11 +28,11 @@ import penstock
 from penstock.client.transport.wire_segments import WireSegments
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
 from penstock.model.segments import SegmentInfo
-from penstock.spark import several
+from penstock.spark import stream_set
 from penstock.spark.options import SourceOptions, StoreSettings, parse_source_options
 from penstock.spark.planner import advance, ranges_between
-from penstock.spark.several import StreamSet
 from penstock.spark.source import PenstockBatchReader, PenstockStreamReader
+from penstock.spark.stream_set import StreamSet
 from spark.test_spark_planner import ModelStream, check_all_is_covered, streams
 from support.clock import SetClock
 from support.live_writer import SLOW_S, check_gapless
@@ -113,8 +113,8 @@ def test_steps_through_several_streams_cover_every_byte_once_and_their_limit_is_
     joined._streams = {f"s/t{index}": model for index, model in enumerate(models)}  # type: ignore[assignment]
     for name, model in joined._streams.items():
         model.name = name
-    head = joined.joined({name: model.head() for name, model in joined._streams.items()})
-    tail = joined.joined({name: model.tail() for name, model in joined._streams.items()})
+    head = joined.merge({name: model.head() for name, model in joined._streams.items()})
+    tail = joined.merge({name: model.tail() for name, model in joined._streams.items()})
     cut, seen = head, []
     for _ in range(400):
         following = advance(joined, cut, tail, bytes_max)
@@ -128,16 +128,16 @@ def test_steps_through_several_streams_cover_every_byte_once_and_their_limit_is_
     for name, model in joined._streams.items():
         mine = [each for each in seen if joined.stream_of(each.segment)[0].name == name]
         check_all_is_covered(model, [type(each)(each.segment.segment, each.start, each.end) for each in mine])
-    assert joined.joined(joined.apart(cut)) == cut
+    assert joined.merge(joined.split(cut)) == cut
 
 
 def test_messages_name_segment_and_stream() -> None:
     joined = StreamSet(StoreSettings("tcp://unknown:1"), ["s/a", "s/b", "s/c", "s/d"])
-    (key,) = joined.joined({"s/b": {7: 1}})
+    (key,) = joined.merge({"s/b": {7: 1}})
     assert f"segment {key}" == "segment 7 of s/b"
     assert joined.name == "s/a, s/b, s/c and 1 more"
     assert joined.stream_of(key)[1] == 7
-    assert list(StreamSet(StoreSettings("tcp://unknown:1"), ["s/a"]).joined({"s/a": {7: 1}})) == [7]
+    assert list(StreamSet(StoreSettings("tcp://unknown:1"), ["s/a"]).merge({"s/a": {7: 1}})) == [7]
 
 
 def test_a_new_stream_is_read_from_its_beginning_and_a_batch_comes_again_as_it_was(
@@ -215,10 +215,10 @@ def test_patterns_look_for_streams_from_time_to_time_and_within_bounds(
     assert query.plan() == query.at
     query.clock.now_s += 1
     assert set(json.loads(query.plan())["streams"]) == {f"{scope}/{name}" for name in "abc"}
-    monkeypatch.setattr(several, "STREAM_COUNT_MAX", 2)
+    monkeypatch.setattr(stream_set, "STREAM_COUNT_MAX", 2)
     with pytest.raises(InvalidArgumentError, match="3 streams, more than the 2"):
         Query(store, f"{scope}/*")
-    monkeypatch.setattr(several, "LISTED_COUNT_MAX", 2)
+    monkeypatch.setattr(stream_set, "LISTED_COUNT_MAX", 2)
     with pytest.raises(InvalidArgumentError, match=f"{scope} has more than 2 streams"):
         Query(store, f"{scope}/x*")
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 import penstock
 import penstock.aio
-from penstock.quickstart import process_family
+from penstock.quickstart import process_tree
 from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -210,7 +210,7 @@ def test_a_driver_that_is_killed_writes_each_row_once(store, client, new_stream,
         try:
             await_intent(store.uri, target, driver, Path(log.name))
         finally:
-            process_family.kill(driver.pid)
+            process_tree.kill(driver.pid)
             driver.wait()
         assert start().wait(GUARD_S) == 0, (tmp_path / "driver.log").read_text()[-3000:]
     assert events(client, target) == Counter({b"row %d" % number: 1 for number in range(count)})

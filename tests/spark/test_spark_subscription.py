@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spar
 
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import StreamCut
-from penstock.spark.offsets import Place
+from penstock.spark.offsets import QueryPosition
 from spark.test_spark_several import Query, new_streams  # noqa: F401
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def commit(query: Query, at: str | None = None) -> None:
 
 def cuts(query: Query, at: str | None = None) -> dict[str, StreamCut]:
     """Return where a query is, or was, in its streams."""
-    place = Place.of(json.loads(at or query.at), query.reader._options.only)
+    place = QueryPosition.of(json.loads(at or query.at), query.reader._options.only)
     return {name: StreamCut(*split_scoped_name(name), dict(cut)) for name, cut in place.cuts.items()}
 
 

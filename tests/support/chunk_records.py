@@ -17,7 +17,7 @@ from penstock.segmentstore.tier2.records import (
     ChunkRecord,
     Extent,
     Record,
-    SegmentRecord,
+    StoredSegmentRecord,
     check,
     decode_record,
     encode_record,
@@ -45,7 +45,7 @@ class World:
     def storage(self, epoch: int = 1, settings: ChunkedStorageSettings = SMALL) -> ChunkedStorage:
         return ChunkedStorage(self.chunks, self.table, epoch=epoch, runtime=self.runtime, settings=settings)
 
-    async def record(self, segment: str = SEGMENT) -> SegmentRecord:
+    async def record(self, segment: str = SEGMENT) -> StoredSegmentRecord:
         record = await MetadataTransaction(self.table, epoch=0).segment(segment)
         assert record is not None
         return record
@@ -62,7 +62,7 @@ class World:
         await self.table.commit([TableUpdate(r.key, encode_record(r)) for r in records], [])
 
 
-async def checked_chunks(table: MemoryMetadataTable, segment: str) -> tuple[SegmentRecord, list[ChunkRecord]]:
+async def checked_chunks(table: MemoryMetadataTable, segment: str) -> tuple[StoredSegmentRecord, list[ChunkRecord]]:
     """Return a segment's record and its chunks in sequence; checks every invariant of segment-store 8.4."""
     record = await MetadataTransaction(table, epoch=0).segment(segment)
     assert record is not None
@@ -81,7 +81,7 @@ def _live(table: MemoryMetadataTable, run: ChunkRun) -> list[Extent]:
         if run_of(entry.key) != run:
             continue
         extent = decode_record(entry.key, entry.value)
-        assert not isinstance(extent, SegmentRecord)
+        assert not isinstance(extent, StoredSegmentRecord)
         assert extent.start == OFFSET_MAX - int.from_bytes(entry.key[-8:])
         if extent.is_active:
             found.append(extent)

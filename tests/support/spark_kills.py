@@ -37,7 +37,7 @@ from pathlib import Path
 import penstock
 import penstock.aio
 from penstock.client.sync import Client
-from penstock.quickstart import process_family
+from penstock.quickstart import process_tree
 from penstock.quickstart.kills import Checkpoint
 from penstock.quickstart.run import read_stream
 from penstock.server.standalone_process import StandaloneProcess, child_environment
@@ -189,7 +189,7 @@ class Driver:
         return line.split()[0].decode()
 
     def kill9(self) -> None:
-        process_family.kill(self.pid)
+        process_tree.kill(self.pid)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -316,9 +316,9 @@ class KillRuns:
             return answer, False
         pid = driver.pid
         if is_of_task:
-            found = process_family.workers(pid)
+            found = process_tree.workers(pid)
             if victim == EXECUTOR:
-                found = [each for each in process_family.members(pid) if _EXECUTOR_CLASS in each.command]
+                found = [each for each in process_tree.members(pid) if _EXECUTOR_CLASS in each.command]
             if not found:
                 return None, False
             pid = self._random.choice(found).pid
@@ -354,10 +354,10 @@ class KillRuns:
             if answer is not None or self._latest_done() >= first:
                 return answer if answer is not None else driver.hear(GUARD_S)
             if self._target_bytes() > before:
-                process_family.hold(driver.pid)
+                process_tree.hold(driver.pid)
                 if self._checkpoint.under_way() == first:
                     return None
-                process_family.resume(driver.pid)
+                process_tree.resume(driver.pid)
 
     def _latest_done(self) -> int:
         names = [path.name for path in (self._checkpoint.directory / "commits").glob("[0-9]*")]

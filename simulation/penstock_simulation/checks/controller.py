@@ -34,7 +34,7 @@ async def check_controller(service: ControllerService) -> list[str]:
 
 async def _unfinished(service: ControllerService) -> list[str]:
     catalog = service._catalog
-    pending = service._context.announcements.pending()
+    pending = service._context.claims.pending()
     left = [f"work on {subject} is announced, and not done" async for subject in pending]
     for scope in (await service.list_scopes("")).names:
         if scope == SYSTEM_SCOPE:

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock.client.groups.group_state import GroupState
-from penstock.client.groups.membership import Membership
+from penstock.client.groups.membership import GroupMembership
 from penstock_simulation.mutations.mutation import patched
 
 
 @contextmanager
 def expulsions(found: Callable[[str], None]) -> Iterator[None]:
     """Report to `found` each reader that works and is no longer in the record of its group, in this context."""
-    original = Membership._follow
+    original = GroupMembership._follow
 
     @functools.wraps(original)
-    def follow(self: Membership, state: GroupState) -> None:
+    def follow(self: GroupMembership, state: GroupState) -> None:
         if self._is_joined and self._name not in state.readers:
             found(f"reader {self._name} of group {self._record.name} works, and was declared dead")
         original(self, state)
 
-    with patched(Membership, "_follow", follow):
+    with patched(GroupMembership, "_follow", follow):
         yield

@@ -109,7 +109,7 @@ class LayoutReads:
         while loop.time() + _READ_INTERVAL_S < end_s:
             await asyncio.sleep(_READ_INTERVAL_S)
             try:
-                await self._look(host, segment, layout, end_s)
+                await self._inspect(host, segment, layout, end_s)
             except (HostDownError, PenstockError):
                 continue
             if is_told and self._rng.random() < _RETURNED_SHARE:
@@ -118,7 +118,7 @@ class LayoutReads:
                 except (HostDownError, PenstockError):
                     return  # It ends by itself.
 
-    async def _look(self, host: Host, segment: Segment, layout: Sequence[_Piece], end_s: float) -> None:
+    async def _inspect(self, host: Host, segment: Segment, layout: Sequence[_Piece], end_s: float) -> None:
         store = self._cluster.store(host)
         if store is None:
             return

@@ -12,7 +12,7 @@ from penstock.segmentstore.container.activity.offset_index import OffsetIndexes
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.btree.footer import Footer
 from penstock.segmentstore.container.btree.tree import BTreeIndex
-from penstock.segmentstore.container.catalog import Catalog
+from penstock.segmentstore.container.catalog import SegmentCatalog
 from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables.compaction import TableCompactor
@@ -38,11 +38,11 @@ def _apply_copies(_: TableIndex, copies: Sized, *__: object, **___: object) -> t
     return ("inside: table copies met by scans", len(copies)) if copies else None
 
 
-def _find(catalog: Catalog, name: str) -> tuple[str, int] | None:
+def _find(catalog: SegmentCatalog, name: str) -> tuple[str, int] | None:
     return ("inside: finds that had to look", 1) if name not in catalog._metadata.by_name else None
 
 
-def _make_room(catalog: Catalog, _: str) -> tuple[str, int] | None:
+def _make_room(catalog: SegmentCatalog, _: str) -> tuple[str, int] | None:
     is_due = catalog._metadata.active_count >= catalog._settings.active_segments_max
     return ("inside: rooms made", 1) if is_due else None
 
@@ -57,10 +57,10 @@ _POINTS: Final[tuple[tuple[type, str, _Meaning], ...]] = (
     (ContainerState, "accept_spill", _always("attribute spills")),
     (Attributes, "flush", _always("attribute flushes")),
     (Attributes, "bring_in", _always("writers that waited for their number")),
-    (Catalog, "inactive", _always("infos of inactive segments")),
-    (Catalog, "make_room", _make_room),
-    (Catalog, "_flush_some", _always("flushes for room")),
-    (Catalog, "find", _find),
+    (SegmentCatalog, "inactive", _always("infos of inactive segments")),
+    (SegmentCatalog, "make_room", _make_room),
+    (SegmentCatalog, "_flush_some", _always("flushes for room")),
+    (SegmentCatalog, "find", _find),
     (BTreeIndex, "update", _index_update),
     (BTreeIndex, "_give_back", _give_back),
     (TableIndexer, "load", _always("tables loaded")),

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.pending_work import PendingWork
 from penstock.controller.metadata.record_store import RecordStore
+from penstock.controller.metadata.work_claims import WorkClaim, WorkClaims
 from penstock_simulation.mutations.mutation import patched
 from penstock_simulation.simulated.coordination import Sessions
 
 #: Work whose announcement this task withdraws.
-_WITHDRAWN: ContextVar[Announcement | None] = ContextVar("penstock_withdrawn_announcement", default=None)
+_WITHDRAWN: ContextVar[WorkClaim | None] = ContextVar("penstock_withdrawn_announcement", default=None)
 
 
 class WorkJournal:
@@ -55,9 +55,9 @@ class WorkJournal:
         if work.work_id in self._ended:
             self._found(f"{work.kind} of {work.subject}: {work.owner} took it over when it had ended")
 
-    def ended(self, announcement: Announcement) -> None:
+    def ended(self, claim: WorkClaim) -> None:
         """Note that an announcement was removed."""
-        work = announcement.work
+        work = claim.work
         if work.work_id in self._ended:
             self._found(f"{work.kind} of {work.subject} ended twice, the second time by {work.owner}")
         self._ended.add(work.work_id)
@@ -72,7 +72,7 @@ class WorkJournal:
 def kept(journal: WorkJournal) -> Iterator[None]:
     """Keep `journal` meanwhile, by what all controllers in this process ask of their metadata."""
     put_original, put_all_original = RecordStore.put, RecordStore.put_all
-    remove_original, withdraw_original = RecordStore.remove_version, Announcements.withdraw
+    remove_original, withdraw_original = RecordStore.remove_version, WorkClaims.withdraw
 
     @functools.wraps(put_original)
     async def put(self: RecordStore, table: str, key: str, record: object, **options: int) -> int:
@@ -89,24 +89,24 @@ def kept(journal: WorkJournal) -> Iterator[None]:
         return await put_all_original(self, table, records)
 
     @functools.wraps(withdraw_original)
-    async def withdraw(self: Announcements, announcement: Announcement) -> None:
-        token = _WITHDRAWN.set(announcement)
+    async def withdraw(self: WorkClaims, claim: WorkClaim) -> None:
+        token = _WITHDRAWN.set(claim)
         try:
-            await withdraw_original(self, announcement)
+            await withdraw_original(self, claim)
         finally:
             _WITHDRAWN.reset(token)
 
     @functools.wraps(remove_original)
     async def remove_version(self: RecordStore, table: str, key: str, version: int) -> None:
         await remove_original(self, table, key, version)
-        announcement = _WITHDRAWN.get()
-        if table == layout.PENDING_WORK and announcement is not None:
-            journal.ended(announcement)
+        claim = _WITHDRAWN.get()
+        if table == layout.PENDING_WORK and claim is not None:
+            journal.ended(claim)
 
     with (
         patched(RecordStore, "put", put),
         patched(RecordStore, "put_all", put_all),
         patched(RecordStore, "remove_version", remove_version),
-        patched(Announcements, "withdraw", withdraw),
+        patched(WorkClaims, "withdraw", withdraw),
     ):
         yield

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.pending_work import Subject
 from penstock.controller.metadata.record_store import RecordStore
+from penstock.controller.metadata.work_claims import WorkClaim, WorkClaims
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock_simulation.mutations.mutation import Mutation, patched, short_profile
 from penstock_simulation.mutations.peers import CONTROLLERS
@@ -18,11 +18,11 @@ from penstock_simulation.simulated.late_requests import LateRequestSettings
 
 
 def _withdraw_whatever_is_there() -> AbstractContextManager[None]:
-    async def withdraw(self: Announcements, announcement: Announcement) -> None:
-        await self._records.remove(layout.PENDING_WORK, announcement.subject.key)
-        self._unfinished.discard(announcement.subject)
+    async def withdraw(self: WorkClaims, claim: WorkClaim) -> None:
+        await self._records.remove(layout.PENDING_WORK, claim.subject.key)
+        self._unfinished.discard(claim.subject)
 
-    return patched(Announcements, "withdraw", withdraw)
+    return patched(WorkClaims, "withdraw", withdraw)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.segmentstore.container_settings import JoinSettings
 from penstock.segmentstore.tier2 import chunked_storage, segment_join
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
-from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord
+from penstock.segmentstore.tier2.records import ChunkRecord, StoredSegmentRecord
 from penstock.segmentstore.tier2.segment_join import JoinPlan
 from penstock.segmentstore.tier2.storage_context import StorageContext
 from penstock_simulation.mutations.mutation import Mutation, patched, short_profile
@@ -56,7 +56,7 @@ def _join_in_another_order() -> Iterator[None]:
 def _join_what_has_changed() -> Iterator[None]:
     async def unchanged(
         transaction: MetadataTransaction, context: StorageContext, plan: JoinPlan
-    ) -> SegmentRecord | None:
+    ) -> StoredSegmentRecord | None:
         record = await context.load_owned(transaction, plan.segment)
         for extent in plan.records:
             # Load the extents without comparing them with the plan.

@@ -12,11 +12,11 @@ from penstock.model.segments import NO_VALUE, TableUpdate
 from penstock.segmentstore.container import segment_merges
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, evaluate
-from penstock.segmentstore.container.catalog import Catalog
+from penstock.segmentstore.container.catalog import SegmentCatalog
 from penstock.segmentstore.container.log.operations import Activate, Deactivate
 from penstock.segmentstore.container.metadata import encode_record
 from penstock.segmentstore.container.pending import PendingMerge
-from penstock.segmentstore.container.reads.read_index import Arrived
+from penstock.segmentstore.container.reads.read_index import UnflushedBytes
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.storage import segment_flusher
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
@@ -30,7 +30,7 @@ from penstock_simulation.mutations.mutation import Mutation, patched, short_prof
 
 
 def _drop_before_the_record() -> AbstractContextManager[None]:
-    async def deactivate(self: Catalog, candidates: Iterable[Segment], count: int) -> int:
+    async def deactivate(self: SegmentCatalog, candidates: Iterable[Segment], count: int) -> int:
         async with self._put_away:
             leaving = [segment for segment in candidates if self._can_leave(segment)][:count]
             if not leaving:
@@ -46,19 +46,19 @@ def _drop_before_the_record() -> AbstractContextManager[None]:
             await self._tables.put(self._table, updates, -1)
             return len(leaving)
 
-    return patched(Catalog, "deactivate", deactivate)
+    return patched(SegmentCatalog, "deactivate", deactivate)
 
 
 def _keep_records_of_deleted() -> AbstractContextManager[None]:
-    async def forget_record(self: Catalog, segment: Segment) -> None:
+    async def forget_record(self: SegmentCatalog, segment: Segment) -> None:
         segment.has_record = False
 
-    return patched(Catalog, "forget_record", forget_record)
+    return patched(SegmentCatalog, "forget_record", forget_record)
 
 
 @contextmanager
 def _activate_by_stale_records() -> Iterator[None]:
-    async def activate(self: Catalog, name: str) -> Segment:
+    async def activate(self: SegmentCatalog, name: str) -> Segment:
         record = await self._record(name)
         if record is None:
             raise NoSuchSegmentError(name)
@@ -69,18 +69,18 @@ def _activate_by_stale_records() -> Iterator[None]:
         self._log(operation)
         return segment
 
-    async def find(self: Catalog, name: str) -> Segment:
+    async def find(self: SegmentCatalog, name: str) -> Segment:
         try:
             return self.get(name)
         except SegmentInactiveError:
             return await activate(self, name)
 
-    with patched(Catalog, "find", find):
+    with patched(SegmentCatalog, "find", find):
         yield
 
 
 def _put_away_what_has_changed() -> AbstractContextManager[None]:
-    async def deactivate(self: Catalog, candidates: Iterable[Segment], count: int) -> int:
+    async def deactivate(self: SegmentCatalog, candidates: Iterable[Segment], count: int) -> int:
         async with self._put_away:
             leaving = [segment for segment in candidates if self._can_leave(segment)][:count]
             if not leaving:
@@ -97,7 +97,7 @@ def _put_away_what_has_changed() -> AbstractContextManager[None]:
             self.deactivated_count += len(leaving)
             return len(leaving)
 
-    return patched(Catalog, "deactivate", deactivate)
+    return patched(SegmentCatalog, "deactivate", deactivate)
 
 
 # Attributes.
@@ -161,7 +161,7 @@ def _merge_without_attributes() -> AbstractContextManager[None]:
 def _begin_merged_segments_again() -> AbstractContextManager[None]:
     original = segment_flusher._waiting
 
-    def waiting(segment: Segment, start: int, limit: int) -> Arrived | None:
+    def waiting(segment: Segment, start: int, limit: int) -> UnflushedBytes | None:
         found = original(segment, start, limit)
         head = segment.pending[0] if segment.pending else None
         if found is None or not isinstance(head, PendingMerge) or start <= head.start:
@@ -240,8 +240,8 @@ def _copy_over_newer_values() -> Iterator[None]:
 def _store_what_memory_has() -> AbstractContextManager[None]:
     original = ContainerStorage.write
 
-    async def write(self: ContainerStorage, segment: Segment, offset: int, data: Arrived) -> int:
-        return await original(self, segment, offset, replace(data, wholes=[]))
+    async def write(self: ContainerStorage, segment: Segment, offset: int, data: UnflushedBytes) -> int:
+        return await original(self, segment, offset, replace(data, checksummed_blocks=[]))
 
     return patched(ContainerStorage, "write", write)
 

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AbstractContextManager
 
 from penstock.controller.metadata.listed_streams import ListedStream
-from penstock.controller.stream_cycle import StreamCycle
+from penstock.controller.stream_scanner import StreamScanner
 from penstock_simulation.mutations.mutation import Mutation, patched
 from penstock_simulation.workloads.plans import PlanSettings
 from penstock_simulation.workloads.profile import Profile
@@ -25,10 +25,10 @@ OFFLINE_CONTAINER = Profile(
 
 
 def _wait_for_each_stream() -> AbstractContextManager[None]:
-    async def inspect(self: StreamCycle[object], tasks: asyncio.TaskGroup, listed: ListedStream) -> None:
+    async def inspect(self: StreamScanner[object], tasks: asyncio.TaskGroup, listed: ListedStream) -> None:
         await self._inspect(listed)
 
-    return patched(StreamCycle, "_inspect_in_place", inspect)
+    return patched(StreamScanner, "_inspect_in_place", inspect)
 
 
 OFFLINE_MUTATIONS: tuple[Mutation, ...] = (

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.pending_work import PendingWork
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import StateRecord
+from penstock.controller.metadata.work_claims import WorkClaims
 from penstock.model.segments import VERSION_ABSENT, VERSION_ANY
 from penstock_simulation.mutations.mutation import Mutation, patched
 from penstock_simulation.mutations.users import USERS
@@ -55,10 +55,10 @@ _PEERS = replace(
 
 
 def _take_everybody_else_for_dead() -> AbstractContextManager[None]:
-    async def living(self: Announcements) -> frozenset[str]:
+    async def live_members(self: WorkClaims) -> frozenset[str]:
         return frozenset({self.owner})
 
-    return patched(Announcements, "living", living)
+    return patched(WorkClaims, "live_members", live_members)
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def _take_over_without_compare_and_set() -> Iterator[None]:
     original = RecordStore.put
 
     async def put(self: RecordStore, table: str, key: str, record: object, *, version: int = VERSION_ANY) -> int:
-        # Announcements are written by `put_all`; `put` only changes the owner.
+        # WorkClaims are written by `put_all`; `put` only changes the owner.
         return await original(
             self, table, key, record, version=VERSION_ANY if isinstance(record, PendingWork) else version
         )

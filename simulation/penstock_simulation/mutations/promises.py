@@ -14,8 +14,8 @@ from penstock.client.groups.group_heartbeats import GroupHeartbeats
 from penstock.client.groups.group_state import GroupState
 from penstock.client.groups.reader_group_record import GroupRecord
 from penstock.client.groups.reader_group_streams import GroupStreams
-from penstock.client.streams import starts, times
-from penstock.client.streams.starts import CheckedStart, Start
+from penstock.client.streams import start_positions, times
+from penstock.client.streams.start_positions import CheckedStart, Start
 from penstock.client.transactions.transaction import Transaction, _Fate
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.read_ahead import ReadAhead
@@ -48,7 +48,7 @@ STREAMS_MADE_AGAIN = replace(GROUP_CHANGES, name="streams made again", habits=Us
 
 
 def _begin_at_the_head_if_in_doubt() -> AbstractContextManager[None]:
-    original = starts.checked_start
+    original = start_positions.checked_start
 
     def checked_start(start: Start, streams: Sequence[str], what: str = "start") -> CheckedStart:
         try:
@@ -63,7 +63,7 @@ def _begin_beyond_the_end() -> AbstractContextManager[None]:
     async def check_nothing(cluster: Cluster, stream: str, cut: StreamCut) -> None:
         """Accept any cut as one of the stream."""
 
-    return patched(starts, "_check_cut", check_nothing)
+    return patched(start_positions, "_check_cut", check_nothing)
 
 
 def _end_at_the_tail() -> AbstractContextManager[None]:

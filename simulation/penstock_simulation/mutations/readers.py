@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.group_state import GroupState
-from penstock.client.groups.membership import Membership
+from penstock.client.groups.membership import GroupMembership
 from penstock.client.groups.reader import Reader
 from penstock.client.groups.segment_events import SegmentEvents
 from penstock.client.reading.event import EventChunk
@@ -54,10 +54,10 @@ def _keep_the_error_of_an_outage() -> Iterator[None]:
 @contextmanager
 def _take_segments_in_the_callers_task() -> Iterator[None]:
     """Acquire free segments in `read` itself: first in the record, then for reading. Cancellation skips the second."""
-    acquire, next_chunk, follow = rgs.acquire, Reader._next_chunk, Membership._follow
-    taken: WeakKeyDictionary[Membership, set[tuple[str, int]]] = WeakKeyDictionary()
+    acquire, next_chunk, follow = rgs.acquire, Reader._next_chunk, GroupMembership._follow
+    taken: WeakKeyDictionary[GroupMembership, set[tuple[str, int]]] = WeakKeyDictionary()
 
-    def held(membership: Membership, state: GroupState) -> set[tuple[str, int]]:
+    def held(membership: GroupMembership, state: GroupState) -> set[tuple[str, int]]:
         me = state.readers.get(membership._name)
         return set() if me is None else {(segment, held.turn) for segment, held in me.segments.items()}
 
@@ -77,7 +77,7 @@ def _take_segments_in_the_callers_task() -> Iterator[None]:
             membership.wake()
         return await next_chunk(self, timeout_s)
 
-    def follow_what_was_taken(self: Membership, state: GroupState) -> None:
+    def follow_what_was_taken(self: GroupMembership, state: GroupState) -> None:
         me = state.readers.get(self._name)
         if me is not None:
             known = taken.get(self, set())
@@ -93,7 +93,7 @@ def _take_segments_in_the_callers_task() -> Iterator[None]:
     with (
         patched(rgs, "acquire", acquire_nothing),
         patched(Reader, "_next_chunk", take_and_read),
-        patched(Membership, "_follow", follow_what_was_taken),
+        patched(GroupMembership, "_follow", follow_what_was_taken),
     ):
         yield
 

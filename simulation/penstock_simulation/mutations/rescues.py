@@ -8,31 +8,31 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 
 from penstock.model.errors import PenstockError, StorageError
-from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.image import FrameRecorder, ImageName
+from penstock.segmentstore.container.log.log_rewriter import LogRewriter
 from penstock.segmentstore.container.storage.images import ContainerImages
 from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
-from penstock.segmentstore.tier2.held_deletions import HeldDeletions
+from penstock.segmentstore.tier2.deferred_deletions import DeferredDeletions
 from penstock_simulation.mutations.mutation import Mutation, patched, short_profile
 
 
 @contextmanager
 def _delete_at_once() -> Iterator[None]:
-    async def delete(self: HeldDeletions, name: str) -> None:
+    async def delete(self: DeferredDeletions, name: str) -> None:
         await self.inner.delete(name)
 
-    async def delete_many(self: HeldDeletions, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
+    async def delete_many(self: DeferredDeletions, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
         return await delete_chunks(self.inner, names, limit=limit)
 
-    with patched(HeldDeletions, "delete", delete), patched(HeldDeletions, "delete_many", delete_many):
+    with patched(DeferredDeletions, "delete", delete), patched(DeferredDeletions, "delete_many", delete_many):
         yield
 
 
 def _leave_out_what_waits() -> AbstractContextManager[None]:
-    async def carry_before(self: Carrier, before: int) -> bool:
+    async def rewrite_before(self: LogRewriter, before: int) -> bool:
         return False
 
-    return patched(Carrier, "carry_before", carry_before)
+    return patched(LogRewriter, "rewrite_before", rewrite_before)
 
 
 def _cut_one_frame_too_far() -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ from penstock.client.groups.group_state import GroupState, HeldSegment
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import CommittingTransactions, EpochRecord
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.whole_tails import WholeTails
+from penstock.controller.transactional_tails import TransactionalTails
 from penstock.controller.workflows import commit, roll_transactions
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.roll_transactions import MergeInto
@@ -76,13 +76,13 @@ def _read_on_after_one_of_several() -> Iterator[None]:
 
 
 def _take_a_tail_amid_a_commit() -> AbstractContextManager[None]:
-    async def look(self: WholeTails, tables: StreamTables) -> dict[int, int] | None:
+    async def read_tails(self: TransactionalTails, tables: StreamTables) -> dict[int, int] | None:
         segments = (await tables.commit_view()).current.segments
         names = {segment.id: segment_name(tables.scope, tables.stream, segment.id) for segment in segments}
         infos = await self._context.segments.infos(list(names.values()))
         return {segment: infos[name].length for segment, name in names.items()}
 
-    return patched(WholeTails, "_look", look)
+    return patched(TransactionalTails, "_read_tails", read_tails)
 
 
 _SCALES = replace(short_profile("scales", "readers", kinds=("Pause",)), scale_rate=1.0, pace=2.0)

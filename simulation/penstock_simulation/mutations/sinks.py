@@ -27,15 +27,15 @@ SINKS = replace(
 
 
 def _commit_before_the_intent() -> AbstractContextManager[None]:
-    plain = Decisions.hold
+    plain = Decisions.extend_prepared
 
-    async def hold(self: Decisions, transactions: Mapping[str, Sequence[str]]) -> object:
+    async def extend_prepared(self: Decisions, transactions: Mapping[str, Sequence[str]]) -> object:
         refusal = await plain(self, transactions)
         if refusal is None:
             await self.commit({stream: ids[:1] for stream, ids in transactions.items()})
         return refusal
 
-    return patched(Decisions, "hold", hold)
+    return patched(Decisions, "extend_prepared", extend_prepared)
 
 
 def _abort_what_is_named() -> AbstractContextManager[None]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
-from penstock.segmentstore.container.log.operations import CarriedBytes, RareOperation
+from penstock.segmentstore.container.log.log_rewriter import LogRewriter
+from penstock.segmentstore.container.log.operations import CarriedBytes, NonAppendOperation
 from penstock.segmentstore.container.log.recovery import FirstCheckpoint
-from penstock.segmentstore.container.metadata import MetadataCut
+from penstock.segmentstore.container.metadata import MetadataSnapshot
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.segment_quota import SegmentQuota
 from penstock_simulation.mutations.mutation import Mutation, patched, short_profile
@@ -18,22 +18,22 @@ from penstock_simulation.mutations.mutation import Mutation, patched, short_prof
 
 @contextmanager
 def _carry_the_number_alone() -> Iterator[None]:
-    log = Carrier._log
+    log = LogRewriter._log
 
-    def forgetful_log(self: Carrier, operation: RareOperation) -> int:
+    def forgetful_log(self: LogRewriter, operation: NonAppendOperation) -> int:
         if isinstance(operation, CarriedBytes):
             operation = CarriedBytes(operation.segment_id, operation.offset, b"")
         return log(self, operation)
 
-    with patched(Carrier, "_log", forgetful_log):
+    with patched(LogRewriter, "_log", forgetful_log):
         yield
 
 
 def _never_carry() -> AbstractContextManager[None]:
-    def look(self: Carrier) -> None:
+    def look(self: LogRewriter) -> None:
         """Let the log grow."""
 
-    return patched(Carrier, "look", look)
+    return patched(LogRewriter, "look", look)
 
 
 def _ignore_the_quota() -> AbstractContextManager[None]:
@@ -54,10 +54,10 @@ def _slow_parts() -> Iterator[None]:
 
 @contextmanager
 def _encode_what_changed_since() -> Iterator[None]:
-    def keep(self: MetadataCut, segment: Segment) -> None:
+    def keep(self: MetadataSnapshot, segment: Segment) -> None:
         """Let the segment be encoded later, with its changes."""
 
-    with _slow_parts(), patched(MetadataCut, "keep", keep):
+    with _slow_parts(), patched(MetadataSnapshot, "keep", keep):
         yield
 
 

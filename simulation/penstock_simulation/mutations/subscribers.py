@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.group_state import GroupState
-from penstock.client.groups.reader_group_keeper import GroupKeeper
+from penstock.client.groups.reader_group_leader import GroupLeader
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.subscribers import published_cuts
 from penstock.controller.retention import plan, retention
@@ -39,9 +39,9 @@ _SHORT_LIMITED = replace(short_profile("short limited subscribers", "limited sub
 
 
 def _publish_what_was_handed_out() -> AbstractContextManager[None]:
-    original = GroupKeeper._cuts
+    original = GroupLeader._cuts
 
-    def cuts(self: GroupKeeper, state: GroupState) -> dict[str, StreamCut]:
+    def cuts(self: GroupLeader, state: GroupState) -> dict[str, StreamCut]:
         ahead = {segment: offset for reader in state.readers.values() for segment, offset in reader.handed_out.items()}
         return {
             stream: replace(
@@ -54,14 +54,14 @@ def _publish_what_was_handed_out() -> AbstractContextManager[None]:
             for stream, cut in original(self, state).items()
         }
 
-    return patched(GroupKeeper, "_cuts", cuts)
+    return patched(GroupLeader, "_cuts", cuts)
 
 
 def _release_what_is_stored() -> AbstractContextManager[None]:
-    def cuts(self: GroupKeeper, state: GroupState) -> dict[str, StreamCut]:
+    def cuts(self: GroupLeader, state: GroupState) -> dict[str, StreamCut]:
         return {stream: cut for stream, cut in rgs.stream_cuts(state).items() if cut.positions}
 
-    return patched(GroupKeeper, "_cuts", cuts)
+    return patched(GroupLeader, "_cuts", cuts)
 
 
 def _await_the_dead() -> AbstractContextManager[None]:

@@ -56,7 +56,7 @@ def _count_what_was_not_told_as_told() -> AbstractContextManager[None]:
             for key in known.keys() - now.keys():
                 yield KeyChange(key, None)
 
-    return patched(TableWatch, "_look", look)
+    return patched(TableWatch, "_poll", look)
 
 
 def _write_on_condition_of_what_is_there() -> AbstractContextManager[None]:
@@ -76,7 +76,7 @@ def _take_a_state_for_told_before_it_is() -> AbstractContextManager[None]:
                 await self._growth.wait(self._seen_bytes)
                 # The following poll may fail or be cancelled.
                 self._seen_bytes = (await self._growth._segments.segment_info(self._growth._segment)).length
-            change = await self._look()
+            change = await self._poll()
             told, self._told = self._told, change.revision
             if told != change.revision:
                 return change

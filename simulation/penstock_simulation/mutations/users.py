@@ -11,7 +11,7 @@ from penstock.client.client import Client
 from penstock.client.common import deadline
 from penstock.client.common.life_cycle import Life, LifeCycle
 from penstock.client.groups.group_liveness import Liveness
-from penstock.client.groups.membership import Membership
+from penstock.client.groups.membership import GroupMembership
 from penstock.client.groups.reader import Reader
 from penstock.client.transactions.transaction import Transaction, _Fate
 from penstock.client.writing.event_writer import EventWriter
@@ -133,13 +133,13 @@ def _count_a_failure_as_done() -> Iterator[None]:
 
 @contextmanager
 def _keep_what_was_given_away() -> Iterator[None]:
-    drop = Membership._drop
+    drop = GroupMembership._drop
 
-    def drop_all(self: Membership) -> None:
+    def drop_all(self: GroupMembership) -> None:
         for source in list(self.open_segments.values()):
             drop(self, source)
 
-    with patched(Membership, "_drop", lambda self, source: None), patched(Membership, "_drop_all", drop_all):
+    with patched(GroupMembership, "_drop", lambda self, source: None), patched(GroupMembership, "_drop_all", drop_all):
         yield
 
 

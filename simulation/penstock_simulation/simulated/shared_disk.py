@@ -61,16 +61,16 @@ class MountedDisk:
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True) -> MountedFile:
         """See `Disk.open`."""
-        file = self.mine().open(path, create=create, exclusive=exclusive, writable=writable)
+        file = self.wait_turn().open(path, create=create, exclusive=exclusive, writable=writable)
         return MountedFile(file, self)
 
     def make_directory(self, path: str) -> None:
         """See `Disk.make_directory`."""
-        self.mine().make_directory(path)
+        self.wait_turn().make_directory(path)
 
     def list_directory(self, path: str) -> list[str]:
         """See `Disk.list_directory`."""
-        return self.mine().list_directory(path)
+        return self.wait_turn().list_directory(path)
 
     def exists(self, path: str) -> bool:
         """See `Disk.exists`."""
@@ -78,35 +78,35 @@ class MountedDisk:
 
     def rename(self, source: str, target: str) -> None:
         """See `Disk.rename`."""
-        self.mine().rename(source, target)
+        self.wait_turn().rename(source, target)
 
     def link(self, source: str, target: str) -> None:
         """See `Disk.link`."""
-        self.mine().link(source, target)
+        self.wait_turn().link(source, target)
 
     def space(self, path: str) -> DiskSpace:
         """See `Disk.space`."""
-        return self.mine().space(path)
+        return self.wait_turn().space(path)
 
     def remove(self, path: str) -> None:
         """See `Disk.remove`."""
-        self.mine().remove(path)
+        self.wait_turn().remove(path)
 
     def remove_directory(self, path: str) -> None:
         """See `Disk.remove_directory`."""
-        self.mine().remove_directory(path)
+        self.wait_turn().remove_directory(path)
 
     def sync_directory(self, path: str) -> None:
         """See `Disk.sync_directory`."""
-        self.mine().sync_directory(path)
+        self.wait_turn().sync_directory(path)
 
     def lock(self, path: str) -> SimulatedLock:
         """See `Disk.lock`. The server releases it when the host dies."""
-        lock = self.mine().lock(path)
+        lock = self.wait_turn().lock(path)
         self._locks[lock] = None
         return lock
 
-    def mine(self) -> SimulatedDisk:
+    def wait_turn(self) -> SimulatedDisk:
         """Return the disk, for one call with the faults of this host."""
         self._disk.faults = self._host.disk.faults
         return self._disk
@@ -124,7 +124,7 @@ class MountedDisk:
         file, writes = self._cached.pop(node, (None, ()))
         for offset, data in writes:
             assert file is not None
-            self.mine()
+            self.wait_turn()
             file.write(offset, [data])
 
     def _host_died(self) -> None:
@@ -164,7 +164,7 @@ class MountedFile:
 
     def read(self, offset: int, length: int) -> bytes:
         """See `DiskFile.read`."""
-        self._mount.mine()
+        self._mount.wait_turn()
         stored = self._file.read(offset, length)
         writes = self._mount.cached(self._file)
         if not writes:
@@ -185,13 +185,13 @@ class MountedFile:
     def sync(self) -> None:
         """See `DiskFile.sync`."""
         self._mount.write_back(self._file.node)
-        self._mount.mine()
+        self._mount.wait_turn()
         self._file.sync()
 
     def truncate(self, length: int) -> None:
         """See `DiskFile.truncate`."""
         self._mount.write_back(self._file.node)
-        self._mount.mine()
+        self._mount.wait_turn()
         self._file.truncate(length)
 
     def is_linked(self) -> bool:

@@ -139,11 +139,11 @@ class LimitedSubscribers(Workload):
         while self.world.is_writing:
             await self.rest(0.4)
             try:
-                await self._look(stream)
+                await self._inspect(stream)
             except PenstockError as error:
                 self._check_passing("watches", error)
 
-    async def _look(self, stream: _LimitedStream) -> int:
+    async def _inspect(self, stream: _LimitedStream) -> int:
         """Check the present state of a stream; return its size in bytes."""
         world, model = self.world, stream.model
         head = (await self.client.head(stream.path)).positions[0]
@@ -178,7 +178,7 @@ class LimitedSubscribers(Workload):
                 for group in stream.groups.values():
                     await world.insist("acknowledge all", partial(self._publish, stream, group, tail.positions[0]))
             await asyncio.sleep(1.0)
-            if await world.insist(f"look at {stream.path}", partial(self._look, stream)) <= most:
+            if await world.insist(f"look at {stream.path}", partial(self._inspect, stream)) <= most:
                 return True
             if world.now_s > until_s:
                 return False

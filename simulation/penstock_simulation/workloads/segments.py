@@ -52,7 +52,7 @@ class ByteAppender(Workload):
                 if self._truncates and self.rng.random() < 0.05:
                     await self._truncate()
                 elif self.rng.random() < 0.2:
-                    await self._look()
+                    await self._read_info()
                 elif self.rng.random() < 0.1:
                     await self._locate()
                 elif self.rng.random() < 0.15:
@@ -66,7 +66,7 @@ class ByteAppender(Workload):
 
     async def verify(self) -> None:
         """See `Workload.verify`."""
-        await self.world.insist(f"info of {self._segment}", self._look)
+        await self.world.insist(f"info of {self._segment}", self._read_info)
 
     async def _append(self, *, is_conditional: bool = False, is_alone: bool = True) -> None:
         history = self.world.history
@@ -120,7 +120,7 @@ class ByteAppender(Workload):
             self.world.problem(f"{self._segment}: the border behind {offset} is {border}, its length is {info.length}")
         self.world.counts["borders located"] += 1
 
-    async def _look(self) -> None:
+    async def _read_info(self) -> None:
         history = self.world.history
         call = history.invoke(self.name, GetLength(self._segment))
         try:

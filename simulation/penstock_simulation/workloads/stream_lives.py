@@ -55,7 +55,7 @@ class StreamLives(Workload):
             life = self._lives[at]
             patience_s = self.rng.uniform(0.0, 0.2) if self.rng.random() < 0.3 else None
             try:
-                await self._look(life)
+                await self._inspect(life)
                 async with asyncio.timeout(patience_s):
                     await self._change(life)
             except TimeoutError:
@@ -69,7 +69,7 @@ class StreamLives(Workload):
     async def verify(self) -> None:
         """See `Workload.verify`."""
         for life in self._lives:
-            await self._look(life)
+            await self._inspect(life)
 
     def _new_life(self) -> _Life:
         self._name_count += 1
@@ -138,7 +138,7 @@ class StreamLives(Workload):
         self._tag_number += 1
         return (self.rng.choice(_TAGS), f"tag-{self._tag_number}")
 
-    async def _look(self, life: _Life) -> None:
+    async def _inspect(self, life: _Life) -> None:
         """Compare the controller's view of a name with the known state."""
         world, name = self.world, life.name
         exists = await world.insist(f"existence of {name}", lambda: self.client.stream_exists(name))

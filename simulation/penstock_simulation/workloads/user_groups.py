@@ -17,7 +17,7 @@ from functools import partial
 
 from penstock.client.client import Client
 from penstock.client.groups.reader import Reader
-from penstock.client.streams.starts import Start
+from penstock.client.streams.start_positions import Start
 from penstock.model.errors import InvalidArgumentError, PenstockError, ScopeNotEmptyError
 from penstock.model.policies import Scaling
 from penstock.model.stream_cuts import StreamCut

@@ -244,9 +244,9 @@ def _run(app: Callable[..., object], arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001  # an unexpected error is reported in a line, too
         if isinstance(error, _UsageError):
             return _tell_usage(error, as_json="--json" in arguments)
-        from penstock.cli.failure import tell_defect
+        from penstock.cli.failure import report_bug
 
-        return tell_defect(error)
+        return report_bug(error)
     return code if isinstance(code, int) else 0
 
 

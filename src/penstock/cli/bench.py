@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import Interrupted, exit_code_of, failures_told, termination_interrupts
+from penstock.cli.failure import Interrupted, exit_code_of, exit_on_error, termination_interrupts
 from penstock.cli.options import URI, AsJson, Uri
 from penstock.cli.output import in_bytes, tell
 
@@ -48,7 +48,7 @@ def write(
     """Write events; report rates and latencies from call to acknowledgement (one event sampled in each step)."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), termination_interrupts():
+    with exit_on_error(as_json=as_json), termination_interrupts():
         from penstock.cli.bench_runs import Load, Run, write_events
 
         load, run = Load(size, count, seconds, rate), Run()
@@ -76,7 +76,7 @@ def read(
     """Read a stream from its head to its current end; report rates and the time to the first events."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), termination_interrupts():
+    with exit_on_error(as_json=as_json), termination_interrupts():
         from penstock.cli.bench_runs import Load, Run, read_events, write_events
 
         load, run = Load(size, count, None, None), Run()
@@ -107,7 +107,7 @@ def end_to_end(
     """Write events at a rate and read them at the same time; report latencies from write call to read."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), termination_interrupts():
+    with exit_on_error(as_json=as_json), termination_interrupts():
         from penstock.cli.bench_runs import Load, Run, follow_events
 
         load, run = Load(size, count, seconds, rate), Run()

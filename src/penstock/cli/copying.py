@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import Interrupted, failures_told, termination_interrupts
+from penstock.cli.failure import Interrupted, exit_on_error, termination_interrupts
 
 if TYPE_CHECKING:
     from penstock.cli.session import Session
@@ -31,7 +31,7 @@ def with_session(uri: str, run: Callable[[Session], None], *, as_json: bool) -> 
     """Run a job on a session, and tell its failures."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), termination_interrupts(), connected(uri) as session:
+    with exit_on_error(as_json=as_json), termination_interrupts(), connected(uri) as session:
         run(session)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.cli.failure import Interrupted, failures_told, termination_interrupts
+from penstock.cli.failure import Interrupted, exit_on_error, termination_interrupts
 from penstock.cli.options import POSITION_HELP, URI, AsJson, Stream, Uri
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def export(
     from penstock.jobs.rows import RowShape, fields_of
     from penstock.model.errors import InvalidArgumentError
 
-    with failures_told(as_json=as_json), termination_interrupts():
+    with exit_on_error(as_json=as_json), termination_interrupts():
         if once and until is not None:
             raise InvalidArgumentError("give either --once or --until, not both")
         if once:

@@ -109,7 +109,7 @@ def code_of(error: PenstockError) -> int:
 
 
 @contextmanager
-def failures_told(*, as_json: bool) -> Iterator[None]:
+def exit_on_error(*, as_json: bool) -> Iterator[None]:
     """Turn errors that Penstock raises on purpose, errors of the operating system, and signals into exit codes.
 
     What standard output raises is handled by `main`, for all commands.
@@ -166,7 +166,7 @@ def log_as_lines() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
-def tell_defect(error: Exception) -> int:
+def report_bug(error: Exception) -> int:
     """Say that `error` is a defect of Penstock, keep its traceback in a file, and return the exit code."""
     with tempfile.NamedTemporaryFile("w", prefix="penstock-defect-", suffix=".txt", delete=False) as kept:
         traceback.print_exception(error, file=kept)

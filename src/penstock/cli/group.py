@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.names import complete_streams
 from penstock.cli.options import POSITION_HELP, URI, AsJson, Group, ScopeToList, Uri, Yes
 from penstock.cli.output import confirm, in_bytes, table, tell
@@ -51,7 +51,7 @@ def list_groups(
     from penstock.cli.session import connected
     from penstock.model.errors import UnsupportedOperationError
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         client = session.client
         scopes = [scope] if scope else [name for name in session.iterate(client.scopes()) if not name.startswith("_")]
         try:
@@ -118,7 +118,7 @@ def create(
     """Create a reader group. An existing group is left unchanged. Programs that open a group create it, too."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         from penstock.cli.positions import position_text
         from penstock.client.common.opening import awaiting
 
@@ -211,7 +211,7 @@ def reset(
     """Move a group to another position. Running readers follow."""
     from penstock.cli.positions import position_text
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         where = position_text(to)
     _with_group(group, uri, as_json, lambda joined: joined.reset(where))
     tell("reset", {"group": group, "to": where}, [f"reader group {group} resumes at {where}"], as_json=as_json)
@@ -245,7 +245,7 @@ def update(
             await joined.set_retention(retention)
         return list((await joined.describe()).streams)
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         begin = position_text(start)
         if not add and not remove and retention is None:
             raise InvalidArgumentError("no change was given: see penstock group update --help")
@@ -264,7 +264,7 @@ def acknowledge(
     """Acknowledge a cut for a group with 'manual' retention: its stream may delete the events before the cut."""
     from penstock.cli.positions import position_text
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         where = position_text(cut)
     is_new = _with_group(group, uri, as_json, lambda joined: joined.acknowledge(where))
     said = f"reader group {group} acknowledged {where}"
@@ -277,7 +277,7 @@ def delete(group: Group, yes: Yes = False, uri: Uri = URI, as_json: AsJson = Fal
     """Delete a reader group and its positions. Asks for confirmation."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         session.call(_joined(session.client, group))
         confirm(f"Delete reader group {group} and its positions?", group, is_agreed=yes, as_json=as_json)
         session.call(session.client.delete_reader_group(group))
@@ -292,7 +292,7 @@ def _with_group(group: str, uri: str, as_json: bool, work: Callable[[ReaderGroup
         async with client.reader_group(_checked(group)) as joined:
             return await work(joined)
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         return session.call(joined_and_done(session.client))
 
 

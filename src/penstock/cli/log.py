@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.options import Tier2
 from penstock.cli.output import tell, write_text
 from penstock.cli.salvage_output import report_fields, report_lines, salvage_lines
@@ -79,7 +79,7 @@ def _data_directory(root: str, runtime: object) -> DataDirectory:
 @log.command("list")
 def list_logs(data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
     """Show the state and the size of each log. Changes nothing; the server may run."""
-    with failures_told(as_json=as_json), _logs(data_dir, config, is_locked=False) as logs:
+    with exit_on_error(as_json=as_json), _logs(data_dir, config, is_locked=False) as logs:
         reports = logs.reports()
     if as_json:
         typer.echo(json.dumps({"type": "logs", "logs": [asdict(report) for report in reports]}))
@@ -132,7 +132,7 @@ def salvage(
     """
     from penstock.administration.log_salvage import LogNotSalvageableError
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         try:
             salvaged = _salvage(container, data_dir, tier2, config, is_dry_run=dry_run)
         except LogNotSalvageableError as error:
@@ -179,7 +179,7 @@ def _change(
     *,
     as_json: bool,
 ) -> None:
-    with failures_told(as_json=as_json), _logs(data_dir, config, is_locked=True) as logs:
+    with exit_on_error(as_json=as_json), _logs(data_dir, config, is_locked=True) as logs:
         change(logs)
     if as_json:
         typer.echo(json.dumps({"type": what, "container": container}))

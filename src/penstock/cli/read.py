@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.options import POSITION_HELP, URI, Stream, Uri
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _print(
     from penstock.cli.event_lines import lines_of
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         lines = lines_of(form, with_offsets=offsets, is_terminal=sys.stdout.isatty())
         with connected(uri) as session:
             first, last = session.call(_cuts(session.client, stream, start, until))

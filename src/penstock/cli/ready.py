@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.quantities import seconds_of
 from penstock.runtime.settings import DEFAULT_URI
 
@@ -36,7 +36,7 @@ def ready(
     # Only now: the help of all commands should not load a client.
     from penstock.cli.probe import probe
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         found = asyncio.run(probe(uri, timeout_s))
     if as_json:
         typer.echo(json.dumps({"type": "ready", **asdict(found)}))

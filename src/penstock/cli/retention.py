@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.options import URI, AsJson, Stream, Uri
 from penstock.cli.output import tell
 
@@ -37,7 +37,7 @@ def explain(
     from penstock.cli.session import connected
     from penstock.model.errors import InvalidArgumentError
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         found = session.call(session.client.explain_retention(stream))
         fields, lines = _fields(found), explanation_lines(found)
         if svg is not None:

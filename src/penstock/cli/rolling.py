@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from penstock.cli.failure import EXIT_DAMAGED, failures_told
+from penstock.cli.failure import EXIT_DAMAGED, exit_on_error
 from penstock.cli.log import AsJson, Config, DataDir
 from penstock.cli.options import Tier2
 from penstock.cli.output import in_bytes, tell
@@ -47,7 +47,7 @@ def survey(
     """
     from penstock.administration.rolling_storage import check_rolling
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         report = _run(data_dir, tier2, config, partial(check_rolling, names=names or ()))
         tell("storage_surveyed", asdict(report), _survey_lines(report), as_json=as_json)
     if report.problems:
@@ -74,7 +74,7 @@ def import_segments(
     """
     from penstock.administration.rolling_storage import import_rolling
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         report = _run(
             data_dir, tier2, config,
             lambda settings, runtime: import_rolling(
@@ -103,7 +103,7 @@ def export(
     """
     from penstock.administration.rolling_export import export_rolling
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         report = _run(
             data_dir, tier2, config,
             lambda settings, runtime: export_rolling(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.options import URI, AsJson, Scope, Uri, Yes
 from penstock.cli.output import confirm, tell
 
@@ -25,7 +25,7 @@ def list_scopes(
     """List the scopes."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         found = session.iterate(session.client.scopes())
         names = sorted(name for name in found if everything or not name.startswith("_"))
     tell("scopes", {"scopes": names}, names, as_json=as_json)
@@ -36,7 +36,7 @@ def create(scope: Scope, uri: Uri = URI, as_json: AsJson = False) -> None:
     """Create a scope. Creating a stream creates its scope, too."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         session.call(session.client.create_scope(scope))
     tell("created", {"scope": scope}, [f"scope {scope} is created"], as_json=as_json)
 
@@ -46,7 +46,7 @@ def describe(scope: Scope, uri: Uri = URI, as_json: AsJson = False) -> None:
     """Show the contents of a scope."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         held = _held(session, scope)
     fields: dict[str, object] = {"scope": scope, **{f"{kind}s": names for kind, names in held.items()}}
     lines = [f"{kind} {scope}/{name}" for kind, names in held.items() for name in names]
@@ -64,7 +64,7 @@ def delete(
     """Delete a scope; it must be empty unless --recursive is given. Asks for confirmation."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         held = [
             f"{len(names)} {kind}{'' if len(names) == 1 else 's'}"
             for kind, names in _held(session, scope).items()

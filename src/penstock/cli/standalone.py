@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.cli.failure import EXIT_FAILED, failures_told
+from penstock.cli.failure import EXIT_FAILED, exit_on_error
 
 _MIB = 1024 * 1024
 
@@ -119,7 +119,7 @@ def standalone(
         "security.private_key": private_key,
         "security.accounts": accounts,
     }
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         is_clean = serve(config, flags, started_s=started_s, as_json=as_json)
     if not is_clean:
         raise typer.Exit(EXIT_FAILED)

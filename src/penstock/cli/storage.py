@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import EXIT_DAMAGED, EXIT_USAGE, fail, failures_told
+from penstock.cli.failure import EXIT_DAMAGED, EXIT_USAGE, exit_on_error, fail
 from penstock.cli.log import AsJson, Config, DataDir
 from penstock.cli.options import Tier2
 from penstock.cli.output import in_bytes, tell
@@ -50,7 +50,7 @@ def check(
     missing, with 1 if the check could not be completed. Chunks without a record are not damage; the server deletes
     them.
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         report = _check(data_dir, tier2, config, is_read=not lengths_only, as_json=as_json)
         tell("storage_check", {"is_read": not lengths_only, **asdict(report)}, report_lines(report), as_json=as_json)
     if report.problem_count:
@@ -110,7 +110,7 @@ def recover(
     Exits with 0 if everything was recovered, with 3 if the directory was created but chunks are missing, otherwise
     with 1.
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         if directory is None:
             raise fail(
                 "--directory is required: the data directory to create",
@@ -171,7 +171,7 @@ def probe(
     lifecycle rules of the bucket are read. Uses temporary chunks or objects and deletes them; safe beside a running
     server. Exits with 0 if every operation works.
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         if log is not None:
             found = _probe_log(log, config, rounds)
             tell("log_probe", asdict(found), _log_probe_lines(found), as_json=as_json)

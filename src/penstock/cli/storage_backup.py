@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from penstock.cli.failure import EXIT_DAMAGED, EXIT_USAGE, fail, failures_told
+from penstock.cli.failure import EXIT_DAMAGED, EXIT_USAGE, exit_on_error, fail
 from penstock.cli.log import AsJson, Config, DataDir
 from penstock.cli.options import Tier2
 from penstock.cli.output import in_bytes, tell
@@ -51,7 +51,7 @@ def backup(
     if this exits with 0. `penstock storage restore` can use it as long as long-term storage keeps the chunks it refers
     to.
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         made = _back_up(str(directory), admin or [], data_dir, tier2, config, as_json=as_json)
         tell("storage_backed_up", asdict(made), _backup_lines(made, directory, config), as_json=as_json)
 
@@ -109,7 +109,7 @@ def restore(
     """
     from penstock.administration.storage_restoration import BackupUnfitError
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         if directory is None:
             raise fail(
                 "--directory is required: the data directory to create",

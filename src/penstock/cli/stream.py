@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.options import POSITION_HELP, URI, AsJson, ScopeToList, Stream, Uri, Yes
 from penstock.cli.output import confirm, in_bytes, in_time, table, tell
 from penstock.cli.quantities import bytes_of, milliseconds_of
@@ -80,7 +80,7 @@ def list_streams(
     """List the streams."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         client = session.client
         # Scopes that Pravega keeps for itself begin with an underscore.
         scopes = [scope] if scope else [name for name in session.iterate(client.scopes()) if not name.startswith("_")]
@@ -111,7 +111,7 @@ def create(
     """Create a stream, and its scope if missing. The default is one segment and no retention."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         scaling = _scaling(segments, event_rate, data_rate, factor)
         retention = _retention(keep_time, keep_bytes, keep_max)
         rollover_bytes = 0 if rollover is None else bytes_of(rollover)
@@ -148,7 +148,7 @@ def update(
     from penstock.cli.session import connected
     from penstock.model.errors import InvalidArgumentError
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         scaling = _scaling(segments, event_rate, data_rate, factor)
         retention = _retention(keep_time, keep_bytes, keep_max)
         tags = tuple(tag) if tag else () if no_tags else None
@@ -183,7 +183,7 @@ def describe(
     from penstock.cli.stream_map import map_fields, map_lines, map_svg
     from penstock.model.errors import InvalidArgumentError
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         fields, lines = session.call(_described(session, stream))
         history = session.call(session.client.history(stream, epoch_count_max=epochs))
         fields.update(map_fields(history))
@@ -308,7 +308,7 @@ def seal(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
     """Seal a stream permanently: it takes no more events; its events stay readable."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         session.call(session.client.seal_stream(stream))
     tell("sealed", {"stream": stream}, [f"stream {stream} is sealed"], as_json=as_json)
 
@@ -331,7 +331,7 @@ def truncate(
     from penstock.cli.positions import cut_at
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         cut = session.call(cut_at(session.client, stream, at))
         question = f"Delete all events of {stream} before {cut.to_text()}?"
         confirm(question, f"events of {stream}", is_agreed=yes, as_json=as_json)
@@ -344,7 +344,7 @@ def delete(stream: Stream, yes: Yes = False, uri: Uri = URI, as_json: AsJson = F
     """Delete a stream and all its events; an open stream is sealed first. Asks for confirmation."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         found = session.call(_described(session, stream))[0]
         held = found["bytes"]
         assert isinstance(held, int)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.options import URI, AsJson, Stream, Uri
 from penstock.cli.output import tell
 
@@ -38,7 +38,7 @@ def scale(
     from penstock.cli.session import connected
     from penstock.model.errors import InvalidArgumentError
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         if (split is None) == (not merge):
             raise InvalidArgumentError("give --split SEGMENT, or --merge SEGMENT at least twice")
         with connected(uri) as session:

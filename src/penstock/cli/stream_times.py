@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.moments import FORMS
 from penstock.cli.options import TIME_ROUNDING, URI, AsJson, Stream, Uri
 from penstock.cli.output import tell
@@ -17,7 +17,7 @@ def watermark(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
     """Show the latest watermark of a stream: how far its writers are in the times that they note, and where that is."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         from penstock.client.streams.time_windows import latest_watermark
         from penstock.model.names import split_scoped_name
         from penstock.model.stream_cuts import StreamCut
@@ -67,7 +67,7 @@ def cut(
     from penstock.cli.positions import cut_at
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         found = session.call(cut_at(session.client, stream, at, is_end=is_end))
     text = found.to_pravega_text() if is_pravegas else found.to_text()
     tell("cut", {"stream": stream, "at": at, "cut": text}, [text], as_json=as_json)

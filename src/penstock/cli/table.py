@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
-from penstock.cli.failure import fail, failures_told
+from penstock.cli.failure import exit_on_error, fail
 from penstock.cli.names import complete_tables
 from penstock.cli.options import URI, AsJson, ScopeToList, Uri, Yes
 from penstock.cli.output import confirm, tell, write_bytes, write_text
@@ -48,7 +48,7 @@ def list_tables(
     """List the key-value tables."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         client = session.client
         scopes = [scope] if scope else [name for name in session.iterate(client.scopes()) if not name.startswith("_")]
         names = sorted(f"{each}/{name}" for each in scopes for name in session.iterate(client.tables(each)))
@@ -71,7 +71,7 @@ def create(
     """Create a table, and its scope if missing. Key sizes and partitions cannot be changed later."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         rollover_bytes = 0 if rollover is None else bytes_of(rollover)
         with connected(uri) as session:
             session.call(
@@ -115,7 +115,7 @@ def delete(table: TableName, yes: Yes = False, uri: Uri = URI, as_json: AsJson =
     """Delete a table and its contents. Asks for confirmation."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
 
         async def count() -> int:
             async with session.client.table(table) as opened:
@@ -141,7 +141,7 @@ def get(table: TableName, key: Key, second: Second = "", uri: Uri = URI, as_json
     if as_json:
         tell("entry", _fields(entry), (), as_json=True)
         return
-    with failures_told(as_json=False):
+    with exit_on_error(as_json=False):
         write_bytes(entry.value + b"\n")
 
 
@@ -163,7 +163,7 @@ def put(
         with _conditions_told(table, (key, second), version):
             return await opened.put((key, second), data, version=version)
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         data = sys.stdin.buffer.read() if value is None else value.encode("utf-8", "surrogateescape")
     stored = _with_table(table, uri, as_json, change)
     fields: dict[str, object] = {"table": table, "key": key, "second": second, "version": stored}
@@ -204,7 +204,7 @@ def scan(
     """Print keys and values, sorted by key, separated by a tab; with --json one document for each key."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         opened = session.call(_opened(session.client, table))
         left = count
         for page in session.iterate(opened.scan_pages(primary=first, prefix=prefix)):
@@ -232,7 +232,7 @@ def _with_table(table: str, uri: str, as_json: bool, work: Callable[[TextTable],
         async with await _opened(client, table) as opened:
             return await work(opened)
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         return session.call(opened_and_done(session.client))
 
 

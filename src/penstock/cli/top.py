@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.options import URI, AsJson, Uri
 from penstock.cli.output import in_bytes, table, tell, write_text
 
@@ -45,7 +45,7 @@ def top(
 
     is_live = sys.stdout.isatty() and not as_json
     looks = range(count if count is not None else 1) if count is not None or not is_live else itertools.count()
-    with failures_told(as_json=as_json), connected(uri) as session, _screen(is_wanted=is_live) as show:
+    with exit_on_error(as_json=as_json), connected(uri) as session, _screen(is_wanted=is_live) as show:
         found: ClusterStatistics | None = None
         for number in looks:
             if number:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.moments import FORMS
 from penstock.cli.options import URI, AsJson, Stream, Uri
 from penstock.cli.output import in_bytes, in_time, table, tell
@@ -66,7 +66,7 @@ def list_transactions(
     """List the transactions of a stream: open ones with age, lease and size, then recently ended ones."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         from penstock.client.controller.transaction_by_id import completed_transactions
 
         with connected(uri) as session:
@@ -125,7 +125,7 @@ def create(
     """
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         from penstock.client.common.opening import awaiting
 
         with connected(uri) as session:
@@ -145,7 +145,7 @@ def update(
     """Renew the lease of an open transaction."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         from penstock.client.common.opening import awaiting
 
         with connected(uri) as session:
@@ -160,7 +160,7 @@ def describe(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = 
     """Show the state, age, lease and size of a transaction, and why it was aborted."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         from penstock.client.controller.transaction_by_id import TransactionById
         from penstock.client.transactions.open_transactions import with_length
 
@@ -210,7 +210,7 @@ def prepare(
     """
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         from penstock.client.controller.transaction_by_id import TransactionById
 
         with connected(uri) as session:
@@ -232,7 +232,7 @@ def commit(
     """Commit a transaction that another program has begun, with the events that the program has flushed."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         from penstock.cli.positions import noted
 
         with connected(uri) as session:
@@ -248,7 +248,7 @@ def abort(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = Fal
     """Abort a transaction: none of its events will ever be read."""
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json), connected(uri) as session:
+    with exit_on_error(as_json=as_json), connected(uri) as session:
         session.call(session.client.abort_transaction(stream, transaction))
         state = session.call(session.client.transaction_state(stream, transaction))
     _tell("aborted", stream, transaction, state, as_json=as_json)

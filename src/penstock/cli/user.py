@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import exit_on_error
 from penstock.cli.output import table, tell
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def add(
 
     Example: penstock user add ann --grant 'prn::/scope:shop/stream:orders,READ'
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         entries = [_entry(text) for text in grant or ()]
         file = _file(data_dir, accounts)
         file.add(name, None if no_password else _password(password_file), entries)
@@ -111,7 +111,7 @@ def passwd(
 
     Example: penstock user passwd admin
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         file = _file(data_dir, accounts)
         file.set_password(name, _password(password_file))
         if name == "admin" and accounts is None:
@@ -127,7 +127,7 @@ def remove(
 
     Example: penstock user remove ann
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         _file(data_dir, accounts).remove(name)
     tell("user_removed", {"user": name}, [f"account {name} is removed"], as_json=as_json)
 
@@ -144,7 +144,7 @@ def grant(
 
     Example: penstock user grant ann 'prn::/scope:shop/stream:orders,READ_UPDATE'
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         _file(data_dir, accounts).grant(name, _entry(entry))
     tell("permission_granted", {"user": name, "entry": entry}, [f"account {name} has {entry}"], as_json=as_json)
 
@@ -161,7 +161,7 @@ def revoke(
 
     Example: penstock user revoke ann prn::/scope:shop/stream:orders
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         _file(data_dir, accounts).revoke(name, pattern)
     tell("permission_revoked", {"user": name, "pattern": pattern}, [f"account {name} lost {pattern}"], as_json=as_json)
 
@@ -172,7 +172,7 @@ def list_users(data_dir: DataDir = "penstock-data", accounts: AccountsPath = Non
 
     Example: penstock user list
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         found = _file(data_dir, accounts).read()
     rows = [
         (account.name, "yes" if account.password else "no", "; ".join(map(str, account.access.entries)))
@@ -191,7 +191,7 @@ def check(data_dir: DataDir = "penstock-data", accounts: AccountsPath = None, as
 
     Example: penstock user check
     """
-    with failures_told(as_json=as_json):
+    with exit_on_error(as_json=as_json):
         found = _file(data_dir, accounts).read()
     lines = [*found.warnings, f"{len(found.by_name)} accounts"]
     tell("users_checked", {"accounts": len(found.by_name), "warnings": list(found.warnings)}, lines, as_json=as_json)

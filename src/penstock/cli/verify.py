@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.copying import Outage
-from penstock.cli.failure import EXIT_DAMAGED, EXIT_FAILED, Interrupted, failures_told, termination_interrupts
+from penstock.cli.failure import EXIT_DAMAGED, EXIT_FAILED, Interrupted, exit_on_error, termination_interrupts
 from penstock.cli.names import complete_streams
 from penstock.cli.options import URI, AsJson, Uri
 
@@ -51,7 +51,7 @@ def verify(
     from penstock.model.names import split_scoped_name
     from penstock.spark.options import StoreSettings
 
-    with failures_told(as_json=as_json), termination_interrupts():
+    with exit_on_error(as_json=as_json), termination_interrupts():
         outage_s = milliseconds_of(outage) / 1000
         named = ["/".join(split_scoped_name(each)) for each in streams or ()]
         with connected(uri) as session:

@@ -17,8 +17,8 @@ from penstock.cli.failure import (
     Interrupted,
     code_of,
     exit_code_of,
+    exit_on_error,
     fail,
-    failures_told,
     hint_of,
     termination_interrupts,
 )
@@ -64,7 +64,7 @@ def write(
     from penstock.cli.session import connected
     from penstock.model.errors import InvalidArgumentError
 
-    with failures_told(as_json=as_json), termination_interrupts():
+    with exit_on_error(as_json=as_json), termination_interrupts():
         if key is not None and key_field is not None:
             raise InvalidArgumentError("--key and --key-field exclude each other")
         if transaction and transaction_id is not None:

@@ -23,7 +23,7 @@ from penstock.client.state.shared_state import SharedState
 from penstock.client.state.state_entries import StateEntrySerializer
 from penstock.client.stream_calls import StreamCalls
 from penstock.client.streams import creation
-from penstock.client.streams.starts import Start
+from penstock.client.streams.start_positions import Start
 from penstock.client.tables.table_keys import BytesKeys, TableKeys
 from penstock.client.tables.tables import Table, split_table_name
 from penstock.client.transactions.open_transactions import open_transactions

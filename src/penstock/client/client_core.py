@@ -17,8 +17,8 @@ from penstock.client.controller.transaction_times import TransactionTimes
 from penstock.client.reading.chunk_places import ChunkPlaces
 from penstock.client.reading.direct_reads import DirectReads
 from penstock.client.settings import ClientSettings
-from penstock.client.statistics.foreign_groups import ForeignGroups
 from penstock.client.statistics.statistics_calls import StatisticsCalls
+from penstock.client.statistics.unregistered_groups import UnregisteredGroups
 from penstock.client.transport.chunk_layouts import ChunkLayouts, SegmentLayout
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.connection_pool import ConnectionPool, Resolver
@@ -61,7 +61,7 @@ class ClientCore(LifeCycle):
         self._cluster: Cluster | None = None
         self._chunk_places = ChunkPlaces(self._runtime, self._settings)
         self._statistics_calls: StatisticsCalls
-        self._foreign_groups: ForeignGroups
+        self._foreign_groups: UnregisteredGroups
         self._transaction_times: TransactionTimes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Those that are still referenced. They are many and short-lived, and have nothing to finish: no children.
@@ -113,7 +113,7 @@ class ClientCore(LifeCycle):
             self._controller, segments, self._settings, self._runtime.rng, self._runtime.wall_clock_ms
         )
         self._statistics_calls = StatisticsCalls(self._cluster, self._pool)
-        self._foreign_groups = ForeignGroups(self._cluster, self._pool)
+        self._foreign_groups = UnregisteredGroups(self._cluster, self._pool)
         self._transaction_times = TransactionTimes(self._controller, self._runtime.rng)
 
     async def _finish(self) -> None:

@@ -68,7 +68,7 @@ class GroupOverviews:
         limit = self._context.settings.described_groups_max
         while True:
             names = await self._groups.list(scope, token, limit)
-            look = partial(self._look, scope)
+            look = partial(self._read_overview, scope)
             found = await for_each(names.names, look, self._context.settings.described_groups_at_once)
             groups = []
             for one in found:
@@ -83,9 +83,9 @@ class GroupOverviews:
 
     async def one(self, scope: str, group: str) -> GroupOverview:
         """Return one group. Raises `NoSuchReaderGroupError`."""
-        return await self._look(scope, group)
+        return await self._read_overview(scope, group)
 
-    async def _look(self, scope: str, group: str) -> GroupOverview:
+    async def _read_overview(self, scope: str, group: str) -> GroupOverview:
         record = await self._groups.get(scope, group)
         is_penstock = await self._context.segments.table_exists(reader_group_table(scope, record.id))
         streams = [await self._stream(f"{scope}/{group}", start) for start in record.config.starts]

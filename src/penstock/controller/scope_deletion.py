@@ -9,8 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from penstock.controller.key_value_tables import KeyValueTables
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import DeleteScope, Subject, SubjectKind
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.reader_groups import ReaderGroups
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
@@ -49,7 +49,7 @@ class ScopeDeletion:
             raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
         subject = Subject(SubjectKind.SCOPE, scope)
         # As for any call about a scope: if this controller is considered dead, its caller may have called another one.
-        await self._context.announcements.check_is_member()
+        await self._context.claims.check_is_member()
 
         async def run() -> None:
             try:
@@ -64,7 +64,7 @@ class ScopeDeletion:
         # The announced work may be the deletion of an earlier scope of this name: it is finished first.
         await self._runner.alone(subject, run)
 
-    async def resume(self, announced: Announcement) -> None:
+    async def resume(self, announced: WorkClaim) -> None:
         """Complete an announced deletion: delete the scope's contents, then the scope."""
         scope = announced.subject.scope
         try:
@@ -73,7 +73,7 @@ class ScopeDeletion:
                 await self._delete_with_contents(scope)
         except NoSuchScopeError:
             _logger.debug("scope %s is already deleted", scope)
-        await self._context.announcements.withdraw(announced)
+        await self._context.claims.withdraw(announced)
 
     async def _delete_with_contents(self, scope: str) -> None:
         for attempt in range(self._context.settings.conflict_attempts_max):

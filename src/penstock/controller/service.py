@@ -20,7 +20,6 @@ from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.catalog import Catalog, NamePage
 from penstock.controller.metadata.completed import CompletedTransactions
 from penstock.controller.metadata.given_up import GivenUpRecord, GivenUpWork
@@ -45,6 +44,7 @@ from penstock.controller.metadata.store import MetadataStore
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
+from penstock.controller.metadata.work_claims import WorkClaims
 from penstock.controller.ownership.buckets import Buckets
 from penstock.controller.ownership.coordinator import Coordinator
 from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
@@ -58,6 +58,7 @@ from penstock.controller.scope_deletion import ScopeDeletion
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
+from penstock.controller.transactional_tails import TransactionalTails
 from penstock.controller.transactions.commit_order import CommitOrder
 from penstock.controller.transactions.committed import CommittedTransactions
 from penstock.controller.transactions.creations import Creations
@@ -65,7 +66,6 @@ from penstock.controller.transactions.service import Transactions
 from penstock.controller.watermarks.mark_streams import mark_stream_of, marked_stream
 from penstock.controller.watermarks.watermarks import Watermarks
 from penstock.controller.watermarks.writer_marks import WriterMarks
-from penstock.controller.whole_tails import WholeTails
 from penstock.controller.work.background_work import BackgroundWork
 from penstock.controller.work.deferred_removals import DeferredRemovals
 from penstock.controller.work.sweeper import Sweeper
@@ -138,7 +138,7 @@ class ControllerService:
         self._tasks = BackgroundTasks()
         self._catalog = Catalog(self._records, self.settings)
         self._given_up = GivenUpWork(
-            self._records, self.settings, runtime.wall_clock_ms, lambda: self._context.announcements.owner
+            self._records, self.settings, runtime.wall_clock_ms, lambda: self._context.claims.owner
         )
         self._background = background = BackgroundWork(self._tasks, self.settings, self._locks, self._given_up)
         removals = DeferredRemovals(self._records, background, self.settings)
@@ -152,7 +152,7 @@ class ControllerService:
                 self._records, self._catalog, KeyValueTableRecord, layout.key_value_tables_in_scope
             ),
             completed=completed,
-            announcements=Announcements(self._records, self.settings, peers),
+            claims=WorkClaims(self._records, self.settings, peers),
             index=index,
             marked=MarkedStreams(self._records, self.settings),
             retained=ListedStreams(self._records, layout.RETAINED_STREAMS),
@@ -165,7 +165,7 @@ class ControllerService:
             commit_order=CommitOrder(self._tasks, removals, self.settings),
             committed=CommittedTransactions(completed, index, background, self.settings),
         )
-        self._registry = WorkRegistry(self._context.announcements, self._given_up)
+        self._registry = WorkRegistry(self._context.claims, self._given_up)
         self._runner = WorkflowRunner(self._context, background, self._registry)
         #: Tasks that run until the controller stops; `idle` does not wait for them.
         self._watches = BackgroundTasks()
@@ -187,9 +187,9 @@ class ControllerService:
             self.watermarking_buckets,
             self._context.settings.watermarks,
         )
-        self.whole_tails: WholeTails = WholeTails(self._context, self._runner)
+        self.transactional_tails: TransactionalTails = TransactionalTails(self._context, self._runner)
         self._retention = Retention(
-            self._context, self.retention_buckets, self.truncate_stream, self.whole_tails.of
+            self._context, self.retention_buckets, self.truncate_stream, self.transactional_tails.of
         )
         self.retention_explanations: RetentionExplanations = RetentionExplanations(
             self._context, self._retention.next_look_s
@@ -207,7 +207,7 @@ class ControllerService:
         self._starts = TransactionNumbers(self._records, self.settings, counter=layout.CONTROLLERS, range_count=1)
         self._sweeper = Sweeper(
             coordinator or InProcessCoordinator(),
-            self._context.announcements,
+            self._context.claims,
             background,
             self._watches,
             self.settings,
@@ -278,7 +278,7 @@ class ControllerService:
         return ControllerStatistics(
             failed_attempt_count=self._background.failed_attempt_count,
             given_up_count=self._given_up.count,
-            taken_over_count=self._context.announcements.taken_over_count,
+            taken_over_count=self._context.claims.taken_over_count,
             open_transaction_count=self.transactions.open_count,
         )
 
@@ -297,7 +297,7 @@ class ControllerService:
         check_new_scope_name(scope)
         # Checked before the task, which continues without its caller: if this controller is considered dead, the caller
         # may have timed out and called another one, and this request is stale.
-        await self._context.announcements.check_is_member()
+        await self._context.claims.check_is_member()
 
         async def run() -> None:
             # Serializes the callers of one controller; between controllers the record of the scope does it.
@@ -310,7 +310,7 @@ class ControllerService:
         """Delete a scope that holds no stream, reader group or table. Raises `NoSuchScopeError`, `ScopeNotEmptyError`.
         """
 
-        await self._context.announcements.check_is_member()
+        await self._context.claims.check_is_member()
 
         async def run() -> None:
             async with self._locks.hold(scope):
@@ -452,7 +452,7 @@ class ControllerService:
                 return await action(tables)
             except (NoSuchSegmentError, NoSuchStreamError) as error:
                 is_of_data = isinstance(error, NoSuchSegmentError) and not layout.is_metadata_table(error.segment)
-                if is_of_data or not self._context.announcements.is_unfinished(subject):
+                if is_of_data or not self._context.claims.is_unfinished(subject):
                     raise
                 # Another controller has deleted the stream during this work: do not apply it to the next stream of
                 # this name.

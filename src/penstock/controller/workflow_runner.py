@@ -61,7 +61,7 @@ class WorkflowRunner:
 
     def is_unfinished(self, subject: Subject) -> bool:
         """Say whether this controller has begun work on the subject that is not complete."""
-        return any(self._context.announcements.is_unfinished(part) for part in _parts(subject))
+        return any(self._context.claims.is_unfinished(part) for part in _parts(subject))
 
     async def alone(self, subject: Subject, work: Callable[[], Awaitable[T]]) -> T:
         """Finish the work begun on `subject`, then run `work` exclusively, in a task of its own.
@@ -70,7 +70,7 @@ class WorkflowRunner:
         work continues; `WorkElsewhereError` if it cannot begin in that time; `WorkTakenOverError` when another
         controller has taken over the work of this call.
         """
-        settings, announcements = self._context.settings, self._context.announcements
+        settings, claims = self._context.settings, self._context.claims
 
         async def run() -> T:
             deadline_s = asyncio.get_running_loop().time() + settings.workflow_timeout_s
@@ -95,16 +95,16 @@ class WorkflowRunner:
                     self.finish_what_is_left(subject)
                     raise
                 # Take a place in line, to begin before later work of other controllers.
-                await announcements.stand_in_line(subject, Lane.CHANGE, run, self._context.new_id())
+                await claims.enqueue(subject, Lane.CHANGE, run, self._context.new_id())
                 await asyncio.sleep(settings.peer_poll_ms / 1000)
 
         async def run_in_line() -> T:
             try:
                 result = await run()
             except Exception:
-                await announcements.leave_line(subject, Lane.CHANGE, run)
+                await claims.dequeue(subject, Lane.CHANGE, run)
                 raise
-            await announcements.leave_line(subject, Lane.CHANGE, run)
+            await claims.dequeue(subject, Lane.CHANGE, run)
             return result
 
         return await self.bounded(f"workflow on {subject}", run_in_line)
@@ -112,7 +112,7 @@ class WorkflowRunner:
     async def _is_taken_over(self, subject: Subject) -> bool:
         """Say whether work that this controller has begun on the subject now belongs to another one."""
         try:
-            return any([await self._context.announcements.is_taken_over(part) for part in _parts(subject)])
+            return any([await self._context.claims.is_taken_over(part) for part in _parts(subject)])
         except PenstockError as error:
             _logger.info("the owner of the work on %s cannot be determined: %s", subject, error)
             return False

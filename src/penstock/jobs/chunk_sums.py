@@ -121,8 +121,8 @@ class _Sums:
         """Check a part, twice if there is a problem, until storage was unavailable for too long."""
         while self._away is None:
             try:
-                result = await self._look(part, is_anew=False)
-                return result if result.finding is Finding.SOUND else await self._look(part, is_anew=True)
+                result = await self._inspect(part, is_anew=False)
+                return result if result.finding is Finding.SOUND else await self._inspect(part, is_anew=True)
             except (StorageError, InvalidArgumentError) as error:
                 left_s = self._progress_s + self._store.outage_s_max - self._loop.time()
                 if isinstance(error, StorageRefusedError | InvalidArgumentError) or left_s <= 0:
@@ -131,7 +131,7 @@ class _Sums:
                 await asyncio.sleep(min(self._store.retry_interval_s, left_s))
         return self._away
 
-    async def _look(self, part: SegmentLayout, *, is_anew: bool) -> PartResult:
+    async def _inspect(self, part: SegmentLayout, *, is_anew: bool) -> PartResult:
         """Check once. Raises `StorageError` and `InvalidArgumentError` for errors that do not concern this chunk."""
         (chunk,) = part.chunks
         check_chunk_name(chunk.name)

@@ -20,7 +20,7 @@ from penstock.jobs.rows import POSITION_COLUMNS, RowShape
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import Buffer
 from penstock.model.stream_cuts import StreamCut
-from penstock.spark.batches import Place, record_batches
+from penstock.spark.batches import RangeProgress, record_batches
 from penstock.spark.offsets import Cut
 from penstock.spark.planner import ByteRange, Losses, StreamView, advance, ranges_between
 
@@ -305,7 +305,7 @@ def rows_of(source: ExportSource, shape: RowShape, ranges: Iterable[ByteRange]) 
             stream=source.stream,
             segment=each.segment,
             segment_name=source.segment_name(each.segment),
-            place=Place(each.start),
+            place=RangeProgress(each.start),
             columns=("event", *POSITION_COLUMNS),
         )
         for batch in batches:

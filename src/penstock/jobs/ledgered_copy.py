@@ -127,7 +127,7 @@ class LedgeredCopy:
 
     def _step(self) -> bool:
         """Copy one portion; False: there is none left."""
-        row = self._call(_look(self._client, self._sink))
+        row = self._call(_read_row(self._client, self._sink))
         batch, position = 0, None
         if row.state is not BatchState.NONE:
             plan, before, behind = _noted(row)
@@ -173,7 +173,7 @@ class LedgeredCopy:
             except PenstockError as second:
                 error.add_note(f"and the prepared transactions stay until their limit ends: {second}")
             raise
-        row = await _look(self._client, self._sink)
+        row = await _read_row(self._client, self._sink)
         return dict(row.transactions) == transactions
 
 
@@ -185,7 +185,7 @@ async def open_job(client: Client, name: str, target: str) -> str | None:
     if not await client.segments_of(target):
         raise StreamSealedError(f"stream {target} is sealed and takes no more events")
     await create_ledger(client, target)
-    row = await _look(client, _sink(name, target))
+    row = await _read_row(client, _sink(name, target))
     return None if row.state is BatchState.NONE else _noted(row)[0]
 
 
@@ -193,7 +193,7 @@ def _sink(name: str, target: str) -> SinkIdentity:
     return SinkIdentity(f"job {name}", target)
 
 
-async def _look(client: Client, sink: SinkIdentity) -> LedgerRow:
+async def _read_row(client: Client, sink: SinkIdentity) -> LedgerRow:
     ledger = await Ledger.open(client, sink)
     try:
         return (await ledger.look())[0]

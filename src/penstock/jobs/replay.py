@@ -16,7 +16,7 @@ from penstock.jobs.keys import EventKeys
 from penstock.jobs.ledgered_copy import Portion
 from penstock.model.errors import CorruptionError
 from penstock.model.stream_cuts import StreamCut
-from penstock.spark.batches import Place, record_batches
+from penstock.spark.batches import RangeProgress, record_batches
 from penstock.spark.planner import advance, ranges_between
 
 
@@ -102,7 +102,7 @@ class ReplaySource:
             name = source.segment_name(each.segment)
             batches = record_batches(
                 source.read(each.segment, each.start, each.end), scope=source.scope, stream=source.stream,
-                segment=each.segment, segment_name=name, place=Place(each.start), columns=("event",),
+                segment=each.segment, segment_name=name, place=RangeProgress(each.start), columns=("event",),
             )  # fmt: skip
             for batch in batches:
                 column = batch.column(0)

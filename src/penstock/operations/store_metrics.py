@@ -110,7 +110,7 @@ class StoreMetrics:
             )
             metrics.gauge(
                 "log_is_long", "Whether something prevents the truncation of the log.",
-                int(container.carrier.is_alarmed), **labels,
+                int(container.log_rewriter.is_alarmed), **labels,
             )  # fmt: skip
             backlog = container.state.backlog
             metrics.gauge(

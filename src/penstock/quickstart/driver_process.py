@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from penstock.quickstart import process_family
+from penstock.quickstart import process_tree
 from penstock.quickstart.driver import Plan
 from penstock.quickstart.query import PassResult, QueryFailedError, SparkStartError
 from penstock.server.standalone_process import child_environment
@@ -111,18 +111,18 @@ class DriverProcess:
             self._is_started = True
 
     def hold(self) -> None:
-        """Hold driver, JVM and workers. Raises `FamilyError`."""
-        process_family.hold(self.pid)
+        """Hold driver, JVM and workers. Raises `ProcessTreeError`."""
+        process_tree.hold(self.pid)
 
     def resume(self) -> None:
         """Continue them."""
-        process_family.resume(self.pid)
+        process_tree.resume(self.pid)
 
     def kill9(self) -> int:
         """Kill driver, JVM and workers; return how many processes that were. Fine when they are gone."""
         if self._process is None:
             return 0
-        count = process_family.kill(self.pid)
+        count = process_tree.kill(self.pid)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None

@@ -97,7 +97,7 @@ class QueryWatch:
         reported. None: the query is done.
 
         Raises:
-            QueryFailedError, SparkStartError, FamilyError.
+            QueryFailedError, SparkStartError, ProcessTreeError.
         """
         first: int | None = None
         held: Midst | None = None

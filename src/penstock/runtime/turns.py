@@ -20,7 +20,7 @@ class Turns:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_giving = False
 
-    async def mine(self) -> None:
+    async def wait_turn(self) -> None:
         """Wait for a turn that no other step uses."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:

@@ -105,7 +105,7 @@ class WriteRing:
             self._numbers[submission[6] // 4 + index] = index
         self._free = list(range(SLOT_COUNT))
         self._on_written: dict[int, tuple[OnWritten, str, int]] = {}
-        loop.add_reader(self._descriptor, self._look)
+        loop.add_reader(self._descriptor, self._poll)
 
     @property
     def count_under_way(self) -> int:
@@ -158,7 +158,7 @@ class WriteRing:
         if not self._on_written:
             self._file.close()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Process completions."""
         numbers = self._numbers
         head = numbers[self._head_at]

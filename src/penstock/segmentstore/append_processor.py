@@ -32,9 +32,9 @@ from penstock.model.errors import (
 )
 from penstock.model.names import is_written_for_readers
 from penstock.model.segments import Buffer
-from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES, HeldOperation, Lanes
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.held_appends import OPERATION_OVERHEAD_BYTES, HeldAppends, HeldOperation
 from penstock.segmentstore.request_processor import error_reply
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.writer_budget import WriterSlots
@@ -99,13 +99,13 @@ class AppendProcessor:
         self._is_flush_due = False
         self._block: AppendBlock | None = None
         self._block_count = 0
-        #: Appends gathered since the last `take_in`, by writer.
+        #: Appends gathered since the last `submit_gathered`, by writer.
         self._runs: dict[bytes, AppendRun] = {}
         self._is_closed = False
         #: While refusing, appends get WrongHost and SetupAppends are queued.
-        self._is_refusing = False
+        self._is_draining = False
         self._waiting_set_ups: list[SetupAppend] = []
-        self.lanes: Lanes = Lanes(self)
+        self.held_appends: HeldAppends = HeldAppends(self)
 
     # The LaneOwner interface.
 
@@ -137,39 +137,39 @@ class AppendProcessor:
     def set_up(self, command: SetupAppend) -> None:
         """Reply with the writer's last durable event number, which also acknowledges it."""
         self._forbid_open_block("SetupAppend")
-        self.take_in()
+        self.submit_gathered()
         self._set_up_in_order(command)
         self.settle()
 
     def _set_up_in_order(self, command: SetupAppend) -> None:
-        if command.writer_id in self.lanes:
-            self.lanes.put(command.writer_id, self._set_up_operation(command))
+        if command.writer_id in self.held_appends:
+            self.held_appends.put(command.writer_id, self._set_up_operation(command))
         else:
             self._set_up(command, None, False)
 
     def _set_up_operation(self, command: SetupAppend) -> HeldOperation:
         return HeldOperation(partial(self._set_up, command), OPERATION_OVERHEAD_BYTES, is_append=False)
 
-    def give_up_held(self) -> int:
+    def reset_writers(self) -> int:
         """Send WrongHost to the writers whose appends are held or not durable yet; return how many there were.
 
         Held appends are dropped: none of them was accepted. Those not durable yet may become durable. The writers must
         set up again, and the reply tells them what to resend; until then nothing more is accepted from them. Until
-        `take_again`, writers that append also get WrongHost, and their set-ups are queued. Writers of group state and
-        marks are not affected.
+        `resume_writers`, writers that append also get WrongHost, and their set-ups are queued. Writers of group state
+        and marks are not affected.
         """
-        self._is_refusing = True
+        self._is_draining = True
         away = [state for state in self._writers.values() if state.in_flight]
-        for lane in self.lanes:
-            if (state := self._writers.get(lane.writer_id)) is not None and not state.is_urgent:
-                self.lanes.drop(lane, keeps_set_ups=True)
+        for writer_queue in self.held_appends:
+            if (state := self._writers.get(writer_queue.writer_id)) is not None and not state.is_urgent:
+                self.held_appends.drop(writer_queue, keeps_set_ups=True)
                 away.append(state)
         self.settle()
         return sum(self._send_away(state) for state in away)
 
-    def take_again(self) -> None:
+    def resume_writers(self) -> None:
         """Stop refusing, and process the queued set-ups."""
-        self._is_refusing = False
+        self._is_draining = False
         waiting, self._waiting_set_ups = self._waiting_set_ups, []
         self._slots.give_back(len(waiting))
         for command in waiting:
@@ -181,15 +181,15 @@ class AppendProcessor:
         if state.is_failed or state.is_urgent:
             return False
         self.send_acknowledgements()
-        state.is_failed = state.is_sent_away = True
+        state.is_failed = state.is_reset = True
         self._replies.send(encode(WrongHost(state.request_id, state.segment.name, "")))
         return True
 
     def _set_up(self, command: SetupAppend, failure: PenstockError | None, is_admitted: bool) -> None:
-        replies, writer_id, lanes = self._replies, command.writer_id, self.lanes
+        replies, writer_id, held_appends = self._replies, command.writer_id, self.held_appends
         operation = self._set_up_operation(command)
         is_urgent = is_written_for_readers(command.segment)
-        if self._is_refusing and not is_urgent:
+        if self._is_draining and not is_urgent:
             # Whatever its container's state: its appends would be refused, and it would set up again at once.
             if self._take_slot(command):
                 self._waiting_set_ups.append(command)
@@ -200,13 +200,13 @@ class AppendProcessor:
                 raise failure
             if not is_admitted and container.must_wait(is_urgent=is_urgent):
                 # Its appends could not be accepted.
-                lanes.hold_for_room(writer_id, container, is_urgent, operation)
+                held_appends.hold_for_room(writer_id, container, is_urgent, operation)
                 return
             segment = container.segment(command.segment)
         except NoSuchSegmentError:
             if failure is None:
                 # Its deletion may not be durable yet: the second lookup waits for that.
-                lanes.hold_for(writer_id, partial(container.find, command.segment), operation)
+                held_appends.hold_for(writer_id, partial(container.find, command.segment), operation)
             elif container.ownership.is_confirmed:
                 replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
             else:
@@ -216,7 +216,7 @@ class AppendProcessor:
             replies.send(encode(WrongHost(command.request_id, command.segment, "")))
             return
         except SegmentInactiveError:
-            lanes.hold_for(writer_id, partial(container.find, command.segment), operation)
+            held_appends.hold_for(writer_id, partial(container.find, command.segment), operation)
             return
         except SegmentStoreBusyError as error:
             replies.send(encode(error_reply(error, command.request_id, command.segment, "SetupAppend")))
@@ -232,7 +232,8 @@ class AppendProcessor:
             container.attributes.check_room(segment)
             stored = segment.attribute(command.writer_id)
         except AttributesNotLoadedError as error:
-            lanes.hold_for(writer_id, partial(container.attributes.bring_in, segment, error.attribute_ids), operation)
+            load = partial(container.attributes.bring_in, segment, error.attribute_ids)
+            held_appends.hold_for(writer_id, load, operation)
             return
         # Operations accepted now are durable when the callback runs; a later append is rejected until then, because its
         # writer is not set up yet.
@@ -270,7 +271,7 @@ class AppendProcessor:
     def scan(self, buffer: memoryview, position: int, end: int) -> int:
         """Gather the complete appends in a receive buffer; return where they end. See `scan_appends`.
 
-        The buffer must not change before `take_in`.
+        The buffer must not change before `submit_gathered`.
         """
         if self._block is not None or not may_hold_append(buffer, position, end):
             return position
@@ -297,7 +298,7 @@ class AppendProcessor:
         self._block_count += 1
 
     def end_block(self, command: AppendBlockEnd, *, owned_bytes: int = 0) -> None:
-        """Gather an append. The command's data must not change before `take_in`.
+        """Gather an append. The command's data must not change before `submit_gathered`.
 
         `owned_bytes`: bytes of memory owned by the data; 0: they are part of a receive buffer.
         """
@@ -315,7 +316,7 @@ class AppendProcessor:
         if not may_wait:
             # It will be refused, or is unusual. Process it separately and at once: later appends must not be accepted
             # first.
-            self.take_in()
+            self.submit_gathered()
             run = None
         if run is None:
             run = self._runs[command.writer_id] = AppendRun(command.writer_id, number, command.request_id)
@@ -325,9 +326,9 @@ class AppendProcessor:
         if len(pieces) == 1 and owned_bytes and may_be_kept(run.length, owned_bytes):
             run.kept = pieces[0]
         if not may_wait:
-            self.take_in()
+            self.submit_gathered()
 
-    def take_in(self) -> None:
+    def submit_gathered(self) -> None:
         """Append what was gathered, as one append of each writer.
 
         Containers are checked for room once for all of them: together they are at most one receive buffer long, or one
@@ -353,7 +354,7 @@ class AppendProcessor:
     def append_conditionally(self, command: ConditionalAppend | ConditionalBlockEnd, data: Buffer) -> None:
         """Append if the segment has the expected length. `data` is stored."""
         self._forbid_open_block(type(command).__name__)
-        self.take_in()
+        self.submit_gathered()
         number, request_id = command.event_number, command.request_id
         request = AppendRequest(
             data, 1, command.writer_id, number, number, request_id, request_id, command.expected_offset
@@ -368,14 +369,14 @@ class AppendProcessor:
     def _append(self, request: AppendRequest, with_room: set[SegmentContainer]) -> None:
         """Accept an append, or queue it after its writer's held ones. `with_room`: containers known to have room."""
         writer_id = request.writer_id
-        if writer_id in self.lanes:
+        if writer_id in self.held_appends:
             if not self._is_sent_away(writer_id):
-                self.lanes.put(writer_id, self._operation(request))
+                self.held_appends.put(writer_id, self._operation(request))
             return
         state = self._writers.get(writer_id)
         if state is None:
             raise _unknown(writer_id)
-        if self._is_refusing and not state.is_urgent:
+        if self._is_draining and not state.is_urgent:
             self._send_away(state)
             return
         if state.is_urgent:
@@ -389,7 +390,7 @@ class AppendProcessor:
     def _is_sent_away(self, writer_id: bytes) -> bool:
         """Refuse a writer with WrongHost if the processor is refusing."""
         state = self._writers.get(writer_id)
-        if not self._is_refusing or state is None or state.is_urgent:
+        if not self._is_draining or state is None or state.is_urgent:
             return False
         self._send_away(state)
         return True
@@ -438,7 +439,7 @@ class AppendProcessor:
             return
         if not is_admitted and failure is None and container.must_wait(is_urgent=state.is_urgent):
             operation = self._operation(request, is_checked=True)
-            self.lanes.hold_for_room(writer_id, container, state.is_urgent, operation)
+            self.held_appends.hold_for_room(writer_id, container, state.is_urgent, operation)
             return
         try:
             if failure is not None:
@@ -456,7 +457,7 @@ class AppendProcessor:
             return
         except (SegmentInactiveError, AttributesNotLoadedError) as error:
             operation = self._operation(request, is_checked=True)
-            self.lanes.hold_for(writer_id, partial(_bring_in, state, error), operation)
+            self.held_appends.hold_for(writer_id, partial(_bring_in, state, error), operation)
             return
         except PenstockError as error:
             self._refuse(state, request, error)
@@ -530,7 +531,7 @@ class AppendProcessor:
         if error is not None:
             self._replies.abort(f"append to {state.segment.name} failed, its outcome is unknown: {error}")
             return
-        if state.is_sent_away:
+        if state.is_reset:
             return
         state.durable = request.event_number
         state.durable_length = completion.end
@@ -568,7 +569,7 @@ class AppendProcessor:
         self._slots.close()
         self._writers.clear()
         self._to_acknowledge.clear()
-        self.lanes.close()
+        self.held_appends.close()
         self._waiting_set_ups.clear()
         self._runs.clear()
         self._block = None

@@ -54,7 +54,7 @@ class BulkRequests:
         answers: dict[int, SegmentInfo | PenstockError] = {}
         found: dict[SegmentContainer, list[tuple[int, Segment]]] = {}
         for turn in _turns(len(segments)):
-            await _others_have_their_turn(turn)
+            await _yield_to_loop(turn)
             for at in turn:
                 try:
                     container, segment = self._store.find(segments[at])
@@ -65,7 +65,7 @@ class BulkRequests:
             try:
                 await container.pipeline.barrier()
                 for turn in _turns(len(members)):
-                    await _others_have_their_turn(turn)
+                    await _yield_to_loop(turn)
                     told = _infos(container, [members[index] for index in turn])
                     container.ownership.check()
                     answers.update(told)
@@ -80,7 +80,7 @@ class BulkRequests:
         answers: dict[int, PenstockError | None] = {}
         with ExitStack() as in_use:
             for turn in _turns(len(offsets)):
-                await _others_have_their_turn(turn)
+                await _yield_to_loop(turn)
                 wanted: dict[SegmentContainer, dict[Segment, int]] = {}
                 for at in turn:
                     name, offset = offsets[at]
@@ -125,7 +125,7 @@ def _turns(count: int) -> list[range]:
     return [range(start, min(count, start + SEGMENTS_PER_TURN)) for start in range(0, count, SEGMENTS_PER_TURN)]
 
 
-async def _others_have_their_turn(turn: range) -> None:
+async def _yield_to_loop(turn: range) -> None:
     """Yield to other tasks before every turn but the first."""
     if turn.start:
         await asyncio.sleep(0)

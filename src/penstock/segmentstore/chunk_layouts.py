@@ -18,7 +18,7 @@ from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier2.chunk_files import IDENTITY_NAME
 from penstock.segmentstore.tier2.chunked_storage import ChunkLayout
-from penstock.segmentstore.tier2.garbage_records import Place
+from penstock.segmentstore.tier2.garbage_records import CreationOrder
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.wire.chunk_layouts import (
     PAGE_CHECKSUMS_MAX,
@@ -84,7 +84,7 @@ class ChunkLayouts:
             if not layout or layout[0].start_offset > question.start:
                 # Truncated since it was looked up.
                 if lease is not None:
-                    await storage.release_layout(Place(lease.epoch, lease.number))
+                    await storage.release_layout(CreationOrder(lease.epoch, lease.number))
                 raise SegmentTruncatedError(
                     segment, start_offset=found.durable_start_offset, offset=question.start
                 )
@@ -92,7 +92,7 @@ class ChunkLayouts:
 
     async def give_back(self, segment: str, epoch: int, number: int) -> None:
         """End a lease. No error if there is none. Raises `ContainerNotFoundError`, `OutcomeUnknownError`."""
-        await self._store.container(segment).storage.release_layout(Place(epoch, number))
+        await self._store.container(segment).storage.release_layout(CreationOrder(epoch, number))
 
     def _told(self) -> StorageTold:
         storage = self._store.storage

@@ -18,7 +18,7 @@ _ONES = int.from_bytes((1).to_bytes(NUMBER_LENGTH, "big") * COLUMN_LENGTH_MAX, "
 _COUNTS = int.from_bytes(struct.pack(f">{COLUMN_LENGTH_MAX}Q", *range(COLUMN_LENGTH_MAX)), "big")
 
 
-class ColumnPace:
+class BatchSizer:
     """How many of the next frames are read together, and how many are read individually before.
 
     If other frames are interspersed, a column ends at them; it is expected that about as many follow each as preceded

@@ -220,12 +220,12 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 has_frames = True
                 self._handle(*frame)
-            appends.take_in()
+            appends.submit_gathered()
             frame_bytes = receiver.long_frame_bytes + appends.open_block_bytes
             if frame_bytes != self._frame_bytes:
                 self._note_frames(frame_bytes)
         except ProtocolError as error:
-            appends.take_in()  # Everything received before it takes effect first.
+            appends.submit_gathered()  # Everything received before it takes effect first.
             self.abort(str(error))
             return
         if not self._is_greeted or self._is_closed:
@@ -327,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(command, Hello):
             raise ProtocolError("a second Hello")
         else:
-            self._appends.take_in()
+            self._appends.submit_gathered()
             byte_count = memory_of(command, len(payload))
             self.note_outstanding(byte_count)
             self.spawn(self._answer(command, byte_count))
@@ -336,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         """Check the token of a request; send the refusal if there is one."""
         refusal = access.check(command)
         if refusal is not None:
-            self._appends.take_in()
+            self._appends.submit_gathered()
             self.send(encode(refusal))
             return False
         if isinstance(command, SetupAppend):
@@ -516,7 +516,7 @@ class Connection(asyncio.BufferedProtocol):
         if has_room:
             if self._reads_on:
                 self._reads_on = False
-                self._appends.take_again()
+                self._appends.resume_writers()
         elif self._reads_on:
             if self._has_read_enough():
                 self._reads_on = False
@@ -583,7 +583,7 @@ class Connection(asyncio.BufferedProtocol):
         self._delay_timer = None
         if self._is_closed or (self._is_reading and self._received_bytes == self._resumed_at_bytes):
             return  # Reading has resumed, and nothing was in the receive queue.
-        count = self._appends.give_up_held()
+        count = self._appends.reset_writers()
         logger.info(
             "reset %d writers of %s: no append of theirs could be accepted for %g s",
             count,

@@ -28,8 +28,8 @@ from penstock.runtime.failure_levels import level_of
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.reads.tail_waits import ReadWaiter
 from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.pinned_segment import PinnedSegment
 from penstock.segmentstore.request_processor import error_reply
-from penstock.segmentstore.segment_use import SegmentUse
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire.codec import encode, encode_parts
 from penstock.wire.commands import NoSuchSegment, ReadSegment, SegmentRead
@@ -114,7 +114,7 @@ class _StorageRead(NamedTuple):
 
     command: ReadSegment
     length: int
-    using: SegmentUse
+    using: PinnedSegment
     has_waited: bool
 
 
@@ -247,7 +247,7 @@ class ReadProcessor:
 
     # In tasks.
 
-    def _begin(self, command: ReadSegment, length: int, found: SegmentUse, *, has_waited: bool = False) -> None:
+    def _begin(self, command: ReadSegment, length: int, found: PinnedSegment, *, has_waited: bool = False) -> None:
         read = _StorageRead(command, length, found, has_waited)
         if self.is_full:
             self._queued.append(read)
@@ -267,7 +267,7 @@ class ReadProcessor:
             self._run(self._queued.popleft())
         self._replies.task_ended(task)
 
-    async def _answer(self, command: ReadSegment, length: int, using: SegmentUse, has_waited: bool) -> None:
+    async def _answer(self, command: ReadSegment, length: int, using: PinnedSegment, has_waited: bool) -> None:
         try:
             while True:
                 data = None

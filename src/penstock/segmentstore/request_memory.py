@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES
+from penstock.segmentstore.held_appends import OPERATION_OVERHEAD_BYTES
 from penstock.wire import commands as wire
 from penstock.wire.commands import WireCommand
 

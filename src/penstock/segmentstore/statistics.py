@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from penstock.segmentstore.container_settings import ScaleAdviceSettings, StatisticsSettings
-from penstock.segmentstore.quiet_segments import QuietSegments
+from penstock.segmentstore.idle_segments import IdleSegments
 from penstock.wire.statistics import SegmentRow
 
 #: Minutes over which rates are averaged.
@@ -252,7 +252,7 @@ class Statistics:
         self._settings = settings
         self._start_s = now_s
         #: Segments to be merged if they get no data for long.
-        self.quiet: QuietSegments = QuietSegments(settings.expiry_s, advice or ScaleAdviceSettings())
+        self.quiet: IdleSegments = IdleSegments(settings.expiry_s, advice or ScaleAdviceSettings())
         #: When a load was last dropped because of the limit.
         self._short_of_room_s = float("-inf")
         self._tick = 0

@@ -92,7 +92,7 @@ def _container_report(container: SegmentContainer, cursor: Cursor, segment_count
         _tuple(page.events_per_s),
         _tuple(page.bytes_per_s),
         container.checkpoints.log_bytes,
-        container.carrier.is_alarmed,
+        container.log_rewriter.is_alarmed,
         container.pipeline.outstanding_bytes,
         backlog.byte_count,
         backlog.operation_count,

@@ -54,7 +54,7 @@ from penstock.segmentstore.container_monitor import AssignmentSource, ContainerM
 from penstock.segmentstore.container_start import ContainerStart
 from penstock.segmentstore.core_attributes import core_attribute, is_core_attribute
 from penstock.segmentstore.layout_settings import LayoutMode
-from penstock.segmentstore.segment_use import SegmentUse
+from penstock.segmentstore.pinned_segment import PinnedSegment
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.storage_state import full_disk, storage_problem
@@ -243,26 +243,26 @@ class SegmentStore:
         container = self.container(segment)
         return container, container.segment(segment)
 
-    def using(self, segment: str) -> SegmentUse:
+    def using(self, segment: str) -> PinnedSegment:
         """Find a segment, activate it if necessary, and keep it in memory while the block runs.
 
         Raises `NoSuchSegmentError`, `ContainerNotFoundError`, `TooManyActiveSegmentsError`.
         """
-        return SegmentUse(segment, self.container)
+        return PinnedSegment(segment, self.container)
 
-    def reading(self, segment: str) -> SegmentUse:
+    def reading(self, segment: str) -> PinnedSegment:
         """Use a segment for an answer that would be stale if the container was fenced.
 
         In addition to the errors of `using`, raises `OwnershipUnconfirmedError` after the block, before the answer is
         returned.
         """
-        return SegmentUse(segment, self.container, is_reading=True)
+        return PinnedSegment(segment, self.container, is_reading=True)
 
-    def reading_found(self, container: SegmentContainer, found: Segment) -> SegmentUse:
+    def reading_found(self, container: SegmentContainer, found: Segment) -> PinnedSegment:
         """Like `reading`, for a segment found before, even if its name now belongs to another one."""
-        return SegmentUse(found.name, lambda _: container, is_reading=True, found=found)
+        return PinnedSegment(found.name, lambda _: container, is_reading=True, found=found)
 
-    def reading_again(self, segment: str, segment_id: int) -> SegmentUse:
+    def reading_again(self, segment: str, segment_id: int) -> PinnedSegment:
         """Like `reading`, for a read that has waited, while its segment may have been unloaded.
 
         Raises `NoSuchSegmentError` if the name now belongs to another segment.
@@ -272,22 +272,22 @@ class SegmentStore:
             if found.id != segment_id:
                 raise NoSuchSegmentError(segment)
 
-        return SegmentUse(segment, self.container, check=check, is_reading=True)
+        return PinnedSegment(segment, self.container, check=check, is_reading=True)
 
-    def reading_stream(self, segment: str) -> SegmentUse:
+    def reading_stream(self, segment: str) -> PinnedSegment:
         """Like `reading`, for a segment of a caller's bytes. Raises `UnsupportedOperationError` for a table."""
         _check_not_system(segment)
-        return SegmentUse(segment, self.container, check=_check_stream, is_reading=True)
+        return PinnedSegment(segment, self.container, check=_check_stream, is_reading=True)
 
-    def _using_own(self, segment: str) -> SegmentUse:
+    def _using_own(self, segment: str) -> PinnedSegment:
         """Use a segment that callers may change. Raises `InvalidArgumentError` for a container's own."""
         _check_not_system(segment)
-        return SegmentUse(segment, self.container, check=_check_own)
+        return PinnedSegment(segment, self.container, check=_check_own)
 
-    def _using_stream(self, segment: str) -> SegmentUse:
+    def _using_stream(self, segment: str) -> PinnedSegment:
         """Use a segment that holds a caller's bytes. Raises `UnsupportedOperationError` for a table."""
         _check_not_system(segment)
-        return SegmentUse(segment, self.container, check=_check_stream)
+        return PinnedSegment(segment, self.container, check=_check_stream)
 
     # The Segments interface.
 

@@ -24,7 +24,7 @@ class WriterState:
         "in_flight",
         "is_failed",
         "is_of_marks",
-        "is_sent_away",
+        "is_reset",
         "is_urgent",
         "last_seen",
         "request_id",
@@ -47,7 +47,7 @@ class WriterState:
         self.request_id: int = request_id
         self.in_flight: int = 0
         self.is_failed: bool = False
-        self.is_sent_away: bool = False
+        self.is_reset: bool = False
         self.is_urgent: bool = is_written_for_readers(segment.name)
         #: Watermarks are appended only conditionally: a writer that does not know the segment's end must not append.
         self.is_of_marks: bool = is_mark_segment(segment.name)

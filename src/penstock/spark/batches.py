@@ -23,7 +23,7 @@ BATCH_ROW_COUNT_MAX = 20_000
 
 
 @dataclass(slots=True)
-class Place:
+class RangeProgress:
     """The progress in a range: `at` is the first byte that was not yielded."""
 
     at: int
@@ -36,7 +36,7 @@ def record_batches(
     stream: str,
     segment: int,
     segment_name: str,
-    place: Place,
+    place: RangeProgress,
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events in `blocks`, the bytes of a segment from event boundary `place`, in order.

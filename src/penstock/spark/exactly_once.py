@@ -25,7 +25,7 @@ from penstock.model.errors import (
     TransactionStreamDeletedError,
 )
 from penstock.spark.errors import BatchOvertakenError, LostBatchError, OtherQueryError
-from penstock.spark.ledger import Announcement, BatchState, Ledger, LedgerRow, SinkIdentity
+from penstock.spark.ledger import BatchState, BegunTransaction, Ledger, LedgerRow, SinkIdentity
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ class SinkTask:
 
         # Concurrently, because both wait for a disk. Announced before prepared: until then the lease ends the
         # transaction.
-        announcement = Announcement(self._identity.batch, stream, transaction.id)
+        announcement = BegunTransaction(self._identity.batch, stream, transaction.id)
         await _together(self._ledger.announce(announcement), write_first())
 
     async def prepare(self) -> Mapping[str, str]:
@@ -208,7 +208,7 @@ class SinkBatch:
             others = [(stream, each) for stream, each in _pairs(self._own) if each not in named]
             await self._decisions.abort(others)
             batch = self._identity.batch
-            await ledger.forget(Announcement(batch, stream, each) for stream, each in others)
+            await ledger.forget(BegunTransaction(batch, stream, each) for stream, each in others)
         finally:
             await ledger.close()
 
@@ -219,14 +219,14 @@ class SinkBatch:
         """
         identity, decisions = self._identity, self._decisions
         # The tasks' transactions may have waited for long: their whole limit starts again here.
-        looked, held = await asyncio.gather(ledger.look(), decisions.hold(self._own), return_exceptions=True)
+        looked, held = await asyncio.gather(ledger.look(), decisions.extend_prepared(self._own), return_exceptions=True)
         if isinstance(looked, BaseException):
             raise looked
         row, version = looked
         _check_not_overtaken(identity, row)
         if row.state is BatchState.INTENT:
             named = BatchIdentity(row.sink, row.batch, row.query)
-            refusal = await decisions.hold(row.transactions)
+            refusal = await decisions.extend_prepared(row.transactions)
             if refusal is None:
                 await self._commit(row)
                 if row.batch == identity.batch:
@@ -242,7 +242,7 @@ class SinkBatch:
                     raise _lost(named, "its transactions ended so long ago that their outcome is no longer "
                         "recorded", refusal)
             # The steps above may have taken long, too.
-            held = await decisions.hold(self._own)
+            held = await decisions.extend_prepared(self._own)
         if row.batch == identity.batch and row.state is BatchState.DONE:
             return row, version
         if not self._own and row.state is not BatchState.INTENT:
@@ -294,7 +294,7 @@ class Decisions:
         self._client = client
         self._limits = limits
 
-    async def hold(self, transactions: Mapping[str, Sequence[str]]) -> PenstockError | None:
+    async def extend_prepared(self, transactions: Mapping[str, Sequence[str]]) -> PenstockError | None:
         """Restart the whole limit of all of them; return the error if one was aborted or is unknown, else None.
 
         Committed transactions are skipped.

@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from penstock.model.errors import PenstockError
 from penstock.model.names import segment_epoch
-from penstock.spark.offsets import Cut, Cuts, Place
+from penstock.spark.offsets import Cut, Cuts, QueryPosition
 from penstock.spark.planner import Losses, StreamView, ranges_between
 
 _log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ def _sources_of(progress: Mapping[str, object]) -> Sequence[Mapping[str, object]
     return [each for each in sources if isinstance(each, Mapping)] if isinstance(sources, Sequence) else []
 
 
-def _place(offset: object) -> Place | None:
+def _place(offset: object) -> QueryPosition | None:
     """Return the place in an offset, given as JSON values or as text; None if it is not one of penstock's source."""
     if isinstance(offset, str):
         try:
@@ -212,10 +212,10 @@ def _place(offset: object) -> Place | None:
     if not isinstance(offset, dict):
         return None
     is_ours = {"positions", "scope", "stream"} <= offset.keys() or {"streams", "v"} <= offset.keys()
-    return Place.of(offset, None) if is_ours else None
+    return QueryPosition.of(offset, None) if is_ours else None
 
 
-def _event_bytes(source: Mapping[str, object], end: Place) -> float | None:
+def _event_bytes(source: Mapping[str, object], end: QueryPosition) -> float | None:
     """Return the mean size of the events of a micro-batch; None if it had none, or its length is unknown."""
     start, count = _place(source.get("startOffset")), source.get("numInputRows")
     if start is None or not isinstance(count, int) or count <= 0:

@@ -170,7 +170,7 @@ def body_of(data: bytes, source: str) -> BodyReference | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class BegunTransaction:
     """A transaction begun by a task for a batch."""
 
     batch: int
@@ -278,11 +278,11 @@ class Ledger:
         await self.replace(replace(row, changed_ms=now_ms), version)
         return row
 
-    async def announce(self, announcement: Announcement) -> None:
+    async def announce(self, announcement: BegunTransaction) -> None:
         """Record a transaction before anything is written into it."""
         await self._table.put(self._primary + announcement.secondary_key, announcement.stream.encode())
 
-    async def announced(self, batch_max: int) -> list[Announcement]:
+    async def announced(self, batch_max: int) -> list[BegunTransaction]:
         """Return the announcements of batches up to `batch_max` that were not removed."""
         found = []
         end = self._primary + _SECONDARY.pack(batch_max + 1, bytes(16))
@@ -291,10 +291,10 @@ class Ledger:
             if secondary == _ROW_KEY:
                 continue
             batch, transaction = _SECONDARY.unpack(secondary)
-            found.append(Announcement(batch, entry.value.decode(), transaction.hex()))
+            found.append(BegunTransaction(batch, entry.value.decode(), transaction.hex()))
         return found
 
-    async def forget(self, announcements: Iterable[Announcement]) -> None:
+    async def forget(self, announcements: Iterable[BegunTransaction]) -> None:
         """Remove announcements of transactions that have ended."""
         keys = [self._primary + each.secondary_key for each in announcements]
         if keys:

@@ -56,7 +56,7 @@ Offset: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueryPosition:
     """The position of a query in each of its streams. `since` and `until` are of some of these; see the module."""
 
     cuts: Cuts
@@ -76,7 +76,7 @@ class Place:
         return lost | {"streams": streams} | self._subscriber() | {"v": SEVERAL_VERSION}
 
     @classmethod
-    def of(cls, offset: Offset, only: str | None) -> Place:
+    def of(cls, offset: Offset, only: str | None) -> QueryPosition:
         """Decode an offset of a query that reads the single stream `only`, or of one that reads several.
 
         A query of several streams continues where one of a single stream stopped, and treats the other streams as new.

@@ -34,7 +34,7 @@ from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import EARLIEST, LATEST, is_cut_text
 from penstock.model.times import is_time
 from penstock.spark.direct import DirectPart, DirectPlan, plan_direct, shared_layouts
-from penstock.spark.offsets import Cut, Cuts, Offset, Place, cuts_from_text, from_text
+from penstock.spark.offsets import Cut, Cuts, Offset, QueryPosition, cuts_from_text, from_text
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import (
     ByteRange,
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.transport.chunk_layouts import SegmentLayout
-    from penstock.spark.several import QueriedStreams, StreamSet
     from penstock.spark.store import StoredStream
+    from penstock.spark.stream_set import QueriedStreams, StreamSet
 
 _log = logging.getLogger(__name__)
 
@@ -159,14 +159,14 @@ def _partitions(
     options: SourceOptions, start: Cuts, end: Cuts, *, is_checked: bool
 ) -> list[SegmentRangePartition]:
     """Plan the ranges between two places in the streams of `end`, each of which has a start."""
-    from penstock.spark.several import StreamSet
+    from penstock.spark.stream_set import StreamSet
 
     streams = StreamSet(options.store, end)
 
     def plan(losses: Losses | None) -> list[ByteRange]:
         ends = end if losses is None else _still_there(streams, end, losses)
-        begins = streams.joined({name: start[name] for name in ends})
-        ranges = ranges_between(streams, begins, streams.joined(ends), losses)
+        begins = streams.merge({name: start[name] for name in ends})
+        ranges = ranges_between(streams, begins, streams.merge(ends), losses)
         if losses is not None:
             # More of an already planned segment may be truncated by now.
             ranges = [left for left in kept(streams, ranges, losses) if left.length]
@@ -204,8 +204,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     # An empty plan reaches batch readers as one partition without a value.
     if not isinstance(partition, SegmentRangePartition):
         return
-    from penstock.spark.batches import Place as Progress
-    from penstock.spark.batches import as_declared, record_batches
+    from penstock.spark.batches import RangeProgress, as_declared, record_batches
     from penstock.spark.decoding import EventDecoder, raw_columns
     from penstock.spark.store import StoredStream
     from penstock.spark.worker_memory import freeze_loaded
@@ -216,7 +215,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     if options.decoding is not None and options.value_type is not None:
         decoder, columns = EventDecoder(options.decoding, options.value_type), raw_columns(options.columns)
     while wanted.length:
-        progress = Progress(wanted.start)
+        progress = RangeProgress(wanted.start)
         try:
             batches = record_batches(
                 stream.read(wanted.segment, wanted.start, wanted.end, part),
@@ -251,7 +250,7 @@ class PenstockBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the ranges between the cuts of the options; by default all data that the streams hold now."""
-        from penstock.spark.several import QueriedStreams
+        from penstock.spark.stream_set import QueriedStreams
 
         options = self._options
         streams = QueriedStreams(options, time.monotonic)
@@ -302,7 +301,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             names = streams.names()
             cuts = _cuts(options, streams, options.start or LATEST[0], EARLIEST[0], names, is_end=False)
             _check_named(streams, cuts, names)
-            self._initial = Place(cuts, since=cuts, subscriber=self._number("")).to_offset(options.only)
+            self._initial = QueryPosition(cuts, since=cuts, subscriber=self._number("")).to_offset(options.only)
             if self._frozen_ends is not None:
                 # Spark freezes the end of a run first. A start at the current tail would lie after that end.
                 self._frozen_ends = self._ends(())
@@ -334,14 +333,14 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UnsupportedOperationError(
                 f"the penstock source limits batches by bytes and by events; Spark asked for {limit!r}"
             )
-        place = Place.of(start, self._options.only)
+        place = QueryPosition.of(start, self._options.only)
         self._until.update(place.until)
         ends = self._ends(place.cuts) if self._frozen_ends is None else self._frozen_ends
         ends = {name: self._until.get(name, end) for name, end in ends.items()}
         if self._frozen_ends is None and self._is_to_wait(place, ends):
             return start
 
-        def plan(losses: Losses | None) -> Place:
+        def plan(losses: Losses | None) -> QueryPosition:
             streams, begins, new = self._begins(place, ends, losses)
             unread = {name: cut for name, cut in place.unread().items() if name in begins}
             if self._claiming != frozenset(ends):
@@ -350,15 +349,15 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with ThreadPoolExecutor(LOOKUPS_AT_ONCE) as pool:
                 cut = advance(
                     streams,
-                    streams.joined(begins),
-                    streams.joined({name: ends[name] for name in begins}),
+                    streams.merge(begins),
+                    streams.merge({name: ends[name] for name in begins}),
                     bytes_max,
                     losses,
                     events_max=events_max,
                     claims=self._claims,
                     each=pool.map,
                 )
-            return Place(streams.apart(cut), unread | new)
+            return QueryPosition(streams.split(cut), unread | new)
 
         found, losses = _planned(self._options, plan)
         if found.cuts == place.cuts and not losses.byte_count:
@@ -370,18 +369,18 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _report(", ".join(losses.streams), Losses(streams=losses.streams))
         lost_byte_count = place.lost_byte_count + losses.byte_count
         number = self._number(place.subscriber)
-        return Place(found.cuts, found.since, until, lost_byte_count, number).to_offset(self._options.only)
+        return QueryPosition(found.cuts, found.since, until, lost_byte_count, number).to_offset(self._options.only)
 
     def reportLatestOffset(self) -> Offset | None:
         """Return the streams' tails, for the progress report."""
-        return Place(self._ends(())).to_offset(self._options.only)
+        return QueryPosition(self._ends(())).to_offset(self._options.only)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan the ranges of one micro-batch. A replay after a restart covers the same bytes."""
         # The first batch may come from a checkpoint, or from cuts given by the user; later ones end at a tail read
         # here.
         is_checked, self._has_planned = not self._has_planned, True
-        begin, place = Place.of(start, self._options.only), Place.of(end, self._options.only)
+        begin, place = QueryPosition.of(start, self._options.only), QueryPosition.of(end, self._options.only)
         begins = {**begin.cuts, **place.since}
         if self._options.subscriber is not None and place.subscriber and (is_checked or place.since):
             from penstock.spark.subscription import hold
@@ -400,7 +399,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         the data before `end`; failures of that are repaired by the next batch.
         """
         self._give_back(end)
-        place = Place.of(end, self._options.only)
+        place = QueryPosition.of(end, self._options.only)
         if self._options.subscriber is None or not place.subscriber:
             return
         from penstock.spark.subscription import release
@@ -439,7 +438,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return "" if self._options.subscriber is None else known or new_number()
 
     def _queried(self) -> QueriedStreams:
-        from penstock.spark.several import QueriedStreams
+        from penstock.spark.stream_set import QueriedStreams
 
         if self._streams is None:
             self._streams = QueriedStreams(self._options, self._clock)
@@ -464,13 +463,13 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _begins(
-        self, place: Place, ends: Cuts, losses: Losses | None
+        self, place: QueryPosition, ends: Cuts, losses: Losses | None
     ) -> tuple[StreamSet, dict[str, Cut], dict[str, Cut]]:
         """Return the streams of a micro-batch, with its start in each, and those of these that are new with it.
 
         Raises `NoSuchStreamError`: a stream of the query no longer exists, and there is no `losses`.
         """
-        from penstock.spark.several import StreamSet
+        from penstock.spark.stream_set import StreamSet
 
         only, streams = self._options.only, StreamSet(self._options.store, ends)
         for name in place.cuts.keys() - ends.keys():
@@ -489,7 +488,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _check_named(self._queried(), {*begins, *since}, list(ends))
         return streams, {**begins, **since}, since
 
-    def _is_to_wait(self, place: Place, ends: Cuts) -> bool:
+    def _is_to_wait(self, place: QueryPosition, ends: Cuts) -> bool:
         """Return whether there are fewer bytes than `minBytesPerTrigger`, and time to wait for more."""
         left_s = self._batch_s + self._options.trigger_delay_s_max - self._clock()
         if not self._options.trigger_bytes_min or left_s <= 0:
@@ -497,8 +496,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def plan(losses: Losses | None) -> list[ByteRange]:
             streams, begins, _ = self._begins(place, ends, losses)
-            joined_ends = streams.joined({name: ends[name] for name in begins})
-            return ranges_between(streams, streams.joined(begins), joined_ends, losses)
+            joined_ends = streams.merge({name: ends[name] for name in begins})
+            return ranges_between(streams, streams.merge(begins), joined_ends, losses)
 
         ranges, _ = _planned(self._options, plan)
         return sum(each.length for each in ranges) < self._options.trigger_bytes_min

@@ -19,7 +19,7 @@ from penstock.segmentstore.container.container import ContainerStatus, SegmentCo
 from penstock.segmentstore.container.log import pipeline as pipeline_module
 from penstock.segmentstore.container.log.frames import FrameBuilder
 from penstock.segmentstore.container.log.pipeline import completer
-from penstock.segmentstore.container.metadata import MetadataCut
+from penstock.segmentstore.container.metadata import MetadataSnapshot
 from penstock.segmentstore.container.state import ContainerState
 from support.containers import Incarnations, append, read_all, turns
 
@@ -218,11 +218,11 @@ async def test_a_checkpoint_that_cannot_be_made_ends_the_container(
     """Otherwise the log would grow without bound, and no error would say why."""
     container = await _prepared(lives)
 
-    def fails(cut: MetadataCut, values_max: int) -> bytes:
+    def fails(cut: MetadataSnapshot, values_max: int) -> bytes:
         raise InjectedFault("snapshot")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataCut, "next_part", fails)
+        patch.setattr(MetadataSnapshot, "next_part", fails)
         container.checkpoints._settings = lives.settings.__class__(checkpoint_log_bytes=1)
         container.append(container.segment(A), AppendRequest(b""), lambda _: None)
         await turns()

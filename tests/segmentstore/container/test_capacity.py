@@ -236,9 +236,9 @@ async def test_start_stop_and_alarms_of_very_many_segments_give_others_their_tur
     await until(lambda: not container.checkpoints.is_pending)
     for segment in container.segments():
         segment.is_stuck = True
-    container.carrier.look()
-    await until(lambda: not container.carrier._is_looking)
-    assert container.carrier.is_alarmed
+    container.log_rewriter.look()
+    await until(lambda: not container.log_rewriter._is_looking)
+    assert container.log_rewriter.is_alarmed
     container = await lives.restart(container)
     await lives.stop(container)
     task.cancel()

@@ -80,7 +80,7 @@ class NotedReplies:
 class HeldForEver:
     """A waiter that is never let in."""
 
-    def let_in(self, byte_count: int) -> bool:
+    def admit(self, byte_count: int) -> bool:
         return True
 
 
@@ -155,7 +155,7 @@ async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(ben
     for number in range(1, 4):
         processor.end_block(AppendBlockEnd(V, 0, b"stuck", 1, number, 7))
         processor.end_block(AppendBlockEnd(W, 0, b"flows", 1, number, 8))
-        processor.take_in()
+        processor.submit_gathered()
     await turns(10)
     processor.send_acknowledgements()
     assert [reply.writer_id for reply in replies.sent if isinstance(reply, DataAppended)] == [W]
@@ -172,7 +172,7 @@ async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(ben
     processor.set_up(SetupAppend(3, V, A, ""))
     await turns(5)
     processor.end_block(AppendBlockEnd(V, 0, b"stuck", 1, 1, 9))
-    processor.take_in()
+    processor.submit_gathered()
     await turns(10)
     assert (await bench.store.segment_info(A)).length == length + 5
 
@@ -192,7 +192,7 @@ async def test_a_writer_hears_that_a_stuck_segment_is_sealed_or_gone(bench: Benc
     assert container.quota.is_over(segment)
     replies.sent.clear()
     processor.end_block(AppendBlockEnd(V, 0, b"stuck", 1, 1, 7))
-    processor.take_in()
+    processor.submit_gathered()
     await turns(10)
     assert [type(reply) for reply in replies.sent] == [NoSuchSegment if is_deleted else SegmentIsSealed]
     segment.is_deleted = False
@@ -277,10 +277,10 @@ def test_bytes_that_are_stated_again_take_the_later_number() -> None:
     pending, backlog = queue()
     for number in range(4):
         pending.note_append(number + 1, number * 10, number * 10 + 10, 0.0, 10)
-    pending.restate(9, 0, 10, 5.0, 100)
+    pending.rewrite(9, 0, 10, 5.0, 100)
     assert shape(pending) == [(9, 0, 10), (2, 10, 20), (3, 20, 30), (4, 30, 40)]
     assert pending.first_number() == 2
-    pending.restate(10, 10, 25, 5.0, 100)
+    pending.rewrite(10, 10, 25, 5.0, 100)
     assert shape(pending) == [(9, 0, 25), (3, 25, 30), (4, 30, 40)]
     assert pending.first_number() == 3
     assert (backlog.byte_count, backlog.operation_count) == (40, 4)
@@ -294,7 +294,7 @@ def test_bytes_that_were_cut_off_come_in_at_their_place() -> None:
     pending.note_append(5, 0, 10, 0.0, 10)
     pending.note_truncate(6, 25, 0.0)
     pending.note_append(7, 30, 40, 0.0, 10)
-    pending.restate(9, 10, 30, 0.0, 100)
+    pending.rewrite(9, 10, 30, 0.0, 100)
     assert [type(piece) for piece in pending] == [PendingAppend, PendingAppend, PendingTruncate, PendingAppend]
     assert shape(pending) == [(5, 0, 10), (9, 10, 30), (7, 30, 40)]
     assert backlog.byte_count == 40

@@ -184,7 +184,7 @@ async def test_a_log_that_little_keeps_long_is_cut_on_a_full_disk(
     assert sum(map(len, lives.frames())) > 100_000
     await container.truncate(SEGMENT, 90_000)
     await until(lambda: sum(map(len, lives.frames())) < 40_000)
-    assert container.carrier.carried_bytes == len(b"little")
+    assert container.log_rewriter.carried_bytes == len(b"little")
     container = await lives.restart(container)
     assert await read_all(container, OTHER) == b"little"
     assert await read_all(container, SEGMENT) == b"".join(bytes([number]) * 1000 for number in range(90, 100))

@@ -49,7 +49,7 @@ class Connection:
         self.is_urgent = is_urgent
         source.throttle.hold(self, is_urgent=is_urgent)
 
-    def let_in(self, byte_count: int) -> bool:
+    def admit(self, byte_count: int) -> bool:
         while self.lengths and byte_count > 0:
             length = self.lengths.pop(0)
             byte_count -= length

@@ -30,9 +30,9 @@ from penstock.segmentstore.tier2.garbage_records import (
     GIVEN_UP_PREFIX,
     LEASE_PREFIX,
     TASK_PREFIX,
+    CreationOrder,
     GarbageTask,
     LayoutLease,
-    Place,
     decode_lease,
     decode_task,
     encode_lease,
@@ -216,7 +216,7 @@ async def test_a_layout_that_is_given_up_says_why_though_its_lease_cannot_be_giv
     async def chunks_of(segment: str, **what: int | None) -> list[ChunkLayout]:
         raise ended_by
 
-    async def release(place: Place) -> None:
+    async def release(place: CreationOrder) -> None:
         raise OutcomeUnknownError("no answer")
 
     monkeypatch.setattr(storage, "chunks_of", chunks_of)
@@ -359,7 +359,7 @@ async def test_very_many_tasks_are_done_with_few_of_them_in_memory() -> None:
     lengths: list[int] = []
     read = storage.garbage._tasks
 
-    async def tasks(first: bytes, last: bytes, before: Place | None = None) -> list[GarbageTask]:
+    async def tasks(first: bytes, last: bytes, before: CreationOrder | None = None) -> list[GarbageTask]:
         found = await read(first, last, before)
         lengths.append(len(found))
         return found
@@ -402,12 +402,13 @@ async def test_garbage_is_no_segment() -> None:
 
 
 def test_records_come_back_as_they_were_put_and_damage_is_found() -> None:
-    place = Place(3, 9)
+    place = CreationOrder(3, 9)
     task = GarbageTask(place, 12, 1, ("a/b", "ü"))
     lease = LayoutLease(place, 12, 1500, "job 1")
     assert decode_task(place.key(TASK_PREFIX), encode_task(task)) == task
     assert decode_lease(place.key(LEASE_PREFIX), encode_lease(lease)) == lease
-    assert Place(1, 9).key(TASK_PREFIX) < Place(2, 1).key(TASK_PREFIX) < Place(2, 2).key(TASK_PREFIX)
+    first, second, third = CreationOrder(1, 9), CreationOrder(2, 1), CreationOrder(2, 2)
+    assert first.key(TASK_PREFIX) < second.key(TASK_PREFIX) < third.key(TASK_PREFIX)
     for data, decode in ((encode_task(task), decode_task), (encode_lease(lease), decode_lease)):
         for at in range(len(data)):
             for bad in (data[:at], data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]):

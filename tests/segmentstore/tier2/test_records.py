@@ -19,7 +19,7 @@ from penstock.segmentstore.tier2.records import (
     ChunkRecord,
     MergedRun,
     Record,
-    SegmentRecord,
+    StoredSegmentRecord,
     check,
     check_extent,
     decode_record,
@@ -29,7 +29,7 @@ from penstock.segmentstore.tier2.records import (
 
 RUN = ChunkRun("s/a/0", 3, 8)
 SOURCE = ChunkRun("t", 4, 1)
-SEGMENT = SegmentRecord(
+SEGMENT = StoredSegmentRecord(
     name="s/a/0",
     run=RUN,
     start_offset=5,
@@ -96,7 +96,7 @@ RUNS = st.builds(ChunkRun, NAMES, NUMBERS, NUMBERS)
 
 @given(
     st.builds(
-        lambda name, run_epoch, run_number, **fields: SegmentRecord(
+        lambda name, run_epoch, run_number, **fields: StoredSegmentRecord(
             name=name, run=ChunkRun(name, run_epoch, run_number), **fields
         ),
         NAMES,
@@ -130,7 +130,7 @@ RUNS = st.builds(ChunkRun, NAMES, NUMBERS, NUMBERS)
 )
 def test_every_record_comes_back_as_it_was(record: Record) -> None:
     assert decode_record(record.key, encode_record(record)) == record
-    assert run_of(record.key) == (None if isinstance(record, SegmentRecord) else record.run)
+    assert run_of(record.key) == (None if isinstance(record, StoredSegmentRecord) else record.run)
 
 
 @given(RUNS, st.lists(NUMBERS, unique=True, min_size=1), NUMBERS)
@@ -182,7 +182,7 @@ def test_bad_fields_under_a_good_checksum_are_reported(record: Record) -> None:
         body + b"\0",
         *(body[:length] for length in range(3, len(body))),
     ]
-    if isinstance(record, SegmentRecord):
+    if isinstance(record, StoredSegmentRecord):
         names = body.index(b"\0\5s/a/0")
         bad_bodies += [body[:names] + b"\0\0" + body[names + 7 :], body[: names + 2] + b"\xff" + body[names + 3 :]]
     for bad in bad_bodies:
@@ -223,7 +223,7 @@ def test_valid_records_pass_the_check() -> None:
         replace(empty_segment("s", 7, epoch=1, chunk_length_max=9, now_ms=0), last_start=6),
     ],
 )
-def test_broken_segment_invariant_is_reported(wrong: SegmentRecord) -> None:
+def test_broken_segment_invariant_is_reported(wrong: StoredSegmentRecord) -> None:
     with pytest.raises(CorruptionError, match="is violated"):
         check(wrong)
 
@@ -254,7 +254,7 @@ def test_last_record_that_does_not_fit_is_reported(wrong: ChunkRecord | MergedRu
         replace(SEGMENT, first_chunk_start=21, start_offset=21),
     ],
 )
-def test_segment_whose_count_does_not_fit_its_last_chunk_is_reported(wrong: SegmentRecord) -> None:
+def test_segment_whose_count_does_not_fit_its_last_chunk_is_reported(wrong: StoredSegmentRecord) -> None:
     with pytest.raises(CorruptionError, match="is violated"):
         check(wrong, LAST)
 

@@ -43,7 +43,7 @@ class Piece:
     """What one write holds; it arrived with the checksum that it has now."""
 
     data: list[Buffer]
-    wholes: list[tuple[Buffer, int]]
+    checksummed_blocks: list[tuple[Buffer, int]]
 
 
 def pieces(lengths: Sequence[int], taken: list[int] | None = None) -> Callable[[int], Piece | None]:
@@ -457,7 +457,7 @@ async def test_what_is_not_what_arrived_ends_it_before_it_is_recorded(supports_a
     def flipped(position: int) -> Piece | None:
         piece = take(position)
         if piece is not None and position == 30:
-            return Piece(piece.data, [(piece.wholes[0][0], piece.wholes[0][1] ^ 1)])
+            return Piece(piece.data, [(piece.checksummed_blocks[0][0], piece.checksummed_blocks[0][1] ^ 1)])
         return piece
 
     stored: list[int] = []

@@ -11,7 +11,7 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
-from penstock.segmentstore.container.log.pipeline import CheckpointMark
+from penstock.segmentstore.container.log.pipeline import CheckpointPosition
 from penstock.segmentstore.container.pending import PendingAppend
 from penstock.segmentstore.container.reads.read_index import _Block
 from penstock.segmentstore.container.reads.reader import _Wait
@@ -209,11 +209,11 @@ def forgotten_caller(container: SegmentContainer, segment: Segment) -> None:
 
 
 def checkpoints_disordered(container: SegmentContainer, segment: Segment) -> None:
-    container.checkpoints.marks.extend([CheckpointMark(2, LogAddress(2)), CheckpointMark(1, LogAddress(3))])
+    container.checkpoints.marks.extend([CheckpointPosition(2, LogAddress(2)), CheckpointPosition(1, LogAddress(3))])
 
 
 def checkpoint_too_early(container: SegmentContainer, segment: Segment) -> None:
-    container.checkpoints.marks.append(CheckpointMark(1 << 40, LogAddress(1 << 40)))
+    container.checkpoints.marks.append(CheckpointPosition(1 << 40, LogAddress(1 << 40)))
 
 
 def merge_of_nothing(container: SegmentContainer, segment: Segment) -> None:

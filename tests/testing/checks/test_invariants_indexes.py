@@ -12,7 +12,7 @@ from penstock.model.segments import NO_VALUE, TableUpdate
 from penstock.segmentstore.container.btree.footer import Footer
 from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.container.metadata import SegmentRecord, decode_record, encode_record
+from penstock.segmentstore.container.metadata import ContainerSegmentRecord, decode_record, encode_record
 from penstock.segmentstore.container.segment import Segment
 from penstock_simulation.checks.invariants import check_container
 from penstock_simulation.checks.invariants_indexes import check_catalog, check_indexes
@@ -101,7 +101,7 @@ async def put_record(container: SegmentContainer, **changes: object) -> None:
     (entry,) = await container.tables.get(table, [INACTIVE.encode()])
     assert entry is not None
     stored = msgspec.structs.replace(decode_record(entry.value), **changes)
-    record = msgspec.msgpack.encode(SegmentRecord(1, stored))
+    record = msgspec.msgpack.encode(ContainerSegmentRecord(1, stored))
     await container.tables.put(table, [TableUpdate(INACTIVE.encode(), record)], -1)
 
 

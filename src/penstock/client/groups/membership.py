@@ -1,8 +1,8 @@
-"""`Membership`: the segments that one reader holds, always as the group's shared record says.
+"""`GroupMembership`: the segments that one reader holds, always as the group's shared record says.
 
 One task owns it. Only this task changes the record for its reader, so a cancelled caller cannot interrupt a change.
 After each read of the record the local state follows in one step without waiting. The events returned to the
-application belong to the reader, which is consulted through `Hands`. See ``docs/reader-groups.md``.
+application belong to the reader, which is consulted through `ReaderCallbacks`. See ``docs/reader-groups.md``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.client.groups.group_pace import store_interval_s
 from penstock.client.groups.group_rotation import Rotation
 from penstock.client.groups.group_state import GroupState, HeldSegment
 from penstock.client.groups.group_watch import GroupWatch, Sign
-from penstock.client.groups.reader_group_keeper import GroupKeeper, beat_interval_s
+from penstock.client.groups.reader_group_leader import GroupLeader, beat_interval_s
 from penstock.client.groups.reader_group_record import GroupRecord
 from penstock.client.groups.reader_group_streams import is_match
 from penstock.client.groups.segment_events import SegmentEvents
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 OnChange = Callable[[Sequence[str], Sequence[str]], None]
 
 
-class Hands(Protocol):
+class ReaderCallbacks(Protocol):
     """The interface to the reader. The names are private because the application uses the same object."""
 
     def _position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
@@ -71,7 +71,7 @@ class Hands(Protocol):
         """Check for changes."""
 
 
-class Membership:
+class GroupMembership:
     """See the module.
 
     Attributes:
@@ -86,7 +86,7 @@ class Membership:
         name: str,
         incarnation: str,
         cluster: Cluster,
-        hands: Hands,
+        hands: ReaderCallbacks,
         on_change: OnChange | None,
     ) -> None:
         self.open_segments: dict[str, SegmentEvents] = {}
@@ -118,7 +118,7 @@ class Membership:
         self._state: GroupState | None = None
         self._surplus: Collection[str] = ()  # The segments of `_state` that this reader is to release.
         self._left: GroupState | None = None
-        self._keeper = GroupKeeper(record, name, cluster)
+        self._keeper = GroupLeader(record, name, cluster)
         self._working_s = 0.0
         self._beaten_s = 0.0
         # Until then other readers may take the segments. None: this reader takes part.
@@ -244,7 +244,7 @@ class Membership:
                 is_due = loop.time() >= self._store_due_s() and self._has_news()
                 is_beat = bool(requests) or is_due or self._is_awaited()
                 if is_woken or is_beat or is_polling or loop.time() >= self._exchange_due_s():
-                    await self._look(is_beat=is_beat, is_polling=is_polling)
+                    await self._poll_record(is_beat=is_beat, is_polling=is_polling)
             except PenstockError as error:
                 self._watch.polled()
                 self._rotation.postpone()
@@ -325,7 +325,7 @@ class Membership:
         requests, self._requests = self._requests, []
         _answer(requests, error)
 
-    async def _look(self, *, is_beat: bool, is_polling: bool) -> None:
+    async def _poll_record(self, *, is_beat: bool, is_polling: bool) -> None:
         """Update this reader's part of the current record, and follow the record. `is_polling`: check other readers."""
         now_s = asyncio.get_running_loop().time()
         if is_polling:

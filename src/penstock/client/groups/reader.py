@@ -1,7 +1,7 @@
 """`Reader`: one member of a reader group, as the application uses it.
 
-Its `Membership` decides which segments it reads. The `Reader` returns events and tracks which of them the application
-has and which are done. Nothing here changes the group's record, so a call may be cancelled anywhere.
+Its `GroupMembership` decides which segments it reads. The `Reader` returns events and tracks which of them the
+application has and which are done. Nothing here changes the group's record, so a call may be cancelled anywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.client.common.life_cycle import LifeCycle
 from penstock.client.common.retry import Backoff
 from penstock.client.common.tasks import start_watched
 from penstock.client.groups.group_state import HeldSegment
-from penstock.client.groups.membership import Membership, OnChange
+from penstock.client.groups.membership import GroupMembership, OnChange
 from penstock.client.groups.reader_group_record import GroupRecord
 from penstock.client.groups.segment_events import SegmentEvents, StoredPosition
 from penstock.client.reading.event import Event, EventBatch, EventChunk
@@ -91,7 +91,7 @@ class Reader(LifeCycle):
         self._needs_attention: bool = False
         self._cluster = cluster
         self._mode = positions
-        self._membership = Membership(group, name, incarnation, cluster, self, on_change)
+        self._membership = GroupMembership(group, name, incarnation, cluster, self, on_change)
         self._queue: deque[SegmentEvents] = deque()
         self._parked: list[SegmentEvents] = []
         self._paused: set[str] | None = set()
@@ -458,10 +458,10 @@ class Reader(LifeCycle):
         for source in parked:
             self._enqueue(source)
 
-    # -- see `Hands` --------------------------------------------------------------------------------------------
+    # -- see `ReaderCallbacks` ----------------------------------------------------------------------------------------
 
     def _position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
-        """See `Hands._position_of`."""
+        """See `ReaderCallbacks._position_of`."""
         if self._mode is Positions.MANUAL:
             return source.committed
         if self._mode is Positions.AT_EXIT and not is_leaving:
@@ -472,7 +472,7 @@ class Reader(LifeCycle):
         return self._chunk.next_offset if is_clean_end else self._chunk.safe_offset
 
     def _handed_out(self) -> dict[str, int]:
-        """See `Hands._handed_out`."""
+        """See `ReaderCallbacks._handed_out`."""
         found = {}
         for segment, end in self.position().items():
             source = self._membership.open_segments[segment]
@@ -484,13 +484,13 @@ class Reader(LifeCycle):
         return found
 
     def _is_settled(self, source: SegmentEvents) -> bool:
-        """See `Hands._is_settled`."""
+        """See `ReaderCallbacks._is_settled`."""
         if self._chunk is not None and source is self._source:
             return False
         return self._mode is not Positions.MANUAL or source.committed >= source.offset
 
     def _idle_s(self) -> float:
-        """See `Hands._idle_s`."""
+        """See `ReaderCallbacks._idle_s`."""
         if self._reading_count:
             return 0.0
         now_s = asyncio.get_running_loop().time()
@@ -501,14 +501,14 @@ class Reader(LifeCycle):
         return now_s - self._progress_s
 
     def _enqueue(self, source: SegmentEvents) -> None:
-        """See `Hands._enqueue`."""
+        """See `ReaderCallbacks._enqueue`."""
         if not source.is_queued:
             source.is_queued = True
             self._queue.append(source)
         self._something.set()
 
     def _revoke(self, source: SegmentEvents) -> None:
-        """See `Hands._revoke`."""
+        """See `ReaderCallbacks._revoke`."""
         is_in_hand = self._chunk is not None and source is self._source
         end = self._chunk.next_offset if self._chunk is not None and is_in_hand else source.offset
         if end > source.stored.offset:
@@ -517,7 +517,7 @@ class Reader(LifeCycle):
             self._chunk.is_revoked = True
 
     def _notice(self) -> None:
-        """See `Hands._notice`."""
+        """See `ReaderCallbacks._notice`."""
         self._needs_attention = True
         self._something.set()
 

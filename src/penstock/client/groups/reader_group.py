@@ -29,7 +29,7 @@ from penstock.client.groups.reader import Positions, Reader
 from penstock.client.groups.reader_group_record import GroupRecord
 from penstock.client.groups.reader_group_streams import GroupStreams, Sources, ends_of, recreated_in
 from penstock.client.groups.value_reader import ValueReader
-from penstock.client.streams.starts import (
+from penstock.client.streams.start_positions import (
     Start,
     checked_cuts,
     checked_start,

@@ -20,7 +20,7 @@ from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.group_checkpoint import interval_s_of
 from penstock.client.groups.group_state import GroupState
 from penstock.client.groups.reader_group_record import GroupRecord
-from penstock.client.streams.starts import Start, checked_start, end_cuts, positions_in, start_cuts
+from penstock.client.streams.start_positions import Start, checked_start, end_cuts, positions_in, start_cuts
 from penstock.client.streams.stream_lives import recreated_streams
 from penstock.client.transport.cluster import Cluster
 from penstock.model.errors import (

@@ -16,7 +16,7 @@ from penstock.client.common.arrow import ArrowRecordBatch, import_arrow, unframe
 from penstock.client.common.deadline import within
 from penstock.client.common.life_cycle import LifeCycle
 from penstock.client.reading.event import Event, EventBatch
-from penstock.client.streams.starts import Start, checked_start, end_cuts, start_cuts
+from penstock.client.streams.start_positions import Start, checked_start, end_cuts, start_cuts
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.segment_extents import segment_infos
 from penstock.model.errors import (

@@ -103,7 +103,7 @@ class StateChanges(Generic[State]):
         *,
         is_from_now: bool,
     ) -> None:
-        self._look = look
+        self._poll = look
         self._growth = growth
         self._check = check
         self._is_from_now = is_from_now
@@ -123,7 +123,7 @@ class StateChanges(Generic[State]):
                 self._check()
                 self._seen_bytes = None
             is_over = self._growth.is_over
-            change = await self._look()
+            change = await self._poll()
             told, self._told = self._told, change.revision
             if told is None and self._is_from_now:
                 told = change.revision

@@ -16,7 +16,7 @@ from penstock.client.controller.transaction_endings import TransactionInfo
 from penstock.client.reading.batch_reads import BatchRange
 from penstock.client.state.revisioned_stream import RevisionedStream as AsyncRevisionedStream
 from penstock.client.state.shared_state import SharedState as AsyncSharedState
-from penstock.client.streams.starts import Start
+from penstock.client.streams.start_positions import Start
 from penstock.client.sync.batch_reads import BatchReader
 from penstock.client.sync.byte_stream import ByteReader, ByteWriter
 from penstock.client.sync.event_writer import EventWriter

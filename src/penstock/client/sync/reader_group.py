@@ -15,7 +15,7 @@ from penstock.client.groups.reader import Positions
 from penstock.client.groups.reader import Reader as AsyncReader
 from penstock.client.groups.reader_group import GroupDescription
 from penstock.client.groups.value_reader import ValueReader as AsyncValueReader
-from penstock.client.streams.starts import Start
+from penstock.client.streams.start_positions import Start
 from penstock.client.sync.handle import Handle
 from penstock.client.sync.reader import Reader
 from penstock.client.sync.value_reader import ValueReader

@@ -70,7 +70,7 @@ class TableWatch:
             with within(f"watch table {self._table.name}", settings.retry_time_max_s, "retry_time_max_s"):
                 if not self._is_known:
                     await self._learn()
-                looking, self._looking = self._looking or self._look(), None
+                looking, self._looking = self._looking or self._poll(), None
                 async for change in looking:
                     self._looking = looking
                     return change
@@ -84,7 +84,7 @@ class TableWatch:
             self._lengths[segment] = length
         self._is_known = True
 
-    async def _look(self) -> AsyncIterator[KeyChange]:
+    async def _poll(self) -> AsyncIterator[KeyChange]:
         for segment in self._names:
             # Requested first: later changes make the log longer, and are found by the next poll.
             length = await self._length(segment)

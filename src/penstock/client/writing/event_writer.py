@@ -21,7 +21,7 @@ from penstock.client.settings import ClientSettings
 from penstock.client.transport.connection_pool import ConnectionPool
 from penstock.client.writing.ack import Ack, AckState, OnDelivery, deliver
 from penstock.client.writing.append_window import AppendWindow, Block, WindowLimits
-from penstock.client.writing.appender import SegmentAppender
+from penstock.client.writing.block_sender import BlockSender
 from penstock.client.writing.event_runs import Events, RoutingKeys, Step, as_bytes, has_foreign, parts_of, runs
 from penstock.client.writing.writer_segments import WriterSegments
 from penstock.client.writing.writer_times import WriterTimes
@@ -399,7 +399,7 @@ class EventWriter(LifeCycle):
                 self._note(appender, size_bytes)
         self._schedule()
 
-    def _note(self, appender: SegmentAppender, size_bytes: int) -> None:
+    def _note(self, appender: BlockSender, size_bytes: int) -> None:
         self._unacknowledged_bytes += size_bytes
         self._segments.mark(appender)
 
@@ -431,15 +431,15 @@ class EventWriter(LifeCycle):
         for appender in marked:
             appender.pump()
 
-    def _make_appender(self, segment: SegmentRange) -> SegmentAppender:
-        def sealed(appender: SegmentAppender, error: PenstockError) -> None:
+    def _make_appender(self, segment: SegmentRange) -> BlockSender:
+        def sealed(appender: BlockSender, error: PenstockError) -> None:
             task = start_watched(
                 self._follow(segment, appender, error), f"successors of {appender.segment}", self._fail
             )
             self._tasks[task] = None
             task.add_done_callback(lambda task: self._tasks.pop(task, None))
 
-        return SegmentAppender(
+        return BlockSender(
             self._source.segment_name(segment),
             AppendWindow(self._limits, self._ack_factory),
             self._pool,
@@ -457,7 +457,7 @@ class EventWriter(LifeCycle):
             blocks = self._segments.take_all()
         self._settle_blocks(blocks, error)
 
-    async def _follow(self, segment: SegmentRange, appender: SegmentAppender, cause: PenstockError) -> None:
+    async def _follow(self, segment: SegmentRange, appender: BlockSender, cause: PenstockError) -> None:
         """Move the events that a sealed segment did not take to its successors, in order per key, and route there."""
         try:
             successors = await self._source.successors(segment)

@@ -9,7 +9,7 @@ from penstock.client.controller.stream_segments import SegmentMap, SegmentRange
 from penstock.client.settings import ClientSettings
 from penstock.client.writing.ack import AckState
 from penstock.client.writing.append_window import Block
-from penstock.client.writing.appender import SegmentAppender
+from penstock.client.writing.block_sender import BlockSender
 from penstock.client.writing.routes import Routes
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.events import EVENT_HEADER_LENGTH
@@ -26,19 +26,19 @@ class WriterSegments:
         make_appender: makes the appender of a segment.
     """
 
-    def __init__(self, settings: ClientSettings, make_appender: Callable[[SegmentRange], SegmentAppender]) -> None:
+    def __init__(self, settings: ClientSettings, make_appender: Callable[[SegmentRange], BlockSender]) -> None:
         self._settings = settings
         self._make_appender = make_appender
         #: A lock, not a thread: without contention it never waits.
         self.lock: Lock = Lock()
-        self.appenders: dict[SegmentId, SegmentAppender] = {}
-        self.routes: Routes[SegmentAppender] = Routes(
+        self.appenders: dict[SegmentId, BlockSender] = {}
+        self.routes: Routes[BlockSender] = Routes(
             self._home_of, settings.routing_cache_size_max, settings.routing_cache_bytes_max
         )
         self._map = SegmentMap(())
         #: Counts the bursts of events without a key, each of which goes to one segment.
         self._turn = 0
-        self._dirty: list[SegmentAppender] = []
+        self._dirty: list[BlockSender] = []
 
     def begin(self, segment_map: SegmentMap) -> None:
         """Append to these segments. Called once."""
@@ -46,7 +46,7 @@ class WriterSegments:
         for segment in segment_map.segments:
             self._add(segment)
 
-    def anywhere(self) -> SegmentAppender:
+    def anywhere(self) -> BlockSender:
         """Return the appender for events without a key: the same until `turn` is called."""
         segments = self._map.segments
         return self.appenders[segments[self._turn % len(segments)].segment_id]
@@ -55,13 +55,13 @@ class WriterSegments:
         """Direct the next events without a key to the next segment: whole blocks, not one event to each segment."""
         self._turn += 1
 
-    def mark(self, appender: SegmentAppender) -> None:
+    def mark(self, appender: BlockSender) -> None:
         """Note that an appender has something to send."""
         if not appender.is_dirty:
             appender.is_dirty = True
             self._dirty.append(appender)
 
-    def take_marked(self) -> list[SegmentAppender]:
+    def take_marked(self) -> list[BlockSender]:
         """Return the appenders that have something to send, each once."""
         marked, self._dirty = self._dirty, []
         for appender in marked:
@@ -114,10 +114,10 @@ class WriterSegments:
 
     def _move(self, block: Block, new_map: SegmentMap) -> Iterator[AckState]:
         """Move the first events of a block to the segments of a map; return their acks there."""
-        groups: dict[SegmentAppender, tuple[list[Buffer], list[str | None]]] = {}
+        groups: dict[BlockSender, tuple[list[Buffer], list[str | None]]] = {}
         segments = new_map.segments
         anywhere = segments[self._turn % len(segments)]
-        homes: dict[str | None, SegmentAppender] = {None: self.appenders[anywhere.segment_id]}
+        homes: dict[str | None, BlockSender] = {None: self.appenders[anywhere.segment_id]}
         events, keys = block.cut(self._settings.block_bytes_max, self._settings.spread_turn_event_count_max)
         for event, key in zip(events, keys, strict=True):
             home = homes.get(key)
@@ -135,7 +135,7 @@ class WriterSegments:
                 yield appender.window.add_many(group_events, group_keys, size_bytes)
             self.mark(appender)
 
-    def _home_of(self, routing_key: str) -> SegmentAppender:
+    def _home_of(self, routing_key: str) -> BlockSender:
         if not isinstance(routing_key, str):
             raise InvalidArgumentError(f"a routing key is str, not {type(routing_key).__name__}")
         return self.appenders[self._map.segment_of(routing_key_hash(routing_key)).segment_id]

@@ -6,7 +6,7 @@ from penstock.controller.grpc import convert
 from penstock.controller.grpc.call import Front, need_stream
 from penstock.controller.metadata.records import AbortReason, TransactionStatus
 from penstock.controller.metadata.retention_records import RetentionEntry
-from penstock.controller.retention.explanation import Place
+from penstock.controller.retention.explanation import CutPosition
 from penstock.controller.transactions.descriptions import TransactionDescription
 from penstock.rpc import additions_pb2 as added
 
@@ -114,7 +114,7 @@ async def find_whole_tail(front: Front, request: added.WholeTailRequest) -> adde
     """Answer findWholeTail."""
     info = request.streamInfo
     need_stream(info)
-    return added.WholeTail(cut=await front.service.whole_tails.of(info.scope, info.stream))
+    return added.WholeTail(cut=await front.service.transactional_tails.of(info.scope, info.stream))
 
 
 async def describe_stream(front: Front, request: added.DescribeStreamRequest) -> added.StreamDescription:
@@ -124,7 +124,7 @@ async def describe_stream(front: Front, request: added.DescribeStreamRequest) ->
     return added.StreamDescription(identity=await front.service.queries.identity(info.scope, info.stream))
 
 
-def _place(found: Place | None) -> added.RetentionExplanation.Place | None:
+def _place(found: CutPosition | None) -> added.RetentionExplanation.Place | None:
     if found is None:
         return None
     return added.RetentionExplanation.Place(cut=found.cut, sizeBytes=found.size_bytes)

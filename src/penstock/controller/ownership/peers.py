@@ -15,7 +15,7 @@ class Peers:
         self._membership: Membership | None = None
         self._names: frozenset[str] = frozenset()
 
-    def seen(self, membership: Membership, names: frozenset[str]) -> None:
+    def update(self, membership: Membership, names: frozenset[str]) -> None:
         """Record the members as `membership` sees them."""
         self._membership = membership
         self._names = names

@@ -26,7 +26,7 @@ from penstock.model.policies import RetentionKind
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CutPosition:
     """A cut, and the bytes before it over the stream's life."""
 
     cut: Mapping[int, int]
@@ -46,7 +46,7 @@ class ExplainedSubscriber:
 
     name: str
     has_published: bool
-    place: Place
+    place: CutPosition
     is_last: bool
 
 
@@ -75,11 +75,11 @@ class RetentionExplanation:
     is_sealed: bool
     is_enabled: bool
     now_ms: int
-    head: Place
-    tail: Place
+    head: CutPosition
+    tail: CutPosition
     row: Row | None = None
-    chosen: Place | None = None
-    bound: Place | None = None
+    chosen: CutPosition | None = None
+    bound: CutPosition | None = None
     min_entry: RetentionEntry | None = None
     max_entry: RetentionEntry | None = None
     cuts: Sequence[RetentionEntry] = ()
@@ -123,8 +123,8 @@ class RetentionExplanations:
             is_sealed,
             self._settings.is_enabled,
             now_ms,
-            Place(situation.head.cut, situation.truncation.size_till_bytes),
-            Place(end.cut, end.size_bytes),
+            CutPosition(situation.head.cut, situation.truncation.size_till_bytes),
+            CutPosition(end.cut, end.size_bytes),
         )
         if configured is None:
             return explained
@@ -171,8 +171,8 @@ class RetentionExplanations:
         return sorted(found, key=lambda one: (one.place.size_bytes, not one.is_last, one.name))
 
 
-async def _place(situation: Situation, position: Position) -> Place:
-    return Place(position.cut, await size_till(situation, position))
+async def _place(situation: Situation, position: Position) -> CutPosition:
+    return CutPosition(position.cut, await size_till(situation, position))
 
 
 def _is_last(cut: Mapping[int, int], bound: Position) -> bool:

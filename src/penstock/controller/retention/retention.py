@@ -34,8 +34,8 @@ from penstock.controller.retention.plan import (
 from penstock.controller.retention.subscriber_bound import subscriber_bound
 from penstock.controller.steps import pages
 from penstock.controller.stream_cuts import Position
-from penstock.controller.stream_cycle import CyclePace, StreamCycle
 from penstock.controller.stream_positions import beginning_of
+from penstock.controller.stream_scanner import CyclePace, StreamScanner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import InvalidArgumentError, StreamSealedError
 from penstock.model.policies import RetentionKind
@@ -45,7 +45,7 @@ _logger = logging.getLogger(__name__)
 
 #: Truncates a stream (scope, name) at a cut, unless its configuration has another version than the given one.
 Truncate = Callable[[str, str, Mapping[int, int], int], Awaitable[None]]
-#: Returns the end of a stream (scope, name), with no partial transaction before it: see `WholeTails.of`.
+#: Returns the end of a stream (scope, name), with no partial transaction before it: see `TransactionalTails.of`.
 WholeTail = Callable[[str, str], Awaitable[Mapping[int, int]]]
 
 
@@ -84,8 +84,8 @@ class Retention:
         pace = CyclePace(
             settings.interval_s, settings.streams_at_once, settings.stream_timeout_s, "retention.stream_timeout_s"
         )
-        self._cycle = StreamCycle(
-            "retention", context.catalog, context.retained, buckets, pace, _Seen, self._look, self._due
+        self._cycle = StreamScanner(
+            "retention", context.catalog, context.retained, buckets, pace, _Seen, self._inspect, self._due
         )
 
     async def run(self) -> None:
@@ -136,7 +136,7 @@ class Retention:
             next_s = max(next_s, seen.next_look_s)
         return max(0.0, next_s - asyncio.get_running_loop().time())
 
-    async def _look(self, tables: StreamTables, listed: ListedStream, seen: _Seen) -> None:
+    async def _inspect(self, tables: StreamTables, listed: ListedStream, seen: _Seen) -> None:
         configured = await tables.configuration()
         policy = configured.record.configuration.retention
         state = (await tables.state()).record.state

@@ -17,8 +17,8 @@ from penstock.controller.metadata.pending_work import Subject, SubjectKind
 from penstock.controller.metadata.records import EpochRecord, EpochTransition, ScaleOrder
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.ownership.buckets import Buckets
+from penstock.controller.scaling.advice_cooldown import AdviceCooldown
 from penstock.controller.scaling.decision import can_merge, neighbours, order_by_load
-from penstock.controller.scaling.mutes import Mutes
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.scale_stream import begin_scale
@@ -63,7 +63,7 @@ class AutoScaler:
         self._container_count = container_count
         self._buckets = buckets
         self._settings = context.settings.auto_scaling
-        self._mutes = Mutes(self._settings.mute_s, self._settings.mutes_max)
+        self._mutes = AdviceCooldown(self._settings.mute_s, self._settings.mutes_max)
         #: Last errors of containers, by their ids: logged when they begin and when they end.
         self._problems: dict[int, str] = {}
 

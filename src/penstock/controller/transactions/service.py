@@ -133,7 +133,7 @@ class Transactions:
     async def _create(self, tables: StreamTables, lease_ms: int) -> CreatedTransaction:
         creations = self._context.creations
         for _ in range(self._settings.conflict_attempts_max):
-            view = creations.view(tables.name, tables.stream_id) or await self._look(tables)
+            view = creations.view(tables.name, tables.stream_id) or await self._read_view(tables)
             current = view.current
             transaction = TransactionId.of(current.reference_epoch, await self._numbers.next())
             epoch = current if current.reference_epoch == current.epoch else await tables.epoch(transaction.epoch)
@@ -163,7 +163,7 @@ class Transactions:
                 await self._create_segments(tables, transaction, epoch, view.configuration.rollover_bytes)
                 # A seal, or even a deletion, may have begun since, here or at another controller: if it has aborted the
                 # transaction, the state shows it.
-                found = await self._look(tables)
+                found = await self._read_view(tables)
                 await self._check_lease(tables, transaction, lease_ms, begun_s)
             except PenstockError:
                 creations.found(tables.name, None)
@@ -177,7 +177,7 @@ class Transactions:
         raise MetadataConflictError(f"stream {tables.name}: no transaction could be created; try again")
 
     @staticmethod
-    async def _look(tables: StreamTables) -> StreamView:
+    async def _read_view(tables: StreamTables) -> StreamView:
         view = StreamView(tables.stream_id, *await tables.state_epoch_and_configuration())
         _check_takes_transactions(tables, view.state)
         return view

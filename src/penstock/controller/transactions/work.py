@@ -89,7 +89,7 @@ class TransactionWork:
         """
         merged: Collection[TransactionId] = ()
         subject = Subject(SubjectKind.STREAM, scope, stream)
-        announcements = self._context.announcements
+        claims = self._context.claims
         try:
             merged = await self._context.catalog.on_stream(
                 scope, stream, lambda tables: self._commit_batches(tables, transactions)
@@ -98,16 +98,16 @@ class TransactionWork:
             _logger.info("stream %s/%s was deleted, and its transactions with it", scope, stream)
             index = self._context.index.keys(scope, stream, transactions)
             self._context.removals.add(layout.TRANSACTION_INDEX, index)
-            await announcements.leave_line(subject, Lane.COMMIT, self._commits)
-            if announcements.is_unfinished(subject):
+            await claims.dequeue(subject, Lane.COMMIT, self._commits)
+            if claims.is_unfinished(subject):
                 await self._registry.finish(subject)
         except WorkElsewhereError:
             # Take a place in line, to begin before later work of other controllers.
-            await announcements.stand_in_line(subject, Lane.COMMIT, self._commits, self._context.new_id())
+            await claims.enqueue(subject, Lane.COMMIT, self._commits, self._context.new_id())
             raise
         except PERMANENT_ERRORS:
             # Given up like other announced work; the decisions remain.
-            await announcements.leave_line(subject, Lane.COMMIT, self._commits)
+            await claims.dequeue(subject, Lane.COMMIT, self._commits)
             is_finished = await self._registry.finish(subject)
             if is_finished is None:
                 raise
@@ -268,7 +268,7 @@ class TransactionWork:
     async def _find_inherited(self) -> None:
         async for page in self._context.index.pages():
             # After the page was read: its writers had joined before. One read for all of them, as it may be a request.
-            living = await self._context.announcements.living()
+            living = await self._context.claims.live_members()
             for scope, stream, transaction, entry in page:
                 if entry.host not in living:
                     await self._background.room()

@@ -21,8 +21,8 @@ from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.ownership.buckets import Buckets
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import WatermarkSettings
-from penstock.controller.stream_cycle import CyclePace, StreamCycle
 from penstock.controller.stream_positions import beginning_of, position_of
+from penstock.controller.stream_scanner import CyclePace, StreamScanner
 from penstock.controller.watermarks.mark_log import MarkLog, MarkLogEnd
 from penstock.controller.watermarks.mark_streams import read_mark_segment
 from penstock.controller.watermarks.watermark_rules import (
@@ -71,8 +71,8 @@ class Watermarks:
         pace = CyclePace(
             settings.interval_s, settings.streams_at_once, settings.stream_timeout_s, "watermarks.stream_timeout_s"
         )
-        self._cycle = StreamCycle(
-            "watermarks", catalog, marked, buckets, pace, _Seen, self._look
+        self._cycle = StreamScanner(
+            "watermarks", catalog, marked, buckets, pace, _Seen, self._inspect
         )
 
     async def run(self) -> None:
@@ -83,7 +83,7 @@ class Watermarks:
         """Inspect each stream once. Raises errors of reading the list of streams, not those of a stream."""
         await self._cycle.once()
 
-    async def _look(self, tables: StreamTables, listed: ListedStream, seen: _Seen) -> None:
+    async def _inspect(self, tables: StreamTables, listed: ListedStream, seen: _Seen) -> None:
         found = await all_marks(tables)
         if not found:
             # A writer that arrives from now on changes the version of the entry, so the entry is not removed.

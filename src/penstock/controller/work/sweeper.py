@@ -14,8 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from penstock.controller.errors import MembershipLostError
-from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.pending_work import Subject
+from penstock.controller.metadata.work_claims import WorkClaims
 from penstock.controller.ownership.coordinator import Coordinator, Members, Membership
 from penstock.controller.ownership.peers import Peers
 from penstock.controller.retry import delay_s
@@ -39,7 +39,7 @@ class Sweeper:
     def __init__(
         self,
         coordinator: Coordinator,
-        announcements: Announcements,
+        claims: WorkClaims,
         background: BackgroundWork,
         watches: BackgroundTasks,
         settings: ControllerSettings,
@@ -50,7 +50,7 @@ class Sweeper:
         take_over: Callable[[], None],
     ) -> None:
         self._coordinator = coordinator
-        self._announcements = announcements
+        self._claims = claims
         self._background = background
         self._watches = watches
         self._settings = settings
@@ -70,7 +70,7 @@ class Sweeper:
         """Begin to finish left-over work, now and whenever a member departs. Raises `MembershipLostError`."""
         membership = self._membership or await self._join()
         members = await membership.members()
-        self._peers.seen(membership, members.names)
+        self._peers.update(membership, members.names)
         self._watches.start("watch over controllers", self._keep_watch(membership, members))
         self._watches.start("periodic search for unfinished work", self._sweep_periodically())
         self._sweep()
@@ -83,7 +83,7 @@ class Sweeper:
     async def _join(self) -> Membership:
         membership = await self._coordinator.join(await self._new_name())
         self._membership = membership
-        self._announcements.enter(membership)
+        self._claims.enter(membership)
         return membership
 
     async def _keep_watch(self, joined: Membership, seen: Members) -> None:
@@ -95,7 +95,7 @@ class Sweeper:
                 if membership is None or membership.is_over:
                     membership, members = await self._join(), None
                 found = await membership.changed(_NO_VERSION if members is None else members.version)
-                self._peers.seen(membership, found.names)
+                self._peers.update(membership, found.names)
                 gone = frozenset() if members is None else members.names - found.names
                 if gone:
                     _logger.info("controllers have left: %s", ", ".join(sorted(gone)))
@@ -139,7 +139,7 @@ class Sweeper:
             # Before the search begins: work added meanwhile is for the next search.
             self._is_search_due = False
             try:
-                async for subject in self._announcements.orphans():
+                async for subject in self._claims.orphans():
                     # No faster than the work is processed.
                     await self._background.room()
                     self._finish_later(subject)

@@ -7,36 +7,36 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock.controller.errors import PERMANENT_ERRORS
-from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.given_up import GivenUpWork
 from penstock.controller.metadata.pending_work import Order, Subject
+from penstock.controller.metadata.work_claims import WorkClaim, WorkClaims
 from penstock.model.errors import PenstockError
 
 OrderT = TypeVar("OrderT", bound=Order)
 #: Completes work that this controller owns, however much of it is done, and withdraws its announcement.
-Resume = Callable[[Announcement, OrderT], Awaitable[None]]
+Resume = Callable[[WorkClaim, OrderT], Awaitable[None]]
 #: Leaves the subject of work that was given up in a state in which other changes can be made.
-GiveUp = Callable[[Announcement], Awaitable[None]]
+GiveUp = Callable[[WorkClaim], Awaitable[None]]
 _logger = logging.getLogger(__name__)
 
 
-async def _nothing(announced: Announcement) -> None:
+async def _nothing(announced: WorkClaim) -> None:
     """Change nothing."""
 
 
 class WorkRegistry:
     """Kinds of work and the functions that complete them."""
 
-    def __init__(self, announcements: Announcements, given_up: GivenUpWork) -> None:
-        self._announcements = announcements
+    def __init__(self, claims: WorkClaims, given_up: GivenUpWork) -> None:
+        self._claims = claims
         self._given_up = given_up
-        self._resumes: dict[type[object], Callable[[Announcement], Awaitable[None]]] = {}
+        self._resumes: dict[type[object], Callable[[WorkClaim], Awaitable[None]]] = {}
         self._give_ups: dict[type[object], GiveUp] = {}
 
     def register(self, kind: type[OrderT], resume: Resume[OrderT], *, give_up: GiveUp = _nothing) -> None:
         """Register `resume` to complete work of a kind; `give_up` cleans up after a permanent failure."""
 
-        async def run(announced: Announcement) -> None:
+        async def run(announced: WorkClaim) -> None:
             order = announced.work.order
             if not isinstance(order, kind):
                 raise AssertionError(f"{announced.subject}: {announced.work.kind} is not of kind {kind.__name__}")
@@ -56,7 +56,7 @@ class WorkRegistry:
         After a permanent error the work is given up, so that it does not block the subject forever. Returns True if it
         was completed, False if it was given up, None if nothing is announced. Raises `WorkElsewhereError`.
         """
-        announced = await self._announcements.claim(subject)
+        announced = await self._claims.claim(subject)
         if announced is None:
             return None
         _logger.info("finishing %s: %s", announced.work.kind, subject)
@@ -68,11 +68,11 @@ class WorkRegistry:
             return False
         return True
 
-    async def _give_up(self, announced: Announcement, error: PenstockError) -> None:
+    async def _give_up(self, announced: WorkClaim, error: PenstockError) -> None:
         await self._given_up.add(f"{announced.work.kind} of {announced.subject}", error)
         try:
             await self._give_ups[type(announced.work.order)](announced)
         except PERMANENT_ERRORS as second:
             # The announcement must be withdrawn all the same: while it exists, the subject cannot be changed.
             await self._given_up.add(f"the removal of what {announced.work.kind} of {announced.subject} left", second)
-        await self._announcements.withdraw(announced)
+        await self._claims.withdraw(announced)

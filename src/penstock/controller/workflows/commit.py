@@ -17,7 +17,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import (
     ActiveTransaction,
@@ -28,6 +27,7 @@ from penstock.controller.metadata.records import (
 )
 from penstock.controller.metadata.stream_tables import CommitView, StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.segment_requests import together
 from penstock.controller.watermarks.writer_marks import CommitMark, note_commits
 from penstock.controller.work.background_work import all_ended
@@ -99,7 +99,7 @@ async def decide_commit(
 
 
 async def commit_batches(
-    context: WorkflowContext, tables: StreamTables, announced: Announcement
+    context: WorkflowContext, tables: StreamTables, announced: WorkClaim
 ) -> tuple[TransactionId, ...]:
     """Merge waiting transactions as announced work; return them, empty if there are none. See `merge_batch`.
 
@@ -114,7 +114,7 @@ async def commit_batches(
         transactions_left = context.settings.commit_batch_max - len(merged) - len(begun[0].batch.transactions)
         merged += begun[0].transactions
         begun = await _merge_begun(context, tables, *begun, goes_on=batches_left > 0 and transactions_left > 0)
-    await context.announcements.withdraw(announced)
+    await context.claims.withdraw(announced)
     return tuple(merged)
 
 
@@ -170,7 +170,7 @@ async def _merge_begun(
     return begun
 
 
-async def _begin_known(context: WorkflowContext, tables: StreamTables, announced: Announcement) -> _Begun | None:
+async def _begin_known(context: WorkflowContext, tables: StreamTables, announced: WorkClaim) -> _Begun | None:
     """Begin with a batch known from this controller's own decisions; None if there may be other work.
 
     Nothing is read: the versions of the recorded batch and of the state change with everything that invalidates this
@@ -187,7 +187,7 @@ async def _begin_known(context: WorkflowContext, tables: StreamTables, announced
         return picked, await tables.put_commit(picked.batch, view)
     except MetadataConflictError:
         # Changed by another controller, possibly one that has taken over this work: then it must not continue here.
-        await context.announcements.confirm(announced)
+        await context.claims.confirm(announced)
         return None
 
 

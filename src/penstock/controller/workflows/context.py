@@ -6,7 +6,6 @@ import uuid
 from dataclasses import dataclass
 
 from penstock.controller.locks import StreamLocks
-from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.completed import CompletedTransactions
 from penstock.controller.metadata.listed_streams import ListedStreams
@@ -15,6 +14,7 @@ from penstock.controller.metadata.pending_work import Order, PendingWork, Subjec
 from penstock.controller.metadata.scope_records import KeyValueTableRecord, ReaderGroupRecord
 from penstock.controller.metadata.scoped_records import ScopedRecords
 from penstock.controller.metadata.transaction_index import TransactionIndex
+from penstock.controller.metadata.work_claims import WorkClaim, WorkClaims
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.transactions.commit_order import CommitOrder
@@ -38,7 +38,7 @@ class WorkflowContext:
     groups: ScopedRecords[ReaderGroupRecord]
     key_value_tables: ScopedRecords[KeyValueTableRecord]
     completed: CompletedTransactions
-    announcements: Announcements
+    claims: WorkClaims
     index: TransactionIndex
     marked: MarkedStreams
     retained: ListedStreams
@@ -54,7 +54,7 @@ class WorkflowContext:
     @property
     def host(self) -> str:
         """This controller's name in announcements and indexes."""
-        return self.announcements.owner
+        return self.claims.owner
 
     @property
     def mark_writes(self) -> MarkWrites:
@@ -69,10 +69,10 @@ class WorkflowContext:
         """Return the announcement of work on incarnation `life` of a subject that begins now."""
         return PendingWork(subject, order, life, self.host, self.runtime.wall_clock_ms(), self.new_id())
 
-    async def begin(self, subject: Subject, order: Order, life: str, *, in_turn: bool = True) -> Announcement:
+    async def begin(self, subject: Subject, order: Order, life: str, *, in_turn: bool = True) -> WorkClaim:
         """Announce work on incarnation `life` of a subject. Call it before any of the work is done.
 
         `in_turn` False: it is part of work already begun, and precedes waiting work. Raises `WorkElsewhereError` when
         other work is announced there, or another controller's turn comes first.
         """
-        return await self.announcements.announce(self.work(subject, order, life), in_turn=in_turn)
+        return await self.claims.announce(self.work(subject, order, life), in_turn=in_turn)

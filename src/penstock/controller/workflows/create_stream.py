@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from penstock.controller.change_log import CHANGES, policies_text
 from penstock.controller.errors import WorkTakenOverError
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import CreateStream, Subject, SubjectKind
 from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.segment_requests import together
 from penstock.controller.watermarks.mark_streams import MARK_CONFIGURATION, mark_segment
 from penstock.controller.workflows.context import WorkflowContext
@@ -47,13 +47,13 @@ async def create_stream(context: WorkflowContext, scope: str, stream: str, confi
         raise StreamExistsError(f"stream {scope}/{stream} was being created by another request, and is complete now")
 
 
-async def resume_create(context: WorkflowContext, announced: Announcement, order: CreateStream) -> bool:
+async def resume_create(context: WorkflowContext, announced: WorkClaim, order: CreateStream) -> bool:
     """Complete an announced creation; say whether the stream is the one that was requested."""
     work, scope, stream = announced.work, announced.subject.scope, announced.subject.name
     try:
         stream_id = await context.catalog.add_stream(scope, stream, work.life)
     except NoSuchScopeError:
-        await context.announcements.withdraw(announced)
+        await context.claims.withdraw(announced)
         raise
     tables = context.catalog.tables_of(scope, stream, stream_id)
     await tables.create_tables()
@@ -68,7 +68,7 @@ async def resume_create(context: WorkflowContext, announced: Announcement, order
         state = await tables.state()
         # Do not create segments for an incarnation that another controller has deleted meanwhile.
         try:
-            await context.announcements.confirm(announced)
+            await context.claims.confirm(announced)
         except WorkTakenOverError:
             await _leave_no_ghost(context, tables)
             raise
@@ -83,7 +83,7 @@ async def resume_create(context: WorkflowContext, announced: Announcement, order
             await context.retained.put(scope, stream, stream_id)
         await tables.set_state(StreamState.ACTIVE, of=state)
         CHANGES.info("created stream %s/%s, identity %s: %s", scope, stream, stream_id, policies_text(stored))
-    await context.announcements.withdraw(announced)
+    await context.claims.withdraw(announced)
     return birth.created_ms == work.created_ms and stream_id == work.life
 
 

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock.controller.change_log import CHANGES
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
 from penstock.controller.metadata.records import SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.steps import pages
 from penstock.controller.watermarks.mark_streams import mark_segment
 from penstock.controller.workflows.context import WorkflowContext
@@ -49,7 +49,7 @@ async def delete_stream(context: WorkflowContext, scope: str, stream: str) -> No
     )
 
 
-async def resume_delete(context: WorkflowContext, announced: Announcement) -> None:
+async def resume_delete(context: WorkflowContext, announced: WorkClaim) -> None:
     """Complete an announced deletion. A stream of the same name with another id is not changed.
 
     Raises `StreamNotSealedError`, with nothing changed and the announcement withdrawn, when the stream was half created
@@ -68,19 +68,19 @@ async def resume_delete(context: WorkflowContext, announced: Announcement) -> No
             birth = None
         if birth is not None:
             if birth.state is not StreamState.SEALED and not await _is_half_created(tables):
-                await context.announcements.withdraw(announced)
+                await context.claims.withdraw(announced)
                 raise StreamNotSealedError(f"stream {scope}/{stream} was completed before its deletion could begin")
             # Tags have no versions: an overtaken controller must not change those of a later incarnation.
-            await context.announcements.confirm(announced)
+            await context.claims.confirm(announced)
             await context.catalog.remove_tags(scope, stream, birth.configuration.tags)
             await _delete_segments(context, tables)
         await tables.drop_tables()
         await context.catalog.remove_stream(scope, stream, stream_id)
         CHANGES.info("deleted stream %s/%s, identity %s", scope, stream, stream_id)
-    await context.announcements.withdraw(announced)
+    await context.claims.withdraw(announced)
 
 
-async def undo_create(context: WorkflowContext, announced: Announcement) -> None:
+async def undo_create(context: WorkflowContext, announced: WorkClaim) -> None:
     """Undo an announced creation that has not completed; does not withdraw the announcement.
 
     For a creation that can never complete: afterwards the name is free, and the scope can be deleted.
@@ -97,7 +97,7 @@ async def undo_create(context: WorkflowContext, announced: Announcement) -> None
         birth = await tables.birth()
     except NoSuchSegmentError:
         birth = None
-    await context.announcements.confirm(announced)
+    await context.claims.confirm(announced)
     if birth is not None:
         if not await _is_half_created(tables):
             return

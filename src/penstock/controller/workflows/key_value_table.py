@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.controller.change_log import CHANGES
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import CreateTable, DeleteTable, Subject, SubjectKind
 from penstock.controller.metadata.scope_records import (
     ChildState,
     KeyValueTableConfig,
     KeyValueTableRecord,
 )
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import NoSuchScopeError, NoSuchTableError, TableExistsError
@@ -60,7 +60,7 @@ async def create_table(
         async with context.locks.hold(scope):
             await context.key_value_tables.create(scope, table, record)
     except NoSuchScopeError:
-        await context.announcements.withdraw(announced)
+        await context.claims.withdraw(announced)
         raise
     await resume_table(context, announced)
     return replace(record, state=ChildState.ACTIVE)
@@ -79,15 +79,15 @@ async def delete_table(context: WorkflowContext, scope: str, table: str) -> None
     await resume_table(context, announced)
 
 
-async def resume_table(context: WorkflowContext, announced: Announcement) -> None:
+async def resume_table(context: WorkflowContext, announced: WorkClaim) -> None:
     """Complete announced work on a table.
 
     The record describes the work, not the announcement: without a record nothing lasting was begun.
     """
     # Segments have no versions: an overtaken controller must not change those of a later incarnation.
-    await context.announcements.confirm(announced)
+    await context.claims.confirm(announced)
     await _finish(context, announced.subject.scope, announced.subject.name)
-    await context.announcements.withdraw(announced)
+    await context.claims.withdraw(announced)
 
 
 async def _finish(context: WorkflowContext, scope: str, table: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock.controller.errors import PERMANENT_ERRORS
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import (
     CommitTransactions,
     CreateStream,
@@ -21,6 +20,7 @@ from penstock.controller.metadata.pending_work import (
 )
 from penstock.controller.metadata.records import ScaleOrder, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.work.work_registry import WorkRegistry
 from penstock.controller.workflows.commit import commit_batches, merge_batch
 from penstock.controller.workflows.context import WorkflowContext
@@ -48,46 +48,46 @@ def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> No
     """Register the workflows that complete each kind of work on streams."""
 
     def change(
-        resume: Callable[[WorkflowContext, StreamTables, Announcement, OrderT], Awaitable[None]],
-    ) -> Callable[[Announcement, OrderT], Awaitable[None]]:
+        resume: Callable[[WorkflowContext, StreamTables, WorkClaim, OrderT], Awaitable[None]],
+    ) -> Callable[[WorkClaim, OrderT], Awaitable[None]]:
         """Return `resume` for the intended incarnation of the stream; for another one the work is withdrawn."""
 
-        async def run(announced: Announcement, order: OrderT) -> None:
+        async def run(announced: WorkClaim, order: OrderT) -> None:
             tables = await _tables_of_life(context, announced)
             if tables is None:
-                await context.announcements.withdraw(announced)
+                await context.claims.withdraw(announced)
                 return
             await finish_commit(context, tables)
             await resume(context, tables, announced, order)
 
         return run
 
-    async def commit(announced: Announcement, order: CommitTransactions) -> None:
+    async def commit(announced: WorkClaim, order: CommitTransactions) -> None:
         tables = await _tables_of_life(context, announced)
         if tables is None:
-            await context.announcements.withdraw(announced)
+            await context.claims.withdraw(announced)
             return
         await commit_batches(context, tables, announced)
 
-    async def create(announced: Announcement, order: CreateStream) -> None:
+    async def create(announced: WorkClaim, order: CreateStream) -> None:
         try:
             await resume_create(context, announced, order)
         except NoSuchScopeError:
             _logger.info("%s is not created: its scope was deleted meanwhile", announced.subject)
 
-    async def delete(announced: Announcement, order: DeleteStream) -> None:
+    async def delete(announced: WorkClaim, order: DeleteStream) -> None:
         try:
             await resume_delete(context, announced)
         except StreamNotSealedError as error:
             _logger.info("%s is not deleted: %s", announced.subject, error)
 
-    async def undo(announced: Announcement) -> None:
+    async def undo(announced: WorkClaim) -> None:
         await undo_create(context, announced)
 
-    async def give_up(announced: Announcement) -> None:
+    async def give_up(announced: WorkClaim) -> None:
         await _free(context, announced)
 
-    async def give_up_transition(announced: Announcement) -> None:
+    async def give_up_transition(announced: WorkClaim) -> None:
         await _free(context, announced, before=give_up_scale)
 
     registry.register(CreateStream, create, give_up=undo)
@@ -99,7 +99,7 @@ def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> No
     registry.register(DeleteStream, delete)
 
 
-async def _tables_of_life(context: WorkflowContext, announced: Announcement) -> StreamTables | None:
+async def _tables_of_life(context: WorkflowContext, announced: WorkClaim) -> StreamTables | None:
     """Return the tables of the intended incarnation of the stream; None if it has been deleted since."""
     scope, stream = announced.subject.scope, announced.subject.name
     try:
@@ -113,7 +113,7 @@ async def _tables_of_life(context: WorkflowContext, announced: Announcement) -> 
 
 async def _free(
     context: WorkflowContext,
-    announced: Announcement,
+    announced: WorkClaim,
     *,
     before: Callable[[WorkflowContext, StreamTables], Awaitable[None]] | None = None,
 ) -> None:

@@ -19,7 +19,6 @@ from dataclasses import replace
 
 from penstock.controller.change_log import CHANGES, names_text
 from penstock.controller.errors import ReaderGroupMismatchError
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import CreateGroup, DeleteGroup, Order, Subject, SubjectKind, UpdateGroup
 from penstock.controller.metadata.scope_records import (
     ChildState,
@@ -27,6 +26,7 @@ from penstock.controller.metadata.scope_records import (
     ReaderGroupRecord,
 )
 from penstock.controller.metadata.subscribers import add_subscriber, remove_subscriber
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import create_stream
 from penstock.controller.workflows.delete_stream import delete_stream
@@ -82,7 +82,7 @@ async def create_group(
         async with context.locks.hold(scope):
             await context.groups.create(scope, group, record)
     except NoSuchScopeError:
-        await context.announcements.withdraw(announced)
+        await context.claims.withdraw(announced)
         raise
     await resume_group(context, announced)
     done = await context.groups.get(scope, group)
@@ -133,17 +133,17 @@ async def delete_group(context: WorkflowContext, scope: str, group: str, group_i
 
 async def _announce(
     context: WorkflowContext, scope: str, group: str, order: Order, group_id: str
-) -> Announcement:
+) -> WorkClaim:
     return await context.begin(Subject(SubjectKind.GROUP, scope, group), order, group_id)
 
 
-async def resume_group(context: WorkflowContext, announced: Announcement) -> None:
+async def resume_group(context: WorkflowContext, announced: WorkClaim) -> None:
     """Complete announced work on a group. Pending work on its stream must be completed first.
 
     The record describes the work, not the announcement: without a record nothing lasting was begun.
     """
     await _finish(context, announced.subject.scope, announced.subject.name)
-    await context.announcements.withdraw(announced)
+    await context.claims.withdraw(announced)
 
 
 async def _finish(context: WorkflowContext, scope: str, group: str) -> None:

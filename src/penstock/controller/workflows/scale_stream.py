@@ -18,7 +18,6 @@ from enum import Enum
 from penstock.controller.change_log import CHANGES, names_text
 from penstock.controller.errors import ScaleUnderWayError
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.epoch_tables import Row
 from penstock.controller.metadata.pending_work import ScaleStream
 from penstock.controller.metadata.record_store import Versioned
@@ -30,6 +29,7 @@ from penstock.controller.metadata.records import (
     StreamState,
 )
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.scaling.plan import (
     epoch_after,
     even_order,
@@ -106,13 +106,13 @@ async def begin_scale(
         state, current, transition = await tables.state_epoch_and_transition()
         if (state, current.epoch) == planned_for:
             break
-        await context.announcements.withdraw(announced)
+        await context.claims.withdraw(announced)
     await tables.put_transition(planned, transition.version)
     return planned
 
 
 async def resume_scale(
-    context: WorkflowContext, tables: StreamTables, announced: Announcement, scale: ScaleStream
+    context: WorkflowContext, tables: StreamTables, announced: WorkClaim, scale: ScaleStream
 ) -> None:
     """Complete an announced scale.
 
@@ -147,7 +147,7 @@ async def resume_scale(
             await tables.put_transition(planned, transition.version)
         if state.record.state is StreamState.SCALING:
             await tables.set_state(StreamState.ACTIVE, of=state)
-    await context.announcements.withdraw(announced)
+    await context.claims.withdraw(announced)
 
 
 async def _planned_again(
@@ -170,7 +170,7 @@ async def _planned_again(
 async def scale_evenly(
     context: WorkflowContext,
     tables: StreamTables,
-    announced: Announcement,
+    announced: WorkClaim,
     current: EpochRecord,
     configuration: StreamConfig,
 ) -> None:
@@ -201,7 +201,7 @@ def _plan(
 async def make_transition(
     context: WorkflowContext,
     tables: StreamTables,
-    announced: Announcement,
+    announced: WorkClaim,
     transition: Versioned[EpochTransition],
     current: EpochRecord,
     configuration: StreamConfig,
@@ -215,7 +215,7 @@ async def make_transition(
     planned = transition.record
     following = epoch_after(current, planned)
     # Creations have no versions: a controller that was overtaken must not create segments.
-    await context.announcements.confirm(announced)
+    await context.claims.confirm(announced)
     await together(
         context.segments.create(
             segment_name(tables.scope, tables.stream, segment.id), configuration.scaling, configuration.rollover_bytes
@@ -232,7 +232,7 @@ async def make_transition(
         (layout.EPOCH_TRANSITION, planned, transition.version),
     )
     sizes = await seal_segments(
-        context, tables, planned.to_seal, lambda: context.announcements.confirm(announced)
+        context, tables, planned.to_seal, lambda: context.claims.confirm(announced)
     )
     rows: list[Row] = [*finally_write, (layout.EPOCH_TRANSITION, EpochTransition(), version)]
     versions = (await tables.enter_epoch(following, sizes, rows))[: len(finally_write)]

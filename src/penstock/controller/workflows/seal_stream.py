@@ -14,11 +14,11 @@ import logging
 from collections.abc import Sequence
 
 from penstock.controller.change_log import CHANGES
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import SealStream
 from penstock.controller.metadata.records import AbortReason, ActiveTransaction, StreamState, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.abort import abort, decide_abort
 from penstock.controller.workflows.commit import merge_batch
@@ -45,7 +45,7 @@ async def seal_stream(context: WorkflowContext, tables: StreamTables, *, spares_
 
 
 async def resume_seal(
-    context: WorkflowContext, tables: StreamTables, announced: Announcement, order: SealStream
+    context: WorkflowContext, tables: StreamTables, announced: WorkClaim, order: SealStream
 ) -> None:
     """Complete an announced seal, or revert it if there is a prepared transaction."""
     if prepared := await _seal(context, tables, announced, spares_prepared=True):
@@ -53,7 +53,7 @@ async def resume_seal(
 
 
 async def _seal(
-    context: WorkflowContext, tables: StreamTables, announced: Announcement, *, spares_prepared: bool
+    context: WorkflowContext, tables: StreamTables, announced: WorkClaim, *, spares_prepared: bool
 ) -> list[TransactionId]:
     """Complete a seal; or revert it, and return the prepared transactions that prevent it.
 
@@ -66,7 +66,7 @@ async def _seal(
         await context.creations.ended(tables.name)
         if prepared := await _complete_transactions(context, tables, spares_prepared=spares_prepared):
             await tables.set_state(StreamState.ACTIVE, of=sealing)
-            await context.announcements.withdraw(announced)
+            await context.claims.withdraw(announced)
             return prepared
         epoch = await tables.current_epoch()
         await together(
@@ -75,16 +75,16 @@ async def _seal(
         )
         await tables.set_state(StreamState.SEALED, of=sealing)
         CHANGES.info("sealed stream %s", tables.name)
-    await context.announcements.withdraw(announced)
+    await context.claims.withdraw(announced)
     return []
 
 
-async def _seal_segment(context: WorkflowContext, announced: Announcement, segment: str) -> None:
+async def _seal_segment(context: WorkflowContext, announced: WorkClaim, segment: str) -> None:
     try:
         await context.segments.seal(segment)
     except NoSuchSegmentError:
         # Another controller may have sealed the stream meanwhile, and the segment may have been deleted since.
-        await context.announcements.confirm(announced)
+        await context.claims.confirm(announced)
         _logger.error("%s is missing: its data is lost; the stream is sealed without it", segment)
 
 

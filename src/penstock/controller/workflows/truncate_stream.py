@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 from penstock.controller.change_log import CHANGES, cut_text
 from penstock.controller.errors import PolicyReplacedError
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import CONFIGURATION_ANY, TruncateStream
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import StreamState, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.steps import in_turns, pages
 from penstock.controller.stream_cuts import (
     Position,
@@ -102,7 +102,7 @@ async def _offsets_by_name(tables: StreamTables, cut: Mapping[int, int]) -> dict
 async def resume_truncate(
     context: WorkflowContext,
     tables: StreamTables,
-    announced: Announcement,
+    announced: WorkClaim,
     order: TruncateStream,
     *,
     plan: _Plan | None = None,
@@ -118,12 +118,12 @@ async def resume_truncate(
     record, state = view.truncation.record, view.state.record.state
     if record.is_updating or record.stream_cut != order.stream_cut:
         if state in (StreamState.SEALING, StreamState.SEALED):
-            await context.announcements.withdraw(announced)
+            await context.claims.withdraw(announced)
             raise StreamSealedError(f"stream {tables.name} was sealed before it could be truncated")
         if plan is not None and plan.replaces != view.truncation.version:
             plan = None
         if record.stream_cut != order.stream_cut and not await _is_policy_in_force(tables, order):
-            await context.announcements.withdraw(announced)
+            await context.claims.withdraw(announced)
             problem = f"stream {tables.name} is not truncated: the retention policy was replaced"
             if has_caller:
                 raise PolicyReplacedError(problem)
@@ -147,7 +147,7 @@ async def resume_truncate(
         CHANGES.info("truncated stream %s, it begins at %s", tables.name, cut_text(record.stream_cut))
     elif state is StreamState.TRUNCATING:
         await tables.set_state(StreamState.ACTIVE, of=view.state)
-    await context.announcements.withdraw(announced)
+    await context.claims.withdraw(announced)
 
 
 async def _is_policy_in_force(tables: StreamTables, order: TruncateStream) -> bool:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.controller.change_log import CHANGES, policies_text
-from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import UpdateStream
 from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.scaling.plan import is_due
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
@@ -38,7 +38,7 @@ async def update_stream(context: WorkflowContext, tables: StreamTables, configur
 
 
 async def resume_update(
-    context: WorkflowContext, tables: StreamTables, announced: Announcement, order: UpdateStream
+    context: WorkflowContext, tables: StreamTables, announced: WorkClaim, order: UpdateStream
 ) -> None:
     """Complete an announced update.
 
@@ -50,7 +50,7 @@ async def resume_update(
     state = await tables.state()
     if found.record.configuration != wanted or found.record.is_updating:
         if state.record.state in (StreamState.SEALING, StreamState.SEALED):
-            await context.announcements.withdraw(announced)
+            await context.claims.withdraw(announced)
             raise StreamSealedError(f"stream {tables.name} was sealed before its configuration could change")
         dropped = {*found.record.removed_tags, *found.record.configuration.tags} - {*wanted.tags}
         record = replace(
@@ -58,12 +58,12 @@ async def resume_update(
         )
         version = found.version
         # After the read: otherwise an overtaken controller could replace a later configuration by an old one.
-        await context.announcements.confirm(announced)
+        await context.claims.confirm(announced)
         if record != found.record:
             version = await tables.put_configuration(record, version)
         state = await tables.set_state(StreamState.UPDATING, of=state)
         # The next steps have no versions: a controller overtaken long ago must not push an old policy.
-        await context.announcements.confirm(announced)
+        await context.claims.confirm(announced)
         epoch = await tables.current_epoch()
         await together(
             context.segments.update_policy(segment_name(tables.scope, tables.stream, segment.id), wanted.scaling)
@@ -80,5 +80,5 @@ async def resume_update(
         CHANGES.info("updated stream %s: %s", tables.name, policies_text(wanted))
     if state.record.state is StreamState.UPDATING:
         await tables.set_state(StreamState.ACTIVE, of=state)
-    await context.announcements.withdraw(announced)
+    await context.claims.withdraw(announced)
 

@@ -1,4 +1,4 @@
-"""`Catalog`: finds a container's segments, in memory or by their records, and deactivates idle ones.
+"""`SegmentCatalog`: finds a container's segments, in memory or by their records, and deactivates idle ones.
 
 See docs/segments.md. Source: segment-store 1.4; where it differs, that page says why.
 """
@@ -53,7 +53,7 @@ def metadata_segment(container_id: int) -> str:
     return f"_system/containers/metadata_{container_id}"
 
 
-class Catalog:
+class SegmentCatalog:
     """Active and inactive segments of one container; `table` holds the records of the inactive ones.
 
     `flush` moves a segment's bytes and attributes to long-term storage, so that it can be deactivated. `adopt`, if

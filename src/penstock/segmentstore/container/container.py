@@ -32,12 +32,12 @@ from penstock.segmentstore.container.attributes.attributes import VALUE_LENGTH a
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.btree.sorted_index import IndexStorage, SortedIndex
 from penstock.segmentstore.container.btree.tree import BTreeIndex
-from penstock.segmentstore.container.catalog import Catalog, metadata_segment
-from penstock.segmentstore.container.log.carrying import Carrier
+from penstock.segmentstore.container.catalog import SegmentCatalog, metadata_segment
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
 from penstock.segmentstore.container.log.later_formats import LaterFormats
+from penstock.segmentstore.container.log.log_rewriter import LogRewriter
 from penstock.segmentstore.container.log.operations import (
-    RareOperation,
+    NonAppendOperation,
 )
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
 from penstock.segmentstore.container.log.recovery import Recovered, recover
@@ -73,7 +73,7 @@ from penstock.segmentstore.settings import ThrottleSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLog
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.segmentstore.tier2.held_deletions import HeldDeletions
+from penstock.segmentstore.tier2.deferred_deletions import DeferredDeletions
 from penstock.segmentstore.tier2.storage_health import StorageHealth, UnwatchedStorage
 
 __all__ = ["ContainerStatus", "SegmentContainer"]
@@ -141,8 +141,8 @@ class SegmentContainer(SegmentMerges):
             hold_s_max=self._throttle_settings.segment_hold_s_max,
         )
         self.state.on_relief = self._relieved
-        self._cache_marks = (hold_bytes(self._throttle_settings, cache.settings), cache.settings.essential_bytes)
-        for mark_bytes in self._cache_marks:
+        self._cache_thresholds = (hold_bytes(self._throttle_settings, cache.settings), cache.settings.essential_bytes)
+        for mark_bytes in self._cache_thresholds:
             cache.on_fall_below(mark_bytes, self.throttle.notify)
         self._chunks = chunks
         #: Whether the log is an old copy, as far as long-term storage shows.
@@ -188,8 +188,8 @@ class SegmentContainer(SegmentMerges):
         )
         self.writer: StorageWriter
         self.checkpoints: Checkpoints
-        self.carrier: Carrier
-        self.catalog: Catalog
+        self.log_rewriter: LogRewriter
+        self.catalog: SegmentCatalog
         self.attributes: Attributes = Attributes(
             self.state,
             settings,
@@ -271,12 +271,14 @@ class SegmentContainer(SegmentMerges):
             spawn=self.spawn,
             fail=self._fail,
         )
-        self.carrier = Carrier(self.state, self.pipeline, self.checkpoints, settings=self._settings, spawn=self.spawn)
+        self.log_rewriter = LogRewriter(
+            self.state, self.pipeline, self.checkpoints, settings=self._settings, spawn=self.spawn
+        )
         if not recovered.has_checkpoint:
             self.checkpoints.write()
             await self.pipeline.barrier()
         # Deletions of chunks are held until no image refers to them.
-        held = HeldDeletions(self._chunks, held_max=self._settings.images.deletions_max)
+        held = DeferredDeletions(self._chunks, held_max=self._settings.images.deletions_max)
         has_images = bool(self._settings.images.interval_s)
         self.capture = ImageCapture(
             container_count=self._container_count,
@@ -284,7 +286,7 @@ class SegmentContainer(SegmentMerges):
             state=self.state,
             pipeline=self.pipeline,
             checkpoints=self.checkpoints,
-            carrier=self.carrier,
+            log_rewriter=self.log_rewriter,
             settings=self._settings.images,
             runtime=self._runtime,
         )
@@ -328,7 +330,7 @@ class SegmentContainer(SegmentMerges):
             settings=self._settings,
             submit=self.submit,
             checkpoints=self.checkpoints,
-            carrier=self.carrier,
+            log_rewriter=self.log_rewriter,
             throttle=self._throttle_settings,
             attributes=self.attributes,
             fail=self._fail,
@@ -336,7 +338,7 @@ class SegmentContainer(SegmentMerges):
             space=self.space,
             turns=self._runtime.turns,
         )
-        self.catalog = Catalog(
+        self.catalog = SegmentCatalog(
             self.state,
             self.tables,
             await self._own_table(metadata_segment(self.id)),
@@ -442,12 +444,12 @@ class SegmentContainer(SegmentMerges):
             backlog_operations=backlog.urgent.operation_count,
         )
 
-    def _log_operation(self, operation: RareOperation, accept: Callable[[], object] = lambda: None) -> None:
+    def _log_operation(self, operation: NonAppendOperation, accept: Callable[[], object] = lambda: None) -> None:
         """Call `accept` to change the accepted state, and log the operation.
 
         There is no wait: operations that depend on it follow it in the log.
         """
-        with self.pipeline.accepting():
+        with self.pipeline.critical_section():
             accept()
             self.pipeline.add_operation(operation, _ignore)
 
@@ -496,7 +498,7 @@ class SegmentContainer(SegmentMerges):
             if hasattr(self, "pipeline"):
                 self.pipeline.abandon("stopped")
             await self.reader.close()
-            for mark_bytes in self._cache_marks:
+            for mark_bytes in self._cache_thresholds:
                 self.state.cache.forget_fall_below(mark_bytes, self.throttle.notify)
             await self._drop_memory()
 
@@ -587,7 +589,7 @@ class SegmentContainer(SegmentMerges):
         return replace(
             self.activity_watch.statistics.snapshot(now_s),
             log_bytes=self.checkpoints.log_bytes,
-            is_log_long=self.carrier.is_alarmed,
+            is_log_long=self.log_rewriter.is_alarmed,
             backlog_bytes=backlog.byte_count,
             backlog_operations=backlog.operation_count,
             held_append_count=self.quota.held_count,

@@ -16,7 +16,7 @@ from penstock.model.segments import Buffer, TableEntry
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.btree.sorted_index import SortedIndex
 from penstock.segmentstore.container.btree.tree import BTreeIndex
-from penstock.segmentstore.container.log.operations import Create, RareOperation
+from penstock.segmentstore.container.log.operations import Create, NonAppendOperation
 from penstock.segmentstore.container.log.recovery import ReplayedLog, recover
 from penstock.segmentstore.container.pending import PendingMerge
 from penstock.segmentstore.container.reads.cache import Cache
@@ -276,7 +276,7 @@ class ContainerInspection:
     def _note_damage(self, error: BaseException) -> None:
         self._damage = error
 
-    async def _submit(self, operation: RareOperation, accept: Callable[[], object]) -> None:
+    async def _submit(self, operation: NonAppendOperation, accept: Callable[[], object]) -> None:
         accept()
 
     async def _create(self, name: str, *, flags: SegmentFlags) -> Segment:

@@ -47,7 +47,7 @@ class SegmentSnapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     has_attribute_index: bool = False
 
 
-class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
+class ContainerSegmentRecord(msgspec.Struct, frozen=True, array_like=True):
     """An inactive segment in the container's metadata table."""
 
     version: int
@@ -91,7 +91,7 @@ _SEGMENT_VALUES = 8
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ContainerSnapshot)
-_record_decoder = msgspec.msgpack.Decoder(SegmentRecord)
+_record_decoder = msgspec.msgpack.Decoder(ContainerSegmentRecord)
 
 #: Decodes only the version of a snapshot or record, whose other fields may be those of a later version.
 _head_decoder = msgspec.msgpack.Decoder(_SnapshotHead)
@@ -110,7 +110,7 @@ def _check_later(data: bytes, known: int, what: str) -> None:
 
 def encode_record(segment: Segment) -> bytes:
     """Return the record of a segment that is about to leave memory."""
-    return _encoder.encode(SegmentRecord(RECORD_VERSION, _snapshot_of(segment)))
+    return _encoder.encode(ContainerSegmentRecord(RECORD_VERSION, _snapshot_of(segment)))
 
 
 def encode_adopted(segment_id: int, stored: StoredSegment, now_ms: int) -> bytes:
@@ -134,7 +134,7 @@ def encode_ended(segment: Segment, length: int, stored: StoredSegment) -> bytes:
         storage_sealed=stored.is_sealed,
         has_record=True,
     )
-    return _encoder.encode(SegmentRecord(RECORD_VERSION, snapshot))
+    return _encoder.encode(ContainerSegmentRecord(RECORD_VERSION, snapshot))
 
 
 def decode_record(record: bytes) -> SegmentSnapshot:
@@ -239,7 +239,7 @@ def _segment_of(stored: SegmentSnapshot) -> Segment:
     return segment
 
 
-class MetadataCut:
+class MetadataSnapshot:
     """The accepted state of a container at one moment, encoded in parts while the state continues to change.
 
     A segment is encoded as of the cut: `keep` must be called before a segment is changed. The stored length of a
@@ -372,9 +372,9 @@ class ContainerMetadata:
         """Yield deleted and merged segments that storage may still hold something of."""
         return (segment for segment in self.by_id.values() if segment.is_deleted or segment.is_merged)
 
-    def cut(self) -> MetadataCut:
+    def cut(self) -> MetadataSnapshot:
         """Return the current accepted state, to be encoded in parts while it changes."""
-        return MetadataCut(self)
+        return MetadataSnapshot(self)
 
     def snapshot(self) -> bytes:
         """Return the bytes of the accepted state as one part of a checkpoint."""

@@ -312,7 +312,7 @@ class PendingQueue(Generic[S]):
             if piece.sequence_number < sequence_number and type(piece) is not PendingSeal
         )
 
-    def restate(self, sequence_number: int, start: int, end: int, now_s: float, piece_max: int) -> None:
+    def rewrite(self, sequence_number: int, start: int, end: int, now_s: float, piece_max: int) -> None:
         """Assign durable bytes `[start, end)`, which storage does not have, to a later record.
 
         Removes their previous pieces; adds bytes that were missing because the log was truncated. They join carried

@@ -156,7 +156,7 @@ class SegmentMerges(SegmentOperations):
                 self.state.durable_merge(target, source, number, offset, end)
             complete(error)
 
-        with self.pipeline.accepting():
+        with self.pipeline.critical_section():
             self.state.accept_merge(target, source, operation)
             number = self.pipeline.add_operation(operation, done)
         return end, future

@@ -32,11 +32,11 @@ from penstock.model.segments import NO_VALUE, Buffer, SegmentInfo
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.attributes import Attributes
-from penstock.segmentstore.container.catalog import Catalog
+from penstock.segmentstore.container.catalog import SegmentCatalog
 from penstock.segmentstore.container.log.operations import (
     Create,
     Delete,
-    RareOperation,
+    NonAppendOperation,
     Seal,
     Truncate,
     TruncateMany,
@@ -87,7 +87,7 @@ class SegmentOperations:
 
     state: ContainerState
     pipeline: OperationPipeline
-    catalog: Catalog
+    catalog: SegmentCatalog
     attributes: Attributes
     tables: Tables
     transients: TransientSegments
@@ -136,10 +136,10 @@ class SegmentOperations:
         if segment.is_deleted:
             raise NoSuchSegmentError(segment.name)
 
-    async def submit(self, operation: RareOperation, accept: Callable[[], object]) -> None:
+    async def submit(self, operation: NonAppendOperation, accept: Callable[[], object]) -> None:
         """Call `accept` to change the accepted state, log the operation, and wait until it is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
-        with self.pipeline.accepting():
+        with self.pipeline.critical_section():
             accept()
             self.pipeline.add_operation(operation, completer(future))
         await future
@@ -203,7 +203,7 @@ class SegmentOperations:
             self._runtime.wall_clock_ms(),
         )
         future: asyncio.Future[None] = self._loop.create_future()
-        with self.pipeline.accepting():
+        with self.pipeline.critical_section():
             segment = self.state.accept_create(operation)
             if segment.is_table:
                 self.state.new_table(segment)
@@ -250,7 +250,7 @@ class SegmentOperations:
             state.accept_append(segment, request, now_ms)
             pipeline.add(header, data, _Accepted(state, segment, number, offset, end, on_done))
         except BaseException as error:
-            pipeline.doubt(error)  # Same as `accepting`, but cheaper.
+            pipeline.fail_inconsistent(error)  # Same as `critical_section`, but cheaper.
             raise
         return end
 
@@ -279,7 +279,7 @@ class SegmentOperations:
                 self.state.durable_seal(segment, number)
             on_done(error)
 
-        with self.pipeline.accepting():
+        with self.pipeline.critical_section():
             self.state.accept_seal(segment, operation.time_ms)
             number = self.pipeline.add_operation(operation, done)
 
@@ -322,7 +322,7 @@ class SegmentOperations:
             if error is None:
                 self.state.durable_truncations(moved, number)
 
-        with self.pipeline.accepting():
+        with self.pipeline.critical_section():
             self.state.accept_truncations(moved, time_ms)
             number = self.pipeline.add_operation(operation, done)
 
@@ -355,7 +355,7 @@ class SegmentOperations:
                     self.state.durable_delete(segment)
                 complete(error)
 
-            with self.pipeline.accepting():
+            with self.pipeline.critical_section():
                 self.state.accept_delete(segment)
                 self.pipeline.add_operation(Delete(segment.id), done)
         await future

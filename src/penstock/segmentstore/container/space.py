@@ -101,7 +101,7 @@ class SpaceWatch:
 
     async def look_at_log(self) -> None:
         """Check once, so that a container starting on a full disk does not accept writes first."""
-        await self._look(self._log)
+        await self._check(self._log)
 
     async def watch_log(self) -> None:
         """Check the log's file system for as long as the container runs."""
@@ -114,13 +114,13 @@ class SpaceWatch:
     async def _watch(self, place: _Place) -> None:
         try:
             while True:
-                await self._look(place)
+                await self._check(place)
                 await asyncio.sleep(self._settings.check_interval_s)
         finally:
             if place.pending is not None:
                 place.pending.cancel()
 
-    async def _look(self, place: _Place) -> None:
+    async def _check(self, place: _Place) -> None:
         loop = asyncio.get_running_loop()
         if place.pending is None:
             place.pending = loop.create_task(_asked(place.ask))

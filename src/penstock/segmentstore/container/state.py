@@ -35,7 +35,7 @@ from penstock.segmentstore.container.log.operations import (
     UpdatePinned,
     UpdatePolicy,
 )
-from penstock.segmentstore.container.metadata import ContainerMetadata, MetadataCut
+from penstock.segmentstore.container.metadata import ContainerMetadata, MetadataSnapshot
 from penstock.segmentstore.container.pending import (
     Backlog,
     PendingMerge,
@@ -66,7 +66,7 @@ class ContainerState:
     """
 
     def __init__(self, container_id: int, cache: Cache, settings: ContainerSettings) -> None:
-        self.metadata: ContainerMetadata = ContainerMetadata(container_id, self._equip)
+        self.metadata: ContainerMetadata = ContainerMetadata(container_id, self._attach_indexes)
         self.cache = cache
         self.activity: Activity = Activity(settings.activity.index_entry_bytes)
         self.victims: Victims[Segment] = Victims()
@@ -80,7 +80,7 @@ class ContainerState:
         self._attributes_in_memory_max = settings.attributes_in_memory_max
         self._flush_piece_max = settings.flush_bytes
         #: The remaining part of a checkpoint being written: segments are copied to it before they change.
-        self.cut: MetadataCut | None = None
+        self.cut: MetadataSnapshot | None = None
         self._loop = asyncio.get_running_loop()
         self.on_storage_work: Callable[[], None] = lambda: None
         #: Called when a segment was truncated; long-term storage need not be updated at once.
@@ -92,7 +92,7 @@ class ContainerState:
         #: Called when long-term storage may have freed space.
         self.on_relief: Callable[[], None] = lambda: None
 
-    def _equip(self, segment: Segment) -> None:
+    def _attach_indexes(self, segment: Segment) -> None:
         segment.index = ReadIndex(self.cache, segment, self.victims)
         is_urgent = is_written_for_readers(segment.name) and not segment.is_system
         segment.pending = PendingQueue(self.backlog.urgent if is_urgent else self.backlog)
@@ -446,7 +446,7 @@ class ContainerState:
         if segment.is_deleted or start >= end:
             return
         segment.index.restore(start, operation.data[start - operation.offset :])
-        segment.pending.restate(sequence_number, start, end, self._loop.time(), self._flush_piece_max)
+        segment.pending.rewrite(sequence_number, start, end, self._loop.time(), self._flush_piece_max)
         self.unflushed[segment.id] = segment
 
     def _replay_truncate(self, sequence_number: int, segment_id: int, offset: int, time_ms: int) -> None:

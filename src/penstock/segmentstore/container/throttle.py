@@ -96,7 +96,7 @@ def hold_bytes(settings: ThrottleSettings, cache: CacheSettings) -> int:
 class Held(Protocol):
     """A connection, or another source of operations, with held operations."""
 
-    def let_in(self, byte_count: int) -> bool:
+    def admit(self, byte_count: int) -> bool:
         """Do held operations, in order, until `byte_count` bytes are done or none is left; return if any is left."""
 
 
@@ -169,7 +169,7 @@ class Throttle:
                 if isinstance(held, _Call):
                     uncounted += self._settings.quantum_bytes
                 del line[held]
-                if held.let_in(quantum):
+                if held.admit(quantum):
                     line.setdefault(held, None)
                 left -= quantum
         if any(line and (self._is_closed or self._room(urgent) > 0) for line, urgent in self._lines()):
@@ -195,8 +195,8 @@ class _Call:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[None] = loop.create_future()
 
-    def let_in(self, byte_count: int) -> bool:
-        """See `Held.let_in`. The call's bytes are counted when it continues; until then it counts as a quantum."""
+    def admit(self, byte_count: int) -> bool:
+        """See `Held.admit`. The call's bytes are counted when it continues; until then it counts as a quantum."""
         if not self.future.done():
             self.future.set_result(None)
         return False

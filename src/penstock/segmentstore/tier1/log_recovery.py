@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.model.errors import CorruptionError, LogIdentityError
 from penstock.runtime.disk import Disk, DiskFile
-from penstock.segmentstore.columns import COLUMN_LENGTH_MIN, ColumnPace
+from penstock.segmentstore.columns import COLUMN_LENGTH_MIN, BatchSizer
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.durable_log import InspectFrame, LogAddress, LogFrameRun
 from penstock.segmentstore.tier1.frame_format import (
@@ -97,7 +97,7 @@ class FrameScanner:
         self._sequence = sequence
         self._window = b""
         self._window_offset = 0
-        self._pace = ColumnPace()
+        self._pace = BatchSizer()
         #: Offset of the next frame.
         self.offset: int = offset
 

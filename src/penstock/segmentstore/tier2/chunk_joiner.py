@@ -23,7 +23,7 @@ from penstock.model.errors import (
 from penstock.segmentstore.container_settings import JoinSettings
 from penstock.segmentstore.tier2.chunk_run import ChunkRun
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
-from penstock.segmentstore.tier2.records import SegmentRecord
+from penstock.segmentstore.tier2.records import StoredSegmentRecord
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class _Done:
 class _Pass:
     """A scan of a segment from its end down to `low`. `upper`: position reached so far."""
 
-    record: SegmentRecord
+    record: StoredSegmentRecord
     low: int
     upper: int
     has_joined: bool = False
@@ -66,7 +66,7 @@ class ChunkJoiner:
         self._is_busy = is_busy
         self._token: bytes | None = b""
         #: Segments of the last page that are still to be scanned.
-        self._ahead: deque[SegmentRecord] = deque()
+        self._ahead: deque[StoredSegmentRecord] = deque()
         self._pass: _Pass | None = None
         self._done: OrderedDict[ChunkRun, _Done] = OrderedDict()
 

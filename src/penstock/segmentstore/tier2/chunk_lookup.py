@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from penstock.model.errors import CorruptionError
 from penstock.segmentstore.tier2.chunk_run import ChunkRun, describe_key
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
-from penstock.segmentstore.tier2.records import ChunkRecord, Extent, MergedRun, SegmentRecord
+from penstock.segmentstore.tier2.records import ChunkRecord, Extent, MergedRun, StoredSegmentRecord
 from penstock.segmentstore.tier2.storage_context import missing_extent
-from penstock.segmentstore.tier2.turns import let_others_go_on
+from penstock.segmentstore.tier2.turns import yield_to_loop
 
 #: Growth factor of the number of records requested by successive scans.
 _SCAN_GROWTH = 4
@@ -53,7 +53,7 @@ class _Span:
 
 async def find_chunks(
     transaction: MetadataTransaction,
-    record: SegmentRecord,
+    record: StoredSegmentRecord,
     offset: int,
     end: int,
     *,
@@ -74,7 +74,7 @@ async def find_chunks(
             if found:
                 _check_follows(record, found[-1], span)
             found.append(span)
-            await let_others_go_on(len(found))
+            await yield_to_loop(len(found))
             continue
         inner: list[PlacedChunk | _Span] = []
         for extent in await _extents(transaction, record, span, page_length, is_remembered=is_remembered):
@@ -84,7 +84,7 @@ async def find_chunks(
             else:
                 begin, stop = max(span.begin - start, 0), min(span.end - start, extent.length)
                 inner.append(_Span(extent.source, span.base + start, begin, stop))
-            await let_others_go_on(step)
+            await yield_to_loop(step)
             step += 1
         # A small merged run, such as a transaction, has only its first record.
         merged = [span.run for span in inner if isinstance(span, _Span) and not span.begin]
@@ -94,7 +94,7 @@ async def find_chunks(
     return found
 
 
-def _check_follows(record: SegmentRecord, before: PlacedChunk, chunk: PlacedChunk) -> None:
+def _check_follows(record: StoredSegmentRecord, before: PlacedChunk, chunk: PlacedChunk) -> None:
     if before.end_offset != chunk.start_offset:
         raise ExtentGoneError(
             CorruptionError(
@@ -107,7 +107,7 @@ def _check_follows(record: SegmentRecord, before: PlacedChunk, chunk: PlacedChun
 
 
 async def _extents(
-    transaction: MetadataTransaction, record: SegmentRecord, span: _Span, page_length: int, *, is_remembered: bool
+    transaction: MetadataTransaction, record: StoredSegmentRecord, span: _Span, page_length: int, *, is_remembered: bool
 ) -> list[Extent]:
     """Return the extents of a span of a run, in order."""
     found: list[Extent] = []
@@ -115,7 +115,7 @@ async def _extents(
     while position < span.end and (known := transaction.known_extent(span.run, position)) is not None:
         found.append(known)
         position = known.start + known.length
-        await let_others_go_on(len(found))
+        await yield_to_loop(len(found))
     # The remaining extents, from the end down.
     rest: list[Extent] = []
     upper = span.end
@@ -129,7 +129,7 @@ async def _extents(
                 break
             rest.append(extent)
             upper = extent.start
-            await let_others_go_on(len(rest))
+            await yield_to_loop(len(rest))
         limit = min(limit * _SCAN_GROWTH, page_length)
     found += reversed(rest)
     return found
@@ -141,7 +141,7 @@ class ChunkWalk:
     Sees changes staged by its transaction. Chunks already passed may be removed.
     """
 
-    def __init__(self, transaction: MetadataTransaction, record: SegmentRecord, offset: int) -> None:
+    def __init__(self, transaction: MetadataTransaction, record: StoredSegmentRecord, offset: int) -> None:
         self._transaction = transaction
         self._record = record
         self._offset = offset

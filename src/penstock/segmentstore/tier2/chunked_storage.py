@@ -38,10 +38,10 @@ from penstock.segmentstore.tier2.chunk_name import check_chunk_name, chunk_origi
 from penstock.segmentstore.tier2.chunk_run import ChunkRun, run_of, runs_of
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.garbage import GarbageQueue
-from penstock.segmentstore.tier2.garbage_records import SEGMENTS_FIRST, Place
+from penstock.segmentstore.tier2.garbage_records import SEGMENTS_FIRST, CreationOrder
 from penstock.segmentstore.tier2.metadata import MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
-from penstock.segmentstore.tier2.records import SegmentRecord, decode_record, leads_to
+from penstock.segmentstore.tier2.records import StoredSegmentRecord, decode_record, leads_to
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout
 from penstock.segmentstore.tier2.segment_adoption import adopt_segment, adopted_as, reserve_segment
 from penstock.segmentstore.tier2.segment_concat import concat_segment
@@ -51,7 +51,7 @@ from penstock.segmentstore.tier2.segment_removal import delete_segment, truncate
 from penstock.segmentstore.tier2.segment_skip import skip_segment
 from penstock.segmentstore.tier2.segment_write import write_segment
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, StorageContext
-from penstock.segmentstore.tier2.turns import let_others_go_on
+from penstock.segmentstore.tier2.turns import yield_to_loop
 from penstock.segmentstore.tier2.write_ahead import NextWrite, TakeNext, write_segment_ahead
 
 #: Records read at a time when only the first is needed; more than one because a table page may skip deleted keys.
@@ -334,7 +334,7 @@ class ChunkedStorage:
             layouts: list[ChunkLayout] = []
             for placed in await placed_chunks(self._context, segment, offset, limit, end):
                 chunk = placed.chunk
-                await let_others_go_on(len(layouts))
+                await yield_to_loop(len(layouts))
                 layouts.append(
                     ChunkLayout(
                         chunk.name, placed.start_offset, chunk.length, chunk.block_length, chunk.block_checksums
@@ -351,7 +351,7 @@ class ChunkedStorage:
         offset: int | None = None,
         end: int | None = None,
         limit: int | None = None,
-    ) -> tuple[Place, list[ChunkLayout]]:
+    ) -> tuple[CreationOrder, list[ChunkLayout]]:
         """Return a lease, and a segment's chunks, none of which is deleted before the lease ends.
 
         The chunks are those of `chunks_of`; the lease also covers the remaining ones, so later pages need no lease.
@@ -389,7 +389,7 @@ class ChunkedStorage:
             for record in records:
                 yield _stored(record)
 
-    async def segments_after(self, token: bytes) -> tuple[list[SegmentRecord], bytes | None]:
+    async def segments_after(self, token: bytes) -> tuple[list[StoredSegmentRecord], bytes | None]:
         """Return the records of some segments after `token`, and the token of the next page; None after the last."""
         page = await self._context.table.page(
             limit=self._context.settings.page_length, token=token, first=SEGMENTS_FIRST
@@ -399,7 +399,7 @@ class ChunkedStorage:
         records = [decode_record(entry.key, entry.value) for entry in page.entries]
         # All records of a segment's chunks are adjacent; skip them.
         run = run_of(page.token)
-        found = [record for record in records if isinstance(record, SegmentRecord) and record.is_active]
+        found = [record for record in records if isinstance(record, StoredSegmentRecord) and record.is_active]
         return found, page.token if run is None else runs_of(run.segment)[1]
 
     async def join_chunks(self, segment: str, low: int, upper: int, settings: JoinSettings) -> JoinStep:
@@ -534,5 +534,5 @@ class _SegmentLocks:
                 del self._user_counts[segment], self._locks[segment]
 
 
-def _stored(record: SegmentRecord) -> StoredSegment:
+def _stored(record: StoredSegmentRecord) -> StoredSegment:
     return StoredSegment(record.name, record.start_offset, record.length, record.is_sealed)

@@ -33,8 +33,8 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.garbage_records import (
     GIVEN_UP_PREFIX,
     TASK_PREFIX,
+    CreationOrder,
     GarbageTask,
-    Place,
     decode_task,
     encode_task,
 )
@@ -179,9 +179,9 @@ class GarbageQueue:
             await asyncio.sleep(0)
         return found
 
-    def _next_place(self) -> Place:
+    def _next_place(self) -> CreationOrder:
         self._next_number += 1
-        return Place(self._epoch, self._next_number - 1)
+        return CreationOrder(self._epoch, self._next_number - 1)
 
     def _note(self) -> None:
         """Note the current number."""
@@ -192,23 +192,23 @@ class GarbageQueue:
         elif now_s - self._marks[-1][0] >= self._settings.delay_s / _DELAY_PARTS:
             self._marks.append((now_s, self._next_number))
 
-    def _due(self) -> Place:
+    def _due(self) -> CreationOrder:
         """Return the place before which everything may be deleted."""
         self._note()
         now_s = asyncio.get_running_loop().time()
         if self.is_immediate or self._is_room_short():
-            due = Place(self._epoch, self._next_number)
+            due = CreationOrder(self._epoch, self._next_number)
         else:
-            due = Place(0, 0)
+            due = CreationOrder(0, 0)
             while self._marks and self._marks[0][0] <= now_s - self._settings.delay_s:
-                due = Place(self._epoch, self._marks[0][1])
+                due = CreationOrder(self._epoch, self._marks[0][1])
                 if len(self._marks) == 1 or self._marks[1][0] > now_s - self._settings.delay_s:
                     break
                 self._marks.popleft()
         held = self.leases.oldest
         return due if held is None else min(due, held)
 
-    async def _tasks(self, first: bytes, last: bytes, before: Place | None = None) -> list[GarbageTask]:
+    async def _tasks(self, first: bytes, last: bytes, before: CreationOrder | None = None) -> list[GarbageTask]:
         if first > last:
             return []
         page = await self._table.page(limit=self._settings.tasks_per_batch, first=first, last=last)

@@ -36,7 +36,7 @@ _CHECKSUM = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class CreationOrder:
     """A position in the order of creation: container `epoch`, and the `number` that it assigned."""
 
     epoch: int
@@ -58,7 +58,7 @@ class GarbageTask:
         names: the names of the chunks.
     """
 
-    place: Place
+    place: CreationOrder
     made_ms: int
     attempts: int
     names: tuple[str, ...]
@@ -75,7 +75,7 @@ class LayoutLease:
         holder: name of the holder, informational.
     """
 
-    place: Place
+    place: CreationOrder
     made_ms: int
     duration_ms: int
     holder: str
@@ -137,7 +137,7 @@ def _closed(head: bytes, names: Sequence[str]) -> bytes:
 
 def _opened(
     key: bytes, data: bytes, head: struct.Struct, kind: int
-) -> tuple[Place, tuple[int, int, int], list[str]]:
+) -> tuple[CreationOrder, tuple[int, int, int], list[str]]:
     where = _describe(key)
     if len(data) < head.size + _CHECKSUM.size:
         raise CorruptionError(where, 0, f"{len(data)} bytes are too short for a record")
@@ -159,7 +159,7 @@ def _opened(
             if position > len(body):
                 raise ValueError(f"a name of {length} bytes is truncated")
             names.append(body[position - length : position].decode())
-        place = Place(*_PLACE.unpack(key[-_PLACE.size :]))
+        place = CreationOrder(*_PLACE.unpack(key[-_PLACE.size :]))
     except (struct.error, ValueError) as error:
         raise CorruptionError(where, head.size, f"fields do not match the record ({error})") from error
     return place, (first, second, count), names

@@ -15,8 +15,8 @@ from penstock.model.segments import VERSION_ABSENT, TableRemoval, TableUpdate
 from penstock.segmentstore.container_settings import GarbageSettings
 from penstock.segmentstore.tier2.garbage_records import (
     LEASE_PREFIX,
+    CreationOrder,
     LayoutLease,
-    Place,
     decode_lease,
     encode_lease,
 )
@@ -33,7 +33,7 @@ class LayoutLeases:
         table: MetadataTable,
         settings: GarbageSettings,
         *,
-        next_place: Callable[[], Place],
+        next_place: Callable[[], CreationOrder],
         wall_clock_ms: Callable[[], int],
     ) -> None:
         self._table = table
@@ -41,7 +41,7 @@ class LayoutLeases:
         self._next_place = next_place
         self._wall_clock_ms = wall_clock_ms
         #: When each ends, in the loop's time.
-        self._ends_s: dict[Place, float] = {}
+        self._ends_s: dict[CreationOrder, float] = {}
         self._is_loaded = False
         self._load_lock = asyncio.Lock()
 
@@ -50,7 +50,7 @@ class LayoutLeases:
         return len(self._ends_s)
 
     @property
-    def oldest(self) -> Place | None:
+    def oldest(self) -> CreationOrder | None:
         """The place from which on everything is held back; None for nothing. Call `load` first."""
         return min(self._ends_s, default=None)
 
@@ -60,7 +60,7 @@ class LayoutLeases:
             if self._is_loaded:
                 return
             token = LEASE_PREFIX
-            found: dict[Place, float] = {}
+            found: dict[CreationOrder, float] = {}
             while entries := (
                 await self._table.page(limit=_PAGE_LENGTH, first=token, last=LEASE_PREFIX + b"\xff" * 17)
             ).entries:
@@ -71,7 +71,7 @@ class LayoutLeases:
             self._ends_s = found | self._ends_s
             self._is_loaded = True
 
-    async def grant(self, duration_s: float, holder: str) -> Place:
+    async def grant(self, duration_s: float, holder: str) -> CreationOrder:
         """Grant a lease; it lasts from the return of this call, if not a little shorter. Read the layout after that.
 
         Raises `TooManyLeasesError`, `InvalidArgumentError` for more than `lease_s_max`. After any other error the lease
@@ -89,7 +89,7 @@ class LayoutLeases:
         await self._table.commit([TableUpdate(place.key(LEASE_PREFIX), encode_lease(lease), VERSION_ABSENT)], [])
         return place
 
-    async def release(self, place: Place) -> None:
+    async def release(self, place: CreationOrder) -> None:
         """Release a lease. No error if it has ended."""
         await self.load()
         self._ends_s.pop(place, None)

@@ -41,7 +41,7 @@ from penstock.segmentstore.tier2.records import (
     ChunkRecord,
     Extent,
     Record,
-    SegmentRecord,
+    StoredSegmentRecord,
     check_extent,
     decode_record,
     encode_record,
@@ -263,12 +263,12 @@ class MetadataTransaction:
         self._removed: dict[bytes, None] = {}
         self._added: list[TableUpdate] = []
 
-    async def segment(self, name: str) -> SegmentRecord | None:
+    async def segment(self, name: str) -> StoredSegmentRecord | None:
         """Return a segment's record, including staged changes. Raises `CorruptionError`."""
         if self._cache is not None and self._cache.is_doubtful(name):
             self._is_owner = False
         record = await self._record(name.encode())
-        if record is not None and not isinstance(record, SegmentRecord):
+        if record is not None and not isinstance(record, StoredSegmentRecord):
             raise CorruptionError(describe_key(record.key), 1, "it is a chunk's record, a segment's was expected")
         if record is not None and record.owner_epoch != self._epoch:
             self._is_owner = False
@@ -346,7 +346,7 @@ class MetadataTransaction:
         """Stage a record. It must have been read in this transaction, unless it is of a new chunk."""
         key = record.key
         if key not in self._read:
-            if isinstance(record, SegmentRecord):
+            if isinstance(record, StoredSegmentRecord):
                 raise InvalidArgumentError(f"record {record.name!r} must be read before it is written")
             self._read[key] = VersionedRecord(None, VERSION_ABSENT)
         self._staged[key] = record
@@ -401,7 +401,7 @@ class MetadataTransaction:
             self._cache.forget([*self._read, *self._staged])
 
     def _staged_segments(self) -> list[str]:
-        return [record.name for record in self._staged.values() if isinstance(record, SegmentRecord)]
+        return [record.name for record in self._staged.values() if isinstance(record, StoredSegmentRecord)]
 
     async def _record(self, key: bytes) -> Record | None:
         if key in self._staged:
@@ -422,7 +422,7 @@ class MetadataTransaction:
             return VersionedRecord(None, VERSION_ABSENT)
         record = decode_record(key, entry.value)
         loaded = VersionedRecord(record, entry.version)
-        if not isinstance(record, SegmentRecord) or record.owner_epoch == self._epoch:
+        if not isinstance(record, StoredSegmentRecord) or record.owner_epoch == self._epoch:
             self._remember(key, loaded, change_count)
         return loaded
 
@@ -440,7 +440,7 @@ def _live_extent(record: Record | None) -> Extent | None:
     """Return the checked record of a chunk or a merged run; None if it does not exist or is dead."""
     if record is None:
         return None
-    if isinstance(record, SegmentRecord):
+    if isinstance(record, StoredSegmentRecord):
         raise CorruptionError(describe_key(record.key), 1, "it is a segment's record, a chunk's was expected")
     if not record.is_active:
         return None

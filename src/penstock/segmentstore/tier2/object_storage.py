@@ -323,7 +323,7 @@ class ObjectChunkStorage:
                 problem = error
             else:
                 return True
-            found = await self._look(key, problem)
+            found = await self._find(key, problem)
             if found is not None:
                 if found.length_bytes == len(content) and found.tag == tag:
                     _log.info("%s was created by a request whose answer failed: %s", key, problem)
@@ -338,7 +338,7 @@ class ObjectChunkStorage:
             delay_s *= 2
         raise problem
 
-    async def _look(self, key: str, problem: StorageError) -> ObjectInfo | None:
+    async def _find(self, key: str, problem: StorageError) -> ObjectInfo | None:
         """Return the object found after a failed creation; None if there is none, or this cannot be determined."""
         try:
             return await self.objects.head(key)

@@ -1,4 +1,4 @@
-"""`SegmentRecord`, `ChunkRecord` and `MergedRun`: the records of a segment and its chunks in long-term storage.
+"""`StoredSegmentRecord`, `ChunkRecord` and `MergedRun`: the records of a segment and its chunks in long-term storage.
 
 The chunks that were written to one stored segment are its *run*. Their records have ordered keys: the run, then the
 offset at which the chunk begins, as its distance from the greatest offset. So the chunk that holds an offset is the
@@ -50,7 +50,7 @@ class RecordStatus(IntFlag):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentRecord:
+class StoredSegmentRecord:
     """A segment in long-term storage. Offsets are bytes from the segment's first byte ever.
 
     Attributes:
@@ -147,7 +147,7 @@ class MergedRun:
 
 #: A run consists of extents, from its first offset to its last without a gap.
 Extent = ChunkRecord | MergedRun
-Record = SegmentRecord | Extent
+Record = StoredSegmentRecord | Extent
 
 
 def empty_segment(
@@ -159,9 +159,9 @@ def empty_segment(
     chunk_length_max: int,
     now_ms: int,
     is_system: bool = False,
-) -> SegmentRecord:
+) -> StoredSegmentRecord:
     """Return the record of a segment without chunks whose first stored byte will be at `offset`."""
-    return SegmentRecord(
+    return StoredSegmentRecord(
         name=name,
         run=ChunkRun(name, epoch, run_number),
         start_offset=offset,
@@ -179,7 +179,7 @@ def empty_segment(
 def encode_record(record: Record) -> bytes:
     """Return a record's stored bytes. Raises `InvalidArgumentError` for a name beyond 65535 bytes."""
     match record:
-        case SegmentRecord():
+        case StoredSegmentRecord():
             parts = [
                 _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_SEGMENT, _status(record)),
                 _SEGMENT.pack(
@@ -271,7 +271,7 @@ def leads_to(key: bytes, data: bytes, chunk: str) -> bool:
     return isinstance(record, ChunkRecord) and record.is_active and record.name == chunk
 
 
-def check(segment: SegmentRecord, last: Extent | None = None) -> None:
+def check(segment: StoredSegmentRecord, last: Extent | None = None) -> None:
     """Raise `CorruptionError` if a segment's record, or with `last` also its run's last one, breaks an invariant."""
 
     def demand(holds: bool, what: str) -> None:
@@ -331,7 +331,7 @@ def check_extent(extent: Extent) -> None:
 
 
 def _status(record: Record) -> int:
-    if not isinstance(record, SegmentRecord):
+    if not isinstance(record, StoredSegmentRecord):
         return int(record.is_active)
     status = RecordStatus.ATOMIC_WRITES
     if record.is_active:
@@ -376,13 +376,13 @@ class _Texts:
             raise ValueError(f"{len(self._body) - self.position} bytes follow the last field")
 
 
-def _decode_segment(body: bytes, status: RecordStatus) -> SegmentRecord:
+def _decode_segment(body: bytes, status: RecordStatus) -> StoredSegmentRecord:
     start_offset, length, first_start, last_start, count, chunk_length_max, epoch, modified_ms, run_epoch, number = (
         _SEGMENT.unpack_from(body, _HEAD.size)
     )
     texts = _Texts(body, _HEAD.size + _SEGMENT.size)
     name = texts.required()
-    record = SegmentRecord(
+    record = StoredSegmentRecord(
         name=name,
         run=ChunkRun(name, run_epoch, number),
         start_offset=start_offset,

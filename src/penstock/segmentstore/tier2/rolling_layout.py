@@ -19,7 +19,7 @@ from penstock.segmentstore.tier2.rolling_header import (
     header_name,
     segment_of_header,
 )
-from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
+from penstock.segmentstore.tier2.turns import run_bounded, yield_to_loop
 
 #: Longer texts are not a header: this is some 300 000 chunks.
 HEADER_LENGTH_MAX = 32 * 1024 * 1024
@@ -65,7 +65,7 @@ async def rolling_segments(chunks: ChunkStorage) -> AsyncIterator[str]:
     while names := await chunks.names(limit=_NAMES_PAGE_LENGTH, after=after):
         after = names[-1]
         for number, name in enumerate(names):
-            await let_others_go_on(number)
+            await yield_to_loop(number)
             segment = segment_of_header(name)
             if segment is not None:
                 yield segment

@@ -20,7 +20,7 @@ from penstock.model.errors import (
 )
 from penstock.segmentstore.tier2.adoption_records import AdoptionMark, adoption_key
 from penstock.segmentstore.tier2.block_checksums import extend_checksums
-from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check
+from penstock.segmentstore.tier2.records import ChunkRecord, StoredSegmentRecord, check
 from penstock.segmentstore.tier2.rolling_layout import PlacedFile, RollingLayout
 from penstock.segmentstore.tier2.segment_read import placed_chunks
 from penstock.segmentstore.tier2.segment_removal import finish_deletion
@@ -39,7 +39,7 @@ _READ_BYTES = 8 * 1024 * 1024
 
 async def adopt_segment(
     context: StorageContext, layout: RollingLayout, progress: Callable[[int], None]
-) -> SegmentRecord | None:
+) -> StoredSegmentRecord | None:
     """See `ChunkedStorage.adopt`. The caller holds the segment's lock."""
     segment = layout.segment
     await finish_deletion(context, segment)
@@ -101,7 +101,7 @@ async def reserve_segment(context: StorageContext, segment: str, became: str) ->
         raise AdoptionError(segment, f"its chunks were assigned to segment {known}, not to {became}")
 
 
-async def _compare(context: StorageContext, layout: RollingLayout, record: SegmentRecord) -> None:
+async def _compare(context: StorageContext, layout: RollingLayout, record: StoredSegmentRecord) -> None:
     """Raise `AdoptionError` unless the part already stored is a prefix of `layout`."""
     known = await placed_chunks(context, record.name, None, None) if record.chunk_count else []
     stored = [PlacedFile(chunk.chunk.name, chunk.start_offset, chunk.chunk.length) for chunk in known]
@@ -110,7 +110,7 @@ async def _compare(context: StorageContext, layout: RollingLayout, record: Segme
 
 
 async def _record(
-    context: StorageContext, record: SegmentRecord, file: PlacedFile, progress: Callable[[int], None]
+    context: StorageContext, record: StoredSegmentRecord, file: PlacedFile, progress: Callable[[int], None]
 ) -> ChunkRecord:
     """Read a chunk and return its record."""
     block_length = context.settings.block_length

@@ -32,11 +32,11 @@ from penstock.segmentstore.tier2.chunk_lookup import ExtentGoneError
 from penstock.segmentstore.tier2.chunk_run import ChunkRun
 from penstock.segmentstore.tier2.join_choice import choose_pieces
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
-from penstock.segmentstore.tier2.records import ChunkRecord, Extent, MergedRun, SegmentRecord, check
+from penstock.segmentstore.tier2.records import ChunkRecord, Extent, MergedRun, StoredSegmentRecord, check
 from penstock.segmentstore.tier2.segment_adoption import ADOPTED_EPOCH
 from penstock.segmentstore.tier2.segment_read import read_chunk
 from penstock.segmentstore.tier2.storage_context import StorageContext, missing_extent
-from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
+from penstock.segmentstore.tier2.turns import run_bounded, yield_to_loop
 from penstock.segmentstore.tier2.written_checksums import Growth, sum_written
 
 #: One search scans this many times as many records as one join may have, so it always makes progress.
@@ -146,7 +146,7 @@ class _Search:
     """One search. The records it scans are not cached."""
 
     def __init__(
-        self, transaction: MetadataTransaction, record: SegmentRecord, settings: JoinSettings, page_length: int
+        self, transaction: MetadataTransaction, record: StoredSegmentRecord, settings: JoinSettings, page_length: int
     ) -> None:
         self.looked_count = 0
         self._transaction = transaction
@@ -216,7 +216,7 @@ class _Search:
     async def _piece(self, span: _Span, extent: Extent, upper: int) -> _Piece | None:
         """Return a candidate; None if it is long, cut by the range, adopted, or may be appended to."""
         self.looked_count += 1
-        await let_others_go_on(self.looked_count)
+        await yield_to_loop(self.looked_count)
         record = self._record
         is_growing = span.run == record.run and extent.start == record.last_start and not record.is_sealed
         if is_growing or extent.length > self._small_max or extent.start < span.begin or _end(extent) > upper:
@@ -369,7 +369,7 @@ async def is_still_there(context: StorageContext, plan: JoinPlan) -> bool:
 
 async def _unchanged(
     transaction: MetadataTransaction, context: StorageContext, plan: JoinPlan
-) -> SegmentRecord | None:
+) -> StoredSegmentRecord | None:
     """Return the segment's record; None if it is another segment, or one of the old records has changed."""
     record = await context.load_owned(transaction, plan.segment)
     if record is None or not record.is_active or record.run != plan.root:
@@ -377,7 +377,7 @@ async def _unchanged(
     for number, extent in enumerate(plan.records):
         if await transaction.extent(extent.run, extent.start) != extent:
             return None
-        await let_others_go_on(number)
+        await yield_to_loop(number)
     await asyncio.sleep(0)
     return record
 

@@ -21,12 +21,12 @@ from penstock.model.errors import (
 )
 from penstock.segmentstore.tier2.chunk_lookup import ChunkWalk, ExtentGoneError, PlacedChunk, find_chunks
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
-from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check
+from penstock.segmentstore.tier2.records import ChunkRecord, StoredSegmentRecord, check
 from penstock.segmentstore.tier2.storage_context import StorageContext
-from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
+from penstock.segmentstore.tier2.turns import run_bounded, yield_to_loop
 
 
-async def load_existing(transaction: MetadataTransaction, segment: str) -> SegmentRecord:
+async def load_existing(transaction: MetadataTransaction, segment: str) -> StoredSegmentRecord:
     """Return the checked record of an active segment. Raises `NoSuchSegmentError`."""
     record = await transaction.segment(segment)
     if record is None or not record.is_active:
@@ -39,7 +39,7 @@ async def read_segment(context: StorageContext, segment: str, offset: int, lengt
     """See `ChunkedStorage.read`."""
     if offset < 0 or length < 0:
         raise InvalidArgumentError(f"{segment}: offset {offset} and length {length} must not be negative")
-    seen: SegmentRecord | None = None
+    seen: StoredSegmentRecord | None = None
     gone: ExtentGoneError | None = None
     for attempt in range(context.settings.read_attempts_max):
         transaction = context.transaction(is_cached=attempt == 0)
@@ -86,14 +86,14 @@ async def placed_chunks(
             if passed is None:
                 break
             found.append(passed[0])
-            await let_others_go_on(len(found))
+            await yield_to_loop(len(found))
         return found
     except ExtentGoneError as error:
         raise error.cause from error
 
 
 async def _read(
-    context: StorageContext, transaction: MetadataTransaction, record: SegmentRecord, offset: int, end: int
+    context: StorageContext, transaction: MetadataTransaction, record: StoredSegmentRecord, offset: int, end: int
 ) -> bytes:
     pieces = await find_chunks(transaction, record, offset, end, page_length=context.settings.page_length)
 

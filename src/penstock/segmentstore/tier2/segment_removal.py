@@ -13,9 +13,9 @@ from penstock.model.errors import BadOffsetError, CorruptionError, NoSuchSegment
 from penstock.segmentstore.tier2.chunk_lookup import ChunkWalk, ExtentGoneError
 from penstock.segmentstore.tier2.chunk_run import describe_key
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
-from penstock.segmentstore.tier2.records import SegmentRecord, check
+from penstock.segmentstore.tier2.records import StoredSegmentRecord, check
 from penstock.segmentstore.tier2.storage_context import StorageContext
-from penstock.segmentstore.tier2.turns import let_others_go_on
+from penstock.segmentstore.tier2.turns import yield_to_loop
 
 
 async def truncate_segment(context: StorageContext, segment: str, offset: int) -> None:
@@ -66,8 +66,8 @@ async def finish_deletion(context: StorageContext, segment: str) -> None:
 
 
 async def drop_head(
-    context: StorageContext, transaction: MetadataTransaction, record: SegmentRecord, offset: int
-) -> tuple[SegmentRecord, list[str]]:
+    context: StorageContext, transaction: MetadataTransaction, record: StoredSegmentRecord, offset: int
+) -> tuple[StoredSegmentRecord, list[str]]:
     """Stage the removal of the chunks that end at or before `offset`, up to the bound.
 
     Returns the resulting record, and the names of the chunks.
@@ -95,7 +95,7 @@ async def drop_head(
         transaction.remove(placed.chunk)
         for merged in ended:
             transaction.remove(merged)
-        await let_others_go_on(len(dropped))
+        await yield_to_loop(len(dropped))
         dropped.append(placed.chunk.name)
         start = placed.end_offset
     count = record.chunk_count - len(dropped)

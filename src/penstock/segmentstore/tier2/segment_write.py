@@ -33,7 +33,7 @@ from penstock.model.names import SYSTEM_SCOPE
 from penstock.model.segments import Buffer
 from penstock.segmentstore.tier2.chunk_creation import create_chunk, demand_all, discard_chunks
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
-from penstock.segmentstore.tier2.records import ChunkRecord, Extent, SegmentRecord, check, empty_segment
+from penstock.segmentstore.tier2.records import ChunkRecord, Extent, StoredSegmentRecord, check, empty_segment
 from penstock.segmentstore.tier2.segment_removal import finish_deletion
 from penstock.segmentstore.tier2.storage_context import StorageContext
 from penstock.segmentstore.tier2.written_checksums import Growth, sum_written
@@ -66,7 +66,7 @@ async def write_segment(
 
 async def load_writable(
     context: StorageContext, transaction: MetadataTransaction, segment: str, offset: int, chunk_length_max: int | None
-) -> SegmentRecord:
+) -> StoredSegmentRecord:
     """Return the record of a segment, existing or new, to which bytes from `offset` on will be added.
 
     Raises `SegmentSealedError`, `BadOffsetError`.
@@ -83,7 +83,7 @@ async def load_writable(
 
 async def load_or_new(
     context: StorageContext, transaction: MetadataTransaction, segment: str, offset: int
-) -> SegmentRecord:
+) -> StoredSegmentRecord:
     """Return a segment's record, or that of a new segment which begins at `offset`."""
     record = await context.load_owned(transaction, segment)
     if record is not None and record.is_active:
@@ -111,9 +111,9 @@ class SegmentWrite:
         created: the chunks created by this write, as they were then.
     """
 
-    def __init__(self, context: StorageContext, record: SegmentRecord, last: Extent | None) -> None:
+    def __init__(self, context: StorageContext, record: StoredSegmentRecord, last: Extent | None) -> None:
         self.before: Extent | None = last
-        self.record: SegmentRecord = record
+        self.record: StoredSegmentRecord = record
         self.last: Extent | None = last
         self.created: list[ChunkRecord] = []
         self._offset = record.length
@@ -155,7 +155,7 @@ class SegmentWrite:
 
     async def commit(
         self, transaction: MetadataTransaction, before: Extent | None, arrived: Sequence[tuple[Buffer, int]]
-    ) -> SegmentRecord:
+    ) -> StoredSegmentRecord:
         """Compute the checksums of the written bytes, compare with `arrived`, and commit; return the record.
 
         `before`: the last chunk or merged run, as read by `transaction`. Raises as `sum_written`.

@@ -41,13 +41,13 @@ from penstock.segmentstore.tier2.metadata import MetadataTable
 from penstock.segmentstore.tier2.records import (
     ChunkRecord,
     Record,
-    SegmentRecord,
+    StoredSegmentRecord,
     check,
     check_extent,
     decode_record,
 )
 from penstock.segmentstore.tier2.segment_adoption import ADOPTED_EPOCH
-from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
+from penstock.segmentstore.tier2.turns import run_bounded, yield_to_loop
 
 #: Storage as a whole is unavailable: no chunk can be judged.
 _AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)
@@ -206,7 +206,7 @@ class StorageCheck:
                 await self._survey_garbage(container, table)
                 async for entry in self._entries(container, table, is_told=True):
                     record = self._decode(container, entry, is_told=True)
-                    if isinstance(record, SegmentRecord):
+                    if isinstance(record, StoredSegmentRecord):
                         report.segment_count += record.is_active
                     elif isinstance(record, ChunkRecord) and record.is_active:
                         report.chunk_count += 1
@@ -239,7 +239,7 @@ class StorageCheck:
             if not page.entries:
                 return
             for number, entry in enumerate(page.entries):
-                await let_others_go_on(number)
+                await yield_to_loop(number)
                 yield entry
             token = page.token
 
@@ -267,7 +267,7 @@ class StorageCheck:
             for table in container.tables:
                 async for entry in self._segments(table):
                     record = self._decode(container, entry, is_told=False)
-                    if isinstance(record, SegmentRecord) and record.is_active:
+                    if isinstance(record, StoredSegmentRecord) and record.is_active:
                         await self._verify_segment(container, table, record, progress, is_read=is_read)
         report = self.report
         report.unused_record_count = max(0, report.chunk_count - report.checked_chunk_count)
@@ -294,7 +294,7 @@ class StorageCheck:
         self,
         container: CheckedContainer,
         table: MetadataTable,
-        record: SegmentRecord,
+        record: StoredSegmentRecord,
         progress: Callable[[int, int], None],
         *,
         is_read: bool,
@@ -348,7 +348,7 @@ class StorageCheck:
                 return
             token = page.token
             for number, entry in enumerate(page.entries):
-                await let_others_go_on(number)
+                await yield_to_loop(number)
                 record = self._decode(container, entry, is_told=False)
                 if record is not None:
                     yield record
@@ -416,7 +416,7 @@ class StorageCheck:
             ours: dict[int, list[str]] = {}
             strange: list[str] = []
             for number, name in enumerate(names):
-                await let_others_go_on(number)
+                await yield_to_loop(number)
                 if name.startswith(IMAGES_PREFIX):
                     continue  # Images of a container have no record.
                 origin = chunk_origin(name)
@@ -480,7 +480,7 @@ class _RunWalk:
         async for extent in self._check.extents_down(self._container, self._table, run, end - 1):
             if upper <= begin:
                 return
-            if isinstance(extent, SegmentRecord) or not extent.is_active:
+            if isinstance(extent, StoredSegmentRecord) or not extent.is_active:
                 continue
             where = describe_key(extent.key)
             try:

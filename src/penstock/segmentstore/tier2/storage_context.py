@@ -19,7 +19,7 @@ from penstock.segmentstore.tier2.chunk_run import ChunkRun, describe_key
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.metadata import MetadataTable, MetadataTransaction, RecordCache
 from penstock.segmentstore.tier2.orphans import OrphanChunks
-from penstock.segmentstore.tier2.records import Extent, SegmentRecord, check
+from penstock.segmentstore.tier2.records import Extent, StoredSegmentRecord, check
 from penstock.segmentstore.tier2.turns import run_bounded
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class StorageContext:
         self._run_count += 1
         return self._run_count
 
-    async def load_owned(self, transaction: MetadataTransaction, segment: str) -> SegmentRecord | None:
+    async def load_owned(self, transaction: MetadataTransaction, segment: str) -> StoredSegmentRecord | None:
         """Return the record of a segment, even an inactive one, with this epoch as its owner; None if there is none.
 
         The new owner is not staged: the caller puts the record if it changes anything. Raises `StorageNotPrimaryError`
@@ -114,7 +114,7 @@ class StorageContext:
             return replace(record, owner_epoch=self.epoch, is_ownership_changed=True)
         return record
 
-    async def load_last(self, transaction: MetadataTransaction, record: SegmentRecord) -> Extent | None:
+    async def load_last(self, transaction: MetadataTransaction, record: StoredSegmentRecord) -> Extent | None:
         """Return the record of a segment's last chunk or merged run, both checked together; None without chunks."""
         if not record.chunk_count:
             return None
@@ -155,7 +155,7 @@ class StorageContext:
             raise
 
 
-def missing_extent(record: SegmentRecord, run: ChunkRun, position: int) -> CorruptionError:
+def missing_extent(record: StoredSegmentRecord, run: ChunkRun, position: int) -> CorruptionError:
     """Return the error for an offset of a run to which a segment's record refers, and which no record covers."""
     return CorruptionError(
         describe_key(run.key(position)), 0, f"segment {record.name!r} has bytes here, but their record is missing"

@@ -66,8 +66,8 @@ class GuardedChunkStorage(WrappedChunkStorage):
         self._is_silent = False
         self._watch: asyncio.Task[None] | None = None
         #: The check in progress, the next one, and a read of the identity that timed out.
-        self._look: asyncio.Task[None] | None = None
-        self._next_look: asyncio.Task[None] | None = None
+        self._probe: asyncio.Task[None] | None = None
+        self._next_probe: asyncio.Task[None] | None = None
         self._read: asyncio.Task[bytes | None] | None = None
         #: Chunks recently found missing, with the time; and those considered lost.
         self._missing: OrderedDict[str, float] = OrderedDict()
@@ -179,9 +179,9 @@ class GuardedChunkStorage(WrappedChunkStorage):
 
         Concurrent calls share a check, but only one that began after the call.
         """
-        if self._next_look is None:
-            self._next_look = asyncio.get_running_loop().create_task(self._look_after(self._look))
-        await asyncio.shield(self._next_look)
+        if self._next_probe is None:
+            self._next_probe = asyncio.get_running_loop().create_task(self._probe_after(self._probe))
+        await asyncio.shield(self._next_probe)
         if self._problem is not None:
             raise self._error()
 
@@ -196,10 +196,10 @@ class GuardedChunkStorage(WrappedChunkStorage):
             if not self._is_silent:
                 raise
 
-    async def _look_after(self, look: asyncio.Task[None] | None) -> None:
+    async def _probe_after(self, look: asyncio.Task[None] | None) -> None:
         if look is not None and not look.done():
             await asyncio.wait((look,))
-        self._look, self._next_look = self._next_look, None
+        self._probe, self._next_probe = self._next_probe, None
         try:
             self._check_identity(await self._read_identity())
             await self._look_for_missing()
@@ -430,7 +430,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
 
     async def close(self) -> None:
         """Stop the checks, and release all resources."""
-        tasks = [task for task in (self._watch, self._look, self._next_look, self._read) if task is not None]
+        tasks = [task for task in (self._watch, self._probe, self._next_probe, self._read) if task is not None]
         for task in tasks:
             task.cancel()
         self._watch = None

@@ -13,7 +13,7 @@ R = TypeVar("R")
 _SLICE_STEPS = 64
 
 
-async def let_others_go_on(number: int) -> None:
+async def yield_to_loop(number: int) -> None:
     """Yield to other tasks after a number of steps of long work. `number`: of the step, from 0.
 
     A step takes up to some 60 us, and a loop over them might otherwise never suspend.
@@ -35,7 +35,7 @@ async def run_bounded(function: Callable[[T], Awaitable[R]], items: Sequence[T],
     async def work() -> None:
         for index, item in pending:
             results[index] = await function(item)
-            await let_others_go_on(index)  # Not every call suspends.
+            await yield_to_loop(index)  # Not every call suspends.
 
     workers = [asyncio.ensure_future(work()) for _ in range(min(limit, len(items)))]
     try:

@@ -25,7 +25,7 @@ from typing import Protocol
 from penstock.model.errors import StorageConflictError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
-from penstock.segmentstore.tier2.records import Extent, SegmentRecord
+from penstock.segmentstore.tier2.records import Extent, StoredSegmentRecord
 from penstock.segmentstore.tier2.segment_removal import finish_deletion
 from penstock.segmentstore.tier2.segment_write import Rest, SegmentWrite, load_writable
 from penstock.segmentstore.tier2.storage_context import StorageContext
@@ -39,7 +39,7 @@ class NextWrite(Protocol):
         """The bytes, in order."""
 
     @property
-    def wholes(self) -> Sequence[tuple[Buffer, int]]:
+    def checksummed_blocks(self) -> Sequence[tuple[Buffer, int]]:
         """The buffers that contain the bytes, with their checksums on arrival: see `ChunkedStorage.write`."""
 
 
@@ -80,20 +80,20 @@ class _Begun:
 
     write: SegmentWrite
     task: asyncio.Task[None]
-    wholes: Sequence[tuple[Buffer, int]]
+    checksummed_blocks: Sequence[tuple[Buffer, int]]
 
 
 class _WritesAhead:
     """Writes of one segment from `record` on. One task starts them, its owner records them."""
 
     def __init__(
-        self, context: StorageContext, record: SegmentRecord, last: Extent | None, take: TakeNext, writes_max: int
+        self, context: StorageContext, record: StoredSegmentRecord, last: Extent | None, take: TakeNext, writes_max: int
     ) -> None:
         self.recorded_length: int = record.length
         self._context = context
         self._take = take
         #: The recorded state; None before the first commit.
-        self._recorded: SegmentRecord | None = None
+        self._recorded: StoredSegmentRecord | None = None
         #: Writes started and not yet recorded, in order: at most `writes_max`.
         self._begun: deque[_Begun] = deque()
         self._slots = asyncio.Semaphore(writes_max)
@@ -101,10 +101,10 @@ class _WritesAhead:
         self._feeder = asyncio.ensure_future(self._begin_all(record, last))
         self._feeder.add_done_callback(lambda _: self._has_more.set())
 
-    async def _begin_all(self, record: SegmentRecord, last: Extent | None) -> None:
+    async def _begin_all(self, record: StoredSegmentRecord, last: Extent | None) -> None:
         """Start one write after the other, while there is something to write and none has failed."""
         rest = Rest(())
-        wholes: Sequence[tuple[Buffer, int]] = ()
+        checksummed_blocks: Sequence[tuple[Buffer, int]] = ()
         while True:
             await self._slots.acquire()
             if any(_has_failed(begun.task) for begun in self._begun):
@@ -114,24 +114,27 @@ class _WritesAhead:
                 taken = self._take(record.length)
                 if taken is None:
                     return
-                rest, wholes = Rest(taken.data), taken.wholes
+                rest, checksummed_blocks = Rest(taken.data), taken.checksummed_blocks
             write = SegmentWrite(self._context, record, last)
             if self._context.chunks.supports_append:
-                task = self._begin(write, write.store(rest), wholes)
+                task = self._begin(write, write.store(rest), checksummed_blocks)
                 await asyncio.wait([task])
                 if _has_failed(task):
                     return
                 last = write.last
             else:
                 write.plan(rest)
-                self._begin(write, write.create_planned(), wholes)
+                self._begin(write, write.create_planned(), checksummed_blocks)
             record = write.record
 
     def _begin(
-        self, write: SegmentWrite, store: Coroutine[object, object, None], wholes: Sequence[tuple[Buffer, int]]
+        self,
+        write: SegmentWrite,
+        store: Coroutine[object, object, None],
+        checksummed_blocks: Sequence[tuple[Buffer, int]],
     ) -> asyncio.Task[None]:
         task = asyncio.ensure_future(store)
-        self._begun.append(_Begun(write, task, wholes))
+        self._begun.append(_Begun(write, task, checksummed_blocks))
         self._has_more.set()
         return task
 
@@ -161,7 +164,7 @@ class _WritesAhead:
                 )
             before = await context.load_last(transaction, record)
         self._begun.popleft()
-        self._recorded = await write.commit(transaction, before, begun.wholes)
+        self._recorded = await write.commit(transaction, before, begun.checksummed_blocks)
         self.recorded_length = self._recorded.length
         self._slots.release()
         return self.recorded_length

@@ -54,22 +54,22 @@ async def sum_written(
     segment: str,
     offset: int,
     growths: Sequence[Growth],
-    wholes: Sequence[tuple[Buffer, int]],
+    checksummed_blocks: Sequence[tuple[Buffer, int]],
 ) -> list[tuple[int, ...]]:
     """Return the checksums of chunks that have grown by bytes of `segment` from `offset` on.
 
-    `wholes`: in order, the buffers of which those bytes are (parts), with the checksums they arrived with; empty:
-    unknown.
+    `checksummed_blocks`: the buffers that hold those bytes, in order, with the checksums that they arrived with; empty
+    if unknown.
 
     Raises `InconsistentStateError` if any of them differs from what arrived.
     """
     lengths = [len(piece) for growth in growths for piece in growth.pieces]
     if sum(lengths) > _LONG_PIECE_BYTES * len(lengths):
-        summed = await work.run(_sum_at_once, growths, wholes)
+        summed = await work.run(_sum_at_once, growths, checksummed_blocks)
     else:
-        summed = await _in_turns(_sum(growths, wholes, crc32c_at_once))
+        summed = await _in_turns(_sum(growths, checksummed_blocks, crc32c_at_once))
     if summed.damaged is not None:
-        whole, arrived = wholes[summed.damaged]
+        whole, arrived = checksummed_blocks[summed.damaged]
         raise InconsistentStateError(
             segment,
             offset,
@@ -80,7 +80,7 @@ async def sum_written(
 
 
 def _sum(
-    growths: Sequence[Growth], wholes: Sequence[tuple[Buffer, int]], checksum: Callable[[Buffer, int], int]
+    growths: Sequence[Growth], checksummed_blocks: Sequence[tuple[Buffer, int]], checksum: Callable[[Buffer, int], int]
 ) -> Generator[int, None, _Summed]:
     """Compute the checksums, and yield the bytes summed since after each step."""
     grown: list[tuple[int, ...]] = []
@@ -91,7 +91,7 @@ def _sum(
             ))
         )  # fmt: skip
     summed_bytes = 0
-    for index, (whole, arrived) in enumerate(wholes):
+    for index, (whole, arrived) in enumerate(checksummed_blocks):
         found = checksum(whole, 0)
         if found != arrived:
             return _Summed(grown, index, found)
@@ -102,8 +102,8 @@ def _sum(
     return _Summed(grown, None, 0)
 
 
-def _sum_at_once(growths: Sequence[Growth], wholes: Sequence[tuple[Buffer, int]]) -> _Summed:
-    steps = _sum(growths, wholes, crc32c)
+def _sum_at_once(growths: Sequence[Growth], checksummed_blocks: Sequence[tuple[Buffer, int]]) -> _Summed:
+    steps = _sum(growths, checksummed_blocks, crc32c)
     while True:
         try:
             next(steps)

@@ -20,7 +20,7 @@ from penstock.segmentstore.container.log.operations import (
     encode_append_header,
     encode_operation,
 )
-from penstock.segmentstore.container.log.pipeline import CheckpointMark, OperationPipeline
+from penstock.segmentstore.container.log.pipeline import CheckpointPosition, OperationPipeline
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from support.containers import turns
 
@@ -246,7 +246,7 @@ async def test_a_callback_that_breaks_ends_the_container_and_the_others_hear_of_
 async def test_a_checkpoint_begins_a_frame_and_notes_the_one_before() -> None:
     """The address is that of the last frame before it, also while that one is still in flight."""
     bench = Bench()
-    marks: list[CheckpointMark] = []
+    marks: list[CheckpointPosition] = []
     await bench.add(1)
     mark = bench.pipeline.begin_checkpoint()
     bench.pipeline.add_operation(Delete(9), lambda _: marks.append(mark))

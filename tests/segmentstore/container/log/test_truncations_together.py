@@ -144,10 +144,10 @@ async def test_truncations_that_came_in_one_record_are_carried_each_for_itself(l
     await container.pipeline.barrier()
     mark = container.checkpoints.newest
     assert mark is not None
-    carrier = container.carrier
-    pinned = await carrier._pinned(mark.sequence_number)
+    log_rewriter = container.log_rewriter
+    pinned = await log_rewriter._pinned(mark.sequence_number)
     assert [segment.name for segment in pinned] == NAMES
-    await carrier._carry_all(pinned, mark.sequence_number)
+    await log_rewriter._carry_all(pinned, mark.sequence_number)
     await until(lambda: not any(isinstance(one, TruncateMany) for one in truncations(lives)))
     assert len(truncations(lives)) == 5
     container = await lives.restart(container)

@@ -121,7 +121,7 @@ async def test_a_byte_that_changed_is_not_stated_again_in_the_log(lives: Incarna
     segment = container.segment(A)
     before = len(lives.frames())
     with pytest.raises(InconsistentStateError):
-        await container.carrier._carry_all([segment], container.pipeline.sequence_number + 1)
+        await container.log_rewriter._carry_all([segment], container.pipeline.sequence_number + 1)
     assert len(lives.frames()) == before
     again = await lives.restart(container)
     assert await read_all(again, A) == b"".join(APPENDS["both"])
@@ -170,16 +170,16 @@ def test_checksums_are_taken_and_any_flipped_bit_is_noticed(
 ) -> None:
     before = random.Random(written).randbytes(written)
     known = extend_checksums((), 0, [before], block_length=block_length)
-    wholes: list[tuple[Buffer, int]] = [(bytearray(piece), crc32c(piece, 0)) for piece in pieces]
-    growth = Growth(known, written, block_length, [whole for whole, _ in wholes])
-    summed = written_checksums._sum_at_once([growth], wholes)
+    checksummed_blocks: list[tuple[Buffer, int]] = [(bytearray(piece), crc32c(piece, 0)) for piece in pieces]
+    growth = Growth(known, written, block_length, [whole for whole, _ in checksummed_blocks])
+    summed = written_checksums._sum_at_once([growth], checksummed_blocks)
     assert summed.damaged is None
     assert summed.checksums == [extend_checksums((), 0, [before, *pieces], block_length=block_length)]
     at = data.draw(st.integers(0, len(pieces) - 1))
-    whole = wholes[at][0]
+    whole = checksummed_blocks[at][0]
     assert isinstance(whole, bytearray)
     whole[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    assert written_checksums._sum_at_once([growth], wholes).damaged == at
+    assert written_checksums._sum_at_once([growth], checksummed_blocks).damaged == at
 
 
 @pytest.mark.parametrize("length", [100, 200_000])
@@ -187,18 +187,18 @@ async def test_long_pieces_are_summed_by_a_thread_and_short_ones_in_turns(length
     """Either way the outcome is the same; and a byte that changes while it continues is noticed."""
     work = ThreadedWork(1)
     pieces: list[Buffer] = [bytearray(random.Random(number).randbytes(length)) for number in range(30)]
-    wholes = [(piece, crc32c(piece, 0)) for piece in pieces]
+    checksummed_blocks = [(piece, crc32c(piece, 0)) for piece in pieces]
     growths = [Growth((), 0, 1 << 18, pieces[:20]), Growth((), 0, 1 << 18, pieces[20:])]
     try:
-        assert await sum_written(work, A, 7, growths, wholes) == [
+        assert await sum_written(work, A, 7, growths, checksummed_blocks) == [
             extend_checksums((), 0, pieces[:20], block_length=1 << 18),
             extend_checksums((), 0, pieces[20:], block_length=1 << 18),
         ]
-        assert await sum_written(work, A, 7, growths, ()) == await sum_written(work, A, 7, growths, wholes)
+        assert await sum_written(work, A, 7, growths, ()) == await sum_written(work, A, 7, growths, checksummed_blocks)
         assert isinstance(pieces[29], bytearray)
         pieces[29][-1] ^= 1
         with pytest.raises(InconsistentStateError):
-            await sum_written(work, A, 7, growths, wholes)
+            await sum_written(work, A, 7, growths, checksummed_blocks)
     finally:
         await work.close()
 
@@ -206,8 +206,8 @@ async def test_long_pieces_are_summed_by_a_thread_and_short_ones_in_turns(length
 def test_the_comparison_comes_behind_the_checksums() -> None:
     """A bit that flips right after the checksums were taken is noticed, or they would be those of other bytes."""
     piece = bytearray(b"x" * 100)
-    wholes: list[tuple[Buffer, int]] = [(piece, crc32c(piece, 0))]
-    steps = written_checksums._sum([Growth((), 0, 64, [piece])], wholes, crc32c)
+    checksummed_blocks: list[tuple[Buffer, int]] = [(piece, crc32c(piece, 0))]
+    steps = written_checksums._sum([Growth((), 0, 64, [piece])], checksummed_blocks, crc32c)
     next(steps)
     piece[10] ^= 4
     with pytest.raises(StopIteration) as ended:

@@ -14,7 +14,7 @@ from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container_settings import ImageSettings, OrphanSettings
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.segmentstore.tier2.clean_end import CleanEnd
-from penstock.segmentstore.tier2.held_deletions import HeldDeletions
+from penstock.segmentstore.tier2.deferred_deletions import DeferredDeletions
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from support.containers import QUIET, Incarnations, append, pause_writer, turns, until
 
@@ -217,7 +217,7 @@ async def test_deletions_that_wait_for_an_image_leave_no_note(lives: Lives) -> N
     lives.settings = replace(lives.settings, images=ImageSettings(interval_s=1e6, deletions_delay_s=1e6))
     container = await lives.next()
     held = container.storage._chunks
-    assert isinstance(held, HeldDeletions)
+    assert isinstance(held, DeferredDeletions)
     await write(container)
     await container.delete(NAME)
     await container.writer.flush_all()

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.model.errors import StorageError
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.tier2.records import SegmentRecord
+from penstock.segmentstore.tier2.records import StoredSegmentRecord
 from penstock.segmentstore.tier2.segment_write import SegmentWrite
 from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns
 
@@ -44,7 +44,7 @@ class Commits:
         self.gate.set()
         original = SegmentWrite.commit
 
-        async def commit(write: SegmentWrite, *arguments: object) -> SegmentRecord:
+        async def commit(write: SegmentWrite, *arguments: object) -> StoredSegmentRecord:
             if write.record.name != A:
                 return await original(write, *arguments)  # type: ignore[arg-type]
             number, self.count = self.count, self.count + 1

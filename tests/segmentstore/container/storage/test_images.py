@@ -36,7 +36,7 @@ from penstock.segmentstore.container.storage.container_storage import storage_me
 from penstock.segmentstore.container_settings import ImageSettings, OrphanSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
-from penstock.segmentstore.tier2.held_deletions import HeldDeletions
+from penstock.segmentstore.tier2.deferred_deletions import DeferredDeletions
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from support.containers import QUIET, FaultyChunks, Incarnations, append, read_all, until
 
@@ -290,7 +290,7 @@ async def test_what_waits_is_flushed_when_it_is_too_much_for_an_image(lives: Inc
     for _ in range(20):
         await append(container, "s/b", bytes(3_000))
     held = container.storage._chunks
-    assert isinstance(held, HeldDeletions)
+    assert isinstance(held, DeferredDeletions)
     await container.truncate("s/a", 100)
     await until(lambda: len(held) > 0)
     lives.chunks.heal()
@@ -314,7 +314,7 @@ async def test_held_chunks_are_deleted_in_few_requests_and_what_fails_waits() ->
             requests.append(len(names))
             return {name: refused[name] for name in names if name in refused}
 
-    held = HeldDeletions(Many(), held_max=2_500)
+    held = DeferredDeletions(Many(), held_max=2_500)
     names = [f"s/{number}" for number in range(2_400)]
     assert await delete_chunks(held, names, limit=1) == {}
     assert held.waiting() == names
@@ -736,7 +736,7 @@ def test_a_recorder_begins_with_a_checkpoint_and_is_bounded() -> None:
 
 
 async def test_held_deletions_are_bounded_and_done_when_they_are_let_go() -> None:
-    chunks = HeldDeletions(MemoryChunkStorage(), held_max=2)
+    chunks = DeferredDeletions(MemoryChunkStorage(), held_max=2)
     assert not chunks.supports_concat
     with pytest.raises(PenstockError):
         await chunks.concat("a", 1, [("b", 1)])

@@ -14,7 +14,7 @@ from penstock.model.errors import StorageError
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.operations import Forget
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
-from penstock.segmentstore.tier2.records import SegmentRecord
+from penstock.segmentstore.tier2.records import StoredSegmentRecord
 from penstock.segmentstore.tier2.segment_write import SegmentWrite
 from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns, until
 
@@ -83,7 +83,7 @@ async def test_merges_wait_for_others(lives: Incarnations) -> None:
     container = await lives.start(merge_delay_s=3600.0, writer_interval_s=0.01)
     expected = await merge_some(container)
     container.writer.start()
-    container.writer._look()
+    container.writer._scan()
     assert not container.writer._jobs
     container = await lives.restart(container, merge_delay_s=0.05)
     await until(lambda: A in container.state.metadata.by_name and not container.state.metadata.merges)
@@ -114,7 +114,7 @@ async def test_a_crash_in_the_middle_of_a_merged_segment_is_gone_on_from(
     for _ in range(100):
         left = 1
 
-        async def commit(self: SegmentWrite, *arguments: object) -> SegmentRecord:
+        async def commit(self: SegmentWrite, *arguments: object) -> StoredSegmentRecord:
             nonlocal left
             if self.record.name != A:
                 return await original(self, *arguments)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ async def test_a_segment_is_flushed_for_its_bytes_or_its_age(lives: Incarnations
     since_s = asyncio.get_running_loop().time()
     assert not writer._is_due(container.segment(B), now_s + 29.9)
     assert writer._is_due(container.segment(B), since_s + 30)
-    writer._look()
+    writer._scan()
     await turns(50)
     assert container.segment(A).storage_length == 40_000
     assert container.segment(B).storage_length == 0
@@ -650,7 +650,7 @@ async def test_what_is_deleted_before_it_was_flushed_never_reaches_storage(lives
     await container.truncate(A, 300)
     await container.delete(A)
     writes = lives.chunks.calls["write"]
-    container.writer._look()
+    container.writer._scan()
     await turns(50)
     assert not chunk_names(lives, A)
     assert lives.chunks.calls["write"] == writes
@@ -727,7 +727,7 @@ async def test_a_flush_on_request_ends_a_segments_being_stuck(lives: Incarnation
     writer = container.writer
     await container.create(A)
     await append(container, A, b"late")
-    writer._look()
+    writer._scan()
     await until(lambda: container.segment(A).is_stuck)
     assert list(writer._retry_at_s) == [container.segment(A).id]
     chunks.gate.set()
@@ -745,13 +745,13 @@ async def test_nothing_is_kept_of_a_segment_that_was_merged_while_its_flush_fail
     for name in (A, B):
         await container.create(name)
     await append(container, B, b"merged")
-    writer._look()
+    writer._scan()
     await until(lambda: bool(writer._retry_at_s))
     chunks.gate.set()
     await container.seal(B)
     await container.merge(A, B)
     await container.flush()
-    writer._look()
+    writer._scan()
     assert not writer._retry_at_s
 
 
@@ -773,7 +773,7 @@ async def test_stuck_flushes_are_bounded(lives: Incarnations) -> None:
         await container.create(name)
         await append(container, name, b"x")
     for _ in range(10):
-        container.writer._look()
+        container.writer._scan()
         await turns(20)
     assert len(container.writer._jobs) == 5
     chunks.gate.set()
@@ -889,7 +889,7 @@ async def test_under_pressure_the_largest_are_flushed_and_the_others_left_alone(
     for number, name in enumerate(names):
         await container.create(name)
         await append(container, name, bytes(1000 + 100 * number))
-    container.writer._look()
+    container.writer._scan()
     await turns(50)
     assert not [name for name, _, _ in chunks.writes if name.startswith("s/t/")]  # There is room, nothing is due.
     for name in names:
@@ -898,7 +898,7 @@ async def test_under_pressure_the_largest_are_flushed_and_the_others_left_alone(
     container.writer._wake.set()
     while container.writer._wake.is_set():  # As its loop does, which is paused.
         container.writer._wake.clear()
-        container.writer._look()
+        container.writer._scan()
         await turns(200)
     written = [name for name, _, _ in chunks.writes if name.startswith("s/t/")]
     # Three at first, more only as long as too much waits; the largest.
@@ -920,7 +920,7 @@ async def test_pages_that_can_go_put_no_pressure_on_segments(lives: Incarnations
     await append(container, B, b"little")
     chunks.writes.clear()
     lives.cache.count(lives.cache_settings.target_bytes)
-    container.writer._look()
+    container.writer._scan()
     await turns(50)
     lives.cache.discount(lives.cache_settings.target_bytes)
     assert not [name for name, _, _ in chunks.writes if name.startswith(B)]
@@ -948,11 +948,11 @@ async def test_more_segments_are_flushed_at_once_if_all_have_little(lives: Incar
     for name in names:
         await container.create(name)
         await append(container, name, bytes(length))
-    container.writer._look()
+    container.writer._scan()
     await turns()
     assert len(container.writer._jobs) == (12 if length == 100 else 2)
     chunks.gate.set()
     while container.state.unflushed:
-        container.writer._look()
+        container.writer._scan()
         await turns()
     assert all(container.segment(name).storage_length == length for name in names)

@@ -12,7 +12,7 @@ from typing import Protocol
 from penstock.model.errors import AttributesNotLoadedError, BadOffsetError, NoSuchSegmentError
 from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.container.btree.sorted_index import SortedIndex
-from penstock.segmentstore.container.log.operations import RareOperation, SpillAttributes
+from penstock.segmentstore.container.log.operations import NonAppendOperation, SpillAttributes
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container_settings import ContainerSettings
@@ -24,7 +24,7 @@ VALUE_LENGTH = 8
 class LogOperation(Protocol):
     """Accepts an operation and logs it, with no await in between."""
 
-    def __call__(self, operation: RareOperation, accept: Callable[[], object] = ...) -> None:
+    def __call__(self, operation: NonAppendOperation, accept: Callable[[], object] = ...) -> None:
         """Call `accept` to change the accepted state, log the operation and return at once; later records follow it."""
 
 

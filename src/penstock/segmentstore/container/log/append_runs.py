@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.model.segments import NO_VALUE, Buffer
-from penstock.segmentstore.columns import COLUMN_LENGTH_MIN, ColumnPace
+from penstock.segmentstore.columns import COLUMN_LENGTH_MIN, BatchSizer
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, LAST
 from penstock.segmentstore.container.log.lone_appends import lone_appends
 from penstock.segmentstore.container.log.operations import APPEND_HEADER, APPEND_TYPE, Append
@@ -63,7 +63,7 @@ class AppendRuns:
         self._runs: dict[int, _Run] = {}
         self._structs: dict[int, struct.Struct] = {}
         #: For frames with one append each.
-        self._pace = ColumnPace()
+        self._pace = BatchSizer()
 
     def take(self, frame: memoryview, position: int, last: int, starts: list[int]) -> tuple[int, int]:
         """Add consecutive whole appends of a frame from `position` on; return the next entry's position and a number.

@@ -12,7 +12,7 @@ checkpoint.
 
 With very many segments and attributes a checkpoint is encoded in parts, one per turn of the loop, so that it does not
 block the loop. All parts show the state at the position of the first, without operations accepted between them
-(`MetadataCut`). The log is truncated right before the first part, once the last is durable; recovery buffers the
+(`MetadataSnapshot`). The log is truncated right before the first part, once the last is durable; recovery buffers the
 records it reads until it has the last part, and replays them then.
 
 | Crash | Recovery finds |
@@ -35,9 +35,9 @@ from typing import Protocol
 
 from penstock.model.errors import PenstockError
 from penstock.segmentstore.container.log.operations import Checkpoint
-from penstock.segmentstore.container.log.pipeline import CheckpointMark, OnDone, OperationPipeline
+from penstock.segmentstore.container.log.pipeline import CheckpointPosition, OnDone, OperationPipeline
 from penstock.segmentstore.container.log.recovery import Recovered
-from penstock.segmentstore.container.metadata import MetadataCut
+from penstock.segmentstore.container.metadata import MetadataSnapshot
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container_settings import ContainerSettings
@@ -76,8 +76,8 @@ class Checkpoints:
         fail: Callable[[BaseException], None],
     ) -> None:
         #: Durable checkpoints that the log was not truncated at yet, oldest first.
-        self.marks: deque[CheckpointMark] = deque(
-            CheckpointMark(found.sequence_number, found.address, found.bytes_before - replayed.byte_count)
+        self.marks: deque[CheckpointPosition] = deque(
+            CheckpointPosition(found.sequence_number, found.address, found.bytes_before - replayed.byte_count)
             for found in replayed.checkpoints
         )
         #: Whether a checkpoint is being written or is not durable yet.
@@ -95,7 +95,7 @@ class Checkpoints:
         self._frames_before = -replayed.frame_count
         self._last_length = 0
         # The log is truncated by one job at a time, to the newest mark that was usable when it began.
-        self._truncate_to: CheckpointMark | None = None
+        self._truncate_to: CheckpointPosition | None = None
         self._is_truncating = False
         #: The segment that prevented truncation the last time.
         self._blocker_id = 0
@@ -109,11 +109,11 @@ class Checkpoints:
         return self._pipeline.logged_bytes - self._cut_at_bytes
 
     @property
-    def newest(self) -> CheckpointMark | None:
+    def newest(self) -> CheckpointPosition | None:
         """The newest durable checkpoint that the log was not truncated at."""
         return self.marks[-1] if self.marks else None
 
-    def number_to_cut_at(self) -> int:
+    def truncation_candidate(self) -> int:
         """Return the number of the checkpoint that a long log should be truncated at next; 0 if the log is not long.
 
         It is the oldest checkpoint at which truncation is worthwhile. The segments that pin the log up to there have
@@ -128,7 +128,7 @@ class Checkpoints:
                 return mark.sequence_number
         return 0
 
-    def cut_bytes(self, mark: CheckpointMark) -> int:
+    def cut_bytes(self, mark: CheckpointPosition) -> int:
         """Return how many bytes of the log a truncation at `mark` removes."""
         return mark.logged_bytes - self._cut_at_bytes
 
@@ -137,7 +137,7 @@ class Checkpoints:
         if not self.is_pending:
             self.write()
 
-    def write(self, on_done: OnDone = _nobody_waits) -> CheckpointMark:
+    def write(self, on_done: OnDone = _nobody_waits) -> CheckpointPosition:
         """Add a checkpoint of the accepted state to the log: its first part now, the others in the following turns.
 
         A checkpoint still being written is abandoned; nothing is lost with it. `on_done` is called when all of the
@@ -145,13 +145,15 @@ class Checkpoints:
         abandoned.
         """
         self.is_pending = True
-        with self._pipeline.accepting():
+        with self._pipeline.critical_section():
             self._state.cut = cut = self._state.metadata.cut()
             mark = self._pipeline.begin_checkpoint()
             self._write_part(cut, mark, 0, 0, on_done)
         return mark
 
-    def _write_part(self, cut: MetadataCut, mark: CheckpointMark, part: int, length: int, on_done: OnDone) -> None:
+    def _write_part(
+        self, cut: MetadataSnapshot, mark: CheckpointPosition, part: int, length: int, on_done: OnDone
+    ) -> None:
         """Encode and log one part; the previous parts took `length` bytes of records."""
         pipeline = self._pipeline
         if pipeline.error is not None or self._state.cut is not cut:
@@ -162,7 +164,7 @@ class Checkpoints:
                 self._note_durable(mark)
             on_done(error)
 
-        with pipeline.accepting():
+        with pipeline.critical_section():
             snapshot = cut.next_part(self._settings.checkpoint_part_values)
             before = pipeline.logged_bytes
             is_last = cut.is_done
@@ -182,7 +184,7 @@ class Checkpoints:
     def _in_next_turn(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
 
-    def _note_durable(self, mark: CheckpointMark) -> None:
+    def _note_durable(self, mark: CheckpointPosition) -> None:
         self.is_pending = self._state.cut is not None
         if mark.address is not None:
             self.marks.append(mark)
@@ -225,7 +227,7 @@ class Checkpoints:
             if first_unflushed <= oldest:
                 self._blocker_id = segment.id
                 return
-        usable: CheckpointMark | None = None
+        usable: CheckpointPosition | None = None
         while self.marks and self.marks[0].sequence_number < first_unflushed:
             usable = self.marks.popleft()
         if usable is not None:

@@ -205,7 +205,7 @@ class CarriedMerge(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
 
-RareOperation = (
+NonAppendOperation = (
     Create
     | Seal
     | Merge
@@ -223,9 +223,9 @@ RareOperation = (
     | CarriedBytes
     | CarriedMerge
 )
-Operation = Append | RareOperation
+Operation = Append | NonAppendOperation
 
-_RARE: dict[int, type[RareOperation]] = {kind.TYPE: kind for kind in get_args(RareOperation)}
+_RARE: dict[int, type[NonAppendOperation]] = {kind.TYPE: kind for kind in get_args(NonAppendOperation)}
 _encode = msgspec.msgpack.Encoder().encode
 _decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in _RARE.items()}
 
@@ -254,7 +254,7 @@ def encode_append_header(
     )
 
 
-def encode_operation(sequence_number: int, operation: RareOperation) -> bytes:
+def encode_operation(sequence_number: int, operation: NonAppendOperation) -> bytes:
     """Return the whole record of an operation that is not an append."""
     return RECORD_HEADER.pack(operation.TYPE, sequence_number) + _encode(operation)
 
@@ -300,8 +300,8 @@ __all__ = [
     "Delete",
     "Forget",
     "Merge",
+    "NonAppendOperation",
     "Operation",
-    "RareOperation",
     "Seal",
     "SpillAttributes",
     "Truncate",

@@ -23,7 +23,7 @@ from penstock.model.segments import Buffer
 from penstock.runtime.histogram import Histogram
 from penstock.segmentstore.container.log.frames import FrameBuilder
 from penstock.segmentstore.container.log.image import FrameRecorder
-from penstock.segmentstore.container.log.operations import RareOperation, encode_operation
+from penstock.segmentstore.container.log.operations import NonAppendOperation, encode_operation
 from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 
 #: Called with None once the operation is durable. If the pipeline ended first, called with `OutcomeUnknownError` if the
@@ -39,7 +39,7 @@ _GATHER_BYTES_MAX = 32 * 1024
 
 
 @dataclass(slots=True)
-class CheckpointMark:
+class CheckpointPosition:
     """A durable checkpoint: the log may be truncated to `address`, the last frame before it (None: there is none)."""
 
     sequence_number: int
@@ -78,7 +78,7 @@ class _Accepting:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """End the pipeline if an error was raised."""
         if error is not None:
-            self._pipeline.doubt(error)
+            self._pipeline.fail_inconsistent(error)
 
 
 class OperationPipeline:
@@ -160,7 +160,7 @@ class OperationPipeline:
         if self.error is not None:
             raise ContainerOfflineError(self.container_id, f"its log stopped: {self.error}") from self.error
 
-    def accepting(self) -> _Accepting:
+    def critical_section(self) -> _Accepting:
         """Return a guard to be held, without awaiting, from a change of the accepted state until its record is added.
 
         An exception raised inside it ends the container: its state may contain operations that will never be logged,
@@ -168,7 +168,7 @@ class OperationPipeline:
         """
         return self._accepting
 
-    def doubt(self, error: BaseException) -> None:
+    def fail_inconsistent(self, error: BaseException) -> None:
         """End the pipeline: the accepted state may contain operations that will never be logged."""
         if self.error is None:
             self._break(error)
@@ -197,7 +197,7 @@ class OperationPipeline:
             self._begun_s = self._loop.time()
             self._loop.call_soon(self._gather, _GATHER_TURNS)
 
-    def add_operation(self, operation: RareOperation, on_done: OnDone) -> int:
+    def add_operation(self, operation: NonAppendOperation, on_done: OnDone) -> int:
         """Add an accepted operation that is not an append; return its sequence number."""
         with self._accepting:
             number = self.next_sequence_number()
@@ -227,13 +227,13 @@ class OperationPipeline:
             # The caller only waited; no operation of its own has an unknown outcome.
             raise ContainerOfflineError(self.container_id, str(error)) from error
 
-    def begin_checkpoint(self) -> CheckpointMark:
+    def begin_checkpoint(self) -> CheckpointPosition:
         """Begin a new frame, so that the log can be truncated right before the record that is added next.
 
         The mark holds the number of that record. Its address is set once the record is durable.
         """
         self._send()
-        mark = CheckpointMark(self.sequence_number + 1, None, self.logged_bytes, self.frame_count)
+        mark = CheckpointPosition(self.sequence_number + 1, None, self.logged_bytes, self.frame_count)
 
         def note_address(error: BaseException | None) -> None:
             if error is None:

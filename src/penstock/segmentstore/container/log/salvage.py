@@ -19,8 +19,8 @@ from penstock.segmentstore.container.log.operations import (
     Append,
     CarriedBytes,
     Checkpoint,
+    NonAppendOperation,
     Operation,
-    RareOperation,
     UpdatePinned,
     decode_operation,
     encode_append_header,
@@ -129,7 +129,7 @@ class LogSalvage:
         """See `SalvagedSegments`."""
         return self._segments.forgotten_names
 
-    def add(self, operation: RareOperation) -> bytes:
+    def add(self, operation: NonAppendOperation) -> bytes:
         """Return the record of one more operation, which ends the new log."""
         return self._encode(operation)
 

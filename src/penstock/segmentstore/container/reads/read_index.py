@@ -127,15 +127,15 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class UnflushedBytes:
     """Bytes in memory that long-term storage does not have, in order.
 
-    `wholes`: the blocks that they are (parts of), each with the checksum that it arrived with.
+    `checksummed_blocks`: the blocks that they are (parts of), each with the checksum that it arrived with.
     """
 
     data: list[Buffer]
     length: int
-    wholes: list[tuple[Buffer, int]]
+    checksummed_blocks: list[tuple[Buffer, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +369,7 @@ class ReadIndex(Generic[S]):
             found.append(bytes(data[inside : inside + length]))
         return found
 
-    def arrived(self, offset: int, length: int) -> Arrived | None:
+    def arrived(self, offset: int, length: int) -> UnflushedBytes | None:
         """Find up to `length` (> 0) unstored bytes from `offset`, as views; None if they are not in memory.
 
         Does not count as a use. Stops the last block from growing.
@@ -378,7 +378,7 @@ class ReadIndex(Generic[S]):
         entries = self._entries
         at = bisect_right(self._starts, offset) - 1
         data: list[Buffer] = []
-        wholes: list[tuple[Buffer, int]] = []
+        checksummed_blocks: list[tuple[Buffer, int]] = []
         position, end = offset, offset + length
         while 0 <= at < len(entries) and position < end:
             block = entries[at]
@@ -391,10 +391,10 @@ class ReadIndex(Generic[S]):
             stop = min(block_end, end)
             is_all = position == block_start and stop == block_end
             data.append(whole if is_all else memoryview(whole)[position - block_start : stop - block_start])
-            wholes.append((whole, block.checksum))
+            checksummed_blocks.append((whole, block.checksum))
             position = stop
             at += 1
-        return Arrived(data, position - offset, wholes) if data else None
+        return UnflushedBytes(data, position - offset, checksummed_blocks) if data else None
 
     def freeze_tail(self) -> None:
         """Stop the last block from growing, so that views of it may be held."""

@@ -23,8 +23,8 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer, TableEntry, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.checkpoints import Spawn
-from penstock.segmentstore.container.log.operations import RareOperation, UpdatePinned
-from penstock.segmentstore.container.reads.read_index import Arrived
+from penstock.segmentstore.container.log.operations import NonAppendOperation, UpdatePinned
+from penstock.segmentstore.container.reads.read_index import UnflushedBytes
 from penstock.segmentstore.container.reads.reader import StorageReadTimeoutError
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
@@ -43,9 +43,9 @@ from penstock.segmentstore.tier2.chunked_storage import (
     StoredSegment,
 )
 from penstock.segmentstore.tier2.clean_end import CleanEnd
+from penstock.segmentstore.tier2.deferred_deletions import DeferredDeletions
 from penstock.segmentstore.tier2.garbage import GarbageQueue
-from penstock.segmentstore.tier2.garbage_records import Place
-from penstock.segmentstore.tier2.held_deletions import HeldDeletions
+from penstock.segmentstore.tier2.garbage_records import CreationOrder
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks, Refuse
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout
@@ -74,7 +74,7 @@ class CreateSegment(Protocol):
 class Submit(Protocol):
     """Accepts an operation and makes it durable, with no await between acceptance and logging."""
 
-    def __call__(self, operation: RareOperation, accept: Callable[[], object]) -> Awaitable[None]:
+    def __call__(self, operation: NonAppendOperation, accept: Callable[[], object]) -> Awaitable[None]:
         """Call `accept` to change the accepted state, log the operation, and return when it is durable."""
 
 
@@ -328,17 +328,21 @@ class ContainerStorage:
         """Return exactly `length` verified bytes."""
         return await self._judged(self.of(segment).read(segment.name, offset, length))
 
-    async def write(self, segment: Segment, offset: int, data: Arrived) -> int:
+    async def write(self, segment: Segment, offset: int, data: UnflushedBytes) -> int:
         """Append at the stored length; return the new stored length.
 
         Raises `InconsistentStateError`, with nothing stored, if a checksum differs from the one on arrival.
         """
         return await self.of(segment).write(
-            segment.name, offset, data.data, chunk_length_max=self._chunk_length_max(segment), arrived=data.wholes
+            segment.name,
+            offset,
+            data.data,
+            chunk_length_max=self._chunk_length_max(segment),
+            arrived=data.checksummed_blocks,
         )
 
     async def write_ahead(
-        self, segment: Segment, offset: int, take: Callable[[int], Arrived | None], stored: Callable[[int], None]
+        self, segment: Segment, offset: int, take: Callable[[int], UnflushedBytes | None], stored: Callable[[int], None]
     ) -> None:
         """Append the pieces that `take` returns, in consecutive writes. See `ChunkedStorage.write_ahead`."""
         await self.of(segment).write_ahead(
@@ -448,7 +452,7 @@ class ContainerStorage:
         """
         is_clean = self.orphans.close()
         held = self._chunks
-        if isinstance(held, HeldDeletions) and (len(held) or held.has_forgotten):
+        if isinstance(held, DeferredDeletions) and (len(held) or held.has_forgotten):
             is_clean = False
         if not is_clean or self.orphans.swept_ms is None:
             return None
@@ -477,13 +481,13 @@ class ContainerStorage:
         start: int | None = None,
         end: int | None = None,
         limit: int | None = None,
-    ) -> tuple[Place, list[ChunkLayout]]:
+    ) -> tuple[CreationOrder, list[ChunkLayout]]:
         """Return the same as `layout`, with a lease that prevents deletion of these chunks. See `ChunkedStorage`."""
         return await self.of(segment).leased_layout(
             segment.name, lease_s, holder=holder, offset=start, end=end, limit=limit
         )
 
-    async def release_layout(self, lease: Place) -> None:
+    async def release_layout(self, lease: CreationOrder) -> None:
         """Release a lease of `leased_layout` on a user segment."""
         await self._user.garbage.leases.release(lease)
 

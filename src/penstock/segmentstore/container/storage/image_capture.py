@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from penstock.model.errors import StorageNotRespondingError
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
 from penstock.segmentstore.container.log.image import ContainerImage, FrameRecorder, ImageName, ImageTooLongError
+from penstock.segmentstore.container.log.log_rewriter import LogRewriter
 from penstock.segmentstore.container.log.pipeline import OperationPipeline, completer
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container_settings import ImageSettings
@@ -43,7 +43,7 @@ class ImageCapture:
         state: ContainerState,
         pipeline: OperationPipeline,
         checkpoints: Checkpoints,
-        carrier: Carrier,
+        log_rewriter: LogRewriter,
         settings: ImageSettings,
         runtime: Runtime,
     ) -> None:
@@ -52,7 +52,7 @@ class ImageCapture:
         self._state = state
         self._pipeline = pipeline
         self._checkpoints = checkpoints
-        self._carrier = carrier
+        self._carrier = log_rewriter
         self._settings = settings
         self._runtime = runtime
         self._lock = asyncio.Lock()
@@ -103,7 +103,7 @@ class ImageCapture:
                 recorder.begin(mark.frame_count)
                 await durable
                 while True:
-                    if not await self._carrier.carry_before(mark.sequence_number):
+                    if not await self._carrier.rewrite_before(mark.sequence_number):
                         break
                     await asyncio.sleep(_CARRYING_LOOK_S)
                 await self._pipeline.barrier()

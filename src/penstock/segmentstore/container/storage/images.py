@@ -27,7 +27,7 @@ from penstock.segmentstore.container.log.image import ImageName, ImageTooLongErr
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
 from penstock.segmentstore.container.storage.image_capture import ImageCapture
 from penstock.segmentstore.container_settings import ImageSettings
-from penstock.segmentstore.tier2.held_deletions import HeldDeletions
+from penstock.segmentstore.tier2.deferred_deletions import DeferredDeletions
 from penstock.segmentstore.tier2.storage_health import StorageHealth
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class ContainerImages:
         self,
         *,
         container_id: int,
-        chunks: HeldDeletions,
+        chunks: DeferredDeletions,
         pipeline: OperationPipeline,
         capture: ImageCapture,
         settings: ImageSettings,

@@ -28,9 +28,9 @@ from penstock.model.errors import (
     UnreadableDataError,
 )
 from penstock.model.segments import Buffer
-from penstock.segmentstore.container.log.operations import Forget, RareOperation
+from penstock.segmentstore.container.log.operations import Forget, NonAppendOperation
 from penstock.segmentstore.container.pending import PendingAppend, PendingMerge, PendingSeal, PendingTruncate
-from penstock.segmentstore.container.reads.read_index import Arrived
+from penstock.segmentstore.container.reads.read_index import UnflushedBytes
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
@@ -44,7 +44,7 @@ _SHUT_OUT = (LogFencedError, StorageNotPrimaryError)
 class Submit(Protocol):
     """Accepts an operation and makes it durable, with no await between acceptance and logging."""
 
-    async def __call__(self, operation: RareOperation, accept: Callable[[], object]) -> None:
+    async def __call__(self, operation: NonAppendOperation, accept: Callable[[], object]) -> None:
         """Call `accept` to change the accepted state, log the operation, and return when it is durable."""
 
 
@@ -234,7 +234,7 @@ class SegmentFlusher:
             segment.index.stored(before)
             segment.pending.flushed(length)
 
-        def take(position: int) -> Arrived | None:
+        def take(position: int) -> UnflushedBytes | None:
             if position == start:
                 return first
             if position >= min(stop, reach) or self._has_other_work(segment, position):
@@ -394,10 +394,10 @@ def _is_memory_alone(segment: Segment) -> bool:
     )
 
 
-def _waiting(segment: Segment, start: int, limit: int) -> Arrived | None:
+def _waiting(segment: Segment, start: int, limit: int) -> UnflushedBytes | None:
     """Return pending bytes of a segment and its sources, from `start` up to `limit`; None if there are none."""
     data: list[Buffer] = []
-    wholes: list[tuple[Buffer, int]] = []
+    checksummed_blocks: list[tuple[Buffer, int]] = []
     position = start
     for piece in segment.pending:
         if isinstance(piece, PendingAppend):
@@ -415,8 +415,8 @@ def _waiting(segment: Segment, start: int, limit: int) -> Arrived | None:
         if found is None:
             break
         data += found.data
-        wholes += found.wholes
+        checksummed_blocks += found.checksummed_blocks
         position += found.length
         if position < stop:
             break
-    return Arrived(data, position - start, wholes) if data else None
+    return UnflushedBytes(data, position - start, checksummed_blocks) if data else None

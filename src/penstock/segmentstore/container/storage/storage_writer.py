@@ -29,8 +29,8 @@ from penstock.model.errors import (
 from penstock.runtime.outages import OutageLog
 from penstock.runtime.turns import Turns
 from penstock.segmentstore.container.attributes.attributes import Attributes
-from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
+from penstock.segmentstore.container.log.log_rewriter import LogRewriter
 from penstock.segmentstore.container.pending import PendingAppend, PendingMerge, PendingTruncate
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
@@ -75,7 +75,7 @@ class StorageWriter:
         settings: ContainerSettings,
         submit: Submit,
         checkpoints: Checkpoints,
-        carrier: Carrier,
+        log_rewriter: LogRewriter,
         throttle: ThrottleSettings,
         attributes: Attributes,
         fail: Callable[[BaseException], None],
@@ -87,7 +87,7 @@ class StorageWriter:
         self._storage = storage
         self._settings = settings
         self._checkpoints = checkpoints
-        self._carrier = carrier
+        self._carrier = log_rewriter
         self._attributes = attributes
         self._fail = fail
         self._is_log_open = is_log_open
@@ -196,11 +196,11 @@ class StorageWriter:
                     pass  # Scan for due work anyway.
                 self._wake.clear()
                 look_s = 0.0
-                await self._turns.mine()
+                await self._turns.wait_turn()
                 begin_s = self._loop.time()
                 for _ in self._look_in_steps():
                     look_s += self._loop.time() - begin_s
-                    await self._turns.mine()
+                    await self._turns.wait_turn()
                     begin_s = self._loop.time()
                 look_s += self._loop.time() - begin_s
                 if look_s > _QUICK_LOOK_S:
@@ -211,7 +211,7 @@ class StorageWriter:
             self._end(error)
             raise
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         """Queue all due segments without yielding."""
         for _ in self._look_in_steps():
             pass
@@ -226,7 +226,7 @@ class StorageWriter:
             if segment.id in state.gone and segment.id not in state.metadata.merges:
                 self._want(segment, now_s)
         is_pressed = self.is_pressed
-        kept_before = self._checkpoints.number_to_cut_at()
+        kept_before = self._checkpoints.truncation_candidate()
         early: list[Segment] = []
         keepers: list[tuple[int, Segment]] = []
         for number, segment in enumerate(list(state.unflushed.values())):

@@ -68,7 +68,7 @@ async def test_a_tail_between_two_merges_waits_for_the_second(cluster):
     blocked.is_blocked = True
     committing = asyncio.create_task(commit(service, made))
     await until_half(cluster)
-    asked = asyncio.create_task(service.whole_tails.of("scope", "stream"))
+    asked = asyncio.create_task(service.transactional_tails.of("scope", "stream"))
     done, _ = await asyncio.wait([asked], timeout=0.05)
     assert not done
     blocked.release()
@@ -84,7 +84,7 @@ async def test_a_tail_asked_of_one_controller_waits_for_the_commit_of_another(cl
     blocked.is_blocked = True
     committing = asyncio.create_task(commit(first, made))
     await until_half(cluster)
-    asked = asyncio.create_task(second.whole_tails.of("scope", "stream"))
+    asked = asyncio.create_task(second.transactional_tails.of("scope", "stream"))
     done, _ = await asyncio.wait([asked], timeout=0.05)
     assert not done
     blocked.release()
@@ -124,14 +124,14 @@ async def test_a_commit_between_the_looks_at_two_segments_is_noticed(cluster):
         await service.idle()
 
     between.meanwhile = commits
-    assert await service.whole_tails.of("scope", "stream") == {0: 16, 1: 10}
+    assert await service.transactional_tails.of("scope", "stream") == {0: 16, 1: 10}
     assert between.look_count == 2
 
 
 async def test_a_quiet_tail_is_looked_at_once(cluster):
     between = Between(cluster.store)
     service = await start(cluster, between)
-    assert await service.whole_tails.of("scope", "stream") == {0: 0, 1: 0}
+    assert await service.transactional_tails.of("scope", "stream") == {0: 0, 1: 0}
     assert between.look_count == 1
 
 
@@ -149,7 +149,7 @@ async def test_a_tail_has_its_turn_among_commits_without_end(cluster, committer_
     found = []
     async with asyncio.timeout(60):
         for number in range(20):
-            cut = await services[number % 2].whole_tails.of("scope", "stream")
+            cut = await services[number % 2].transactional_tails.of("scope", "stream")
             assert cut[0] == cut[1]
             found.append(cut[0])
             await asyncio.sleep(0.001)
@@ -172,9 +172,9 @@ async def test_commits_that_leave_no_moment_free_are_said_to_be_asked_again(clus
 
     between.meanwhile = commits
     with pytest.raises((WorkElsewhereError, WorkflowTimeoutError), match="scope/stream"):
-        await service.whole_tails.of("scope", "stream")
+        await service.transactional_tails.of("scope", "stream")
     between.meanwhile = None
-    cut = await service.whole_tails.of("scope", "stream")
+    cut = await service.transactional_tails.of("scope", "stream")
     assert cut[0] == cut[1] > 0
 
 
@@ -185,13 +185,13 @@ async def test_the_tail_of_a_scaled_and_a_sealed_stream(cluster):
     half = 0.5
     await service.scale_stream("scope", "stream", [0], [(0.0, half / 2), (half / 2, half)])
     await service.idle()
-    found = await service.whole_tails.of("scope", "stream")
+    found = await service.transactional_tails.of("scope", "stream")
     assert sorted(found.values()) == [0, 0, 4]
     await service.seal_stream("scope", "stream")
-    assert await service.whole_tails.of("scope", "stream") == found
+    assert await service.transactional_tails.of("scope", "stream") == found
     await service.delete_stream("scope", "stream")
     with pytest.raises(NoSuchStreamError):
-        await service.whole_tails.of("scope", "stream")
+        await service.transactional_tails.of("scope", "stream")
 
 
 async def test_a_segment_that_went_with_a_scale_and_a_truncation_is_not_missed(cluster):
@@ -209,7 +209,7 @@ async def test_a_segment_that_went_with_a_scale_and_a_truncation_is_not_missed(c
         assert segment_name("scope", "stream", 1) not in cluster.store.segments
 
     between.meanwhile = goes
-    found = await service.whole_tails.of("scope", "stream")
+    found = await service.transactional_tails.of("scope", "stream")
     assert len(found) == 3
     assert 1 not in found
 
@@ -218,7 +218,7 @@ async def test_a_segment_that_is_missing_is_said_to_be(cluster):
     service = await start(cluster)
     del cluster.store.segments[segment_name("scope", "stream", 1)]
     with pytest.raises(NoSuchSegmentError):
-        await service.whole_tails.of("scope", "stream")
+        await service.transactional_tails.of("scope", "stream")
 
 
 async def test_a_stream_that_is_being_made_has_no_tail_yet(cluster):
@@ -231,7 +231,7 @@ async def test_a_stream_that_is_being_made_has_no_tail_yet(cluster):
     refused = None
     for _ in range(1000):
         try:
-            await service.whole_tails.of("scope", "stream")
+            await service.transactional_tails.of("scope", "stream")
         except NoSuchStreamError:
             await asyncio.sleep(0)
         except HalfCreatedStreamError as error:
@@ -240,7 +240,7 @@ async def test_a_stream_that_is_being_made_has_no_tail_yet(cluster):
     assert refused is not None
     blocked.release()
     await making
-    assert await service.whole_tails.of("scope", "stream") == {0: 0, 1: 0}
+    assert await service.transactional_tails.of("scope", "stream") == {0: 0, 1: 0}
 
 
 async def test_the_call_on_the_wire(wire):
@@ -264,7 +264,7 @@ async def test_no_moment_free_is_no_final_answer_on_the_wire():
             raise WorkElsewhereError("transactions are being merged")
 
     service = Contended()
-    service.whole_tails = service
+    service.transactional_tails = service
     (row,) = (call for call in ADDITIONS if call.name == "findWholeTail")
     request = additions_pb2.WholeTailRequest(streamInfo=pb.StreamInfo(scope="s", stream="t"))
     with pytest.raises(ControllerUnavailableError):

@@ -1,4 +1,4 @@
-"""`Announcements`: work that has begun, and which controller must finish it.
+"""`WorkClaims`: work that has begun, and which controller must finish it.
 
 The announcement of a piece of work is its lock and its fence. There is one row per subject. It is created only if it
 does not exist, changes its owner by compare-and-set, and is removed only if it still belongs to the remover. Late
@@ -27,7 +27,7 @@ from penstock.controller.metadata.pending_work import (
     WaitingRequest,
 )
 from penstock.controller.metadata.record_store import RecordStore, Versioned
-from penstock.controller.metadata.waiting_requests import Line, WaitingRequests, has_change
+from penstock.controller.metadata.turn_queue import Line, TurnQueue, has_change
 from penstock.controller.ownership.coordinator import Membership
 from penstock.controller.ownership.peers import Peers
 from penstock.controller.retry import conflict_delay_s, delay_s
@@ -52,7 +52,7 @@ _NAME_LENGTH_MAX = max(SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX)
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class WorkClaim:
     """An announcement that this controller owns, and the version of its row, which proves the ownership."""
 
     work: PendingWork
@@ -64,7 +64,7 @@ class Announcement:
         return self.work.subject
 
 
-class Announcements:
+class WorkClaims:
     """The announcements of all controllers, as seen by one of them.
 
     Attributes:
@@ -81,7 +81,7 @@ class Announcements:
         self._locks = StreamLocks()
         #: Fences as last written by this controller; a version that is no longer current causes a conflict.
         self._fences: dict[str, Versioned[AnnouncementFence]] = {}
-        self._waiting = WaitingRequests(peers, settings.turn_timeout_ms / 1000)
+        self._waiting = TurnQueue(peers, settings.turn_timeout_ms / 1000)
         #: Subjects whose announcements belong to this controller, or may, as far as it knows.
         self._unfinished: set[Subject] = set()
 
@@ -95,7 +95,7 @@ class Announcements:
         """This controller's name among the members; empty before it has started."""
         return "" if self._membership is None else self._membership.name
 
-    async def living(self) -> frozenset[str]:
+    async def live_members(self) -> frozenset[str]:
         """Return the names of the live controllers. Raises `MembershipLostError`."""
         if self._membership is None:
             raise MembershipLostError("this controller has not joined the cluster yet")
@@ -107,7 +107,7 @@ class Announcements:
         For changes made without an announcement. A coordinator that does not answer prevents nothing.
         """
         try:
-            await self.living()
+            await self.live_members()
         except MembershipLostError:
             raise
         except ControllerUnavailableError as error:
@@ -117,7 +117,7 @@ class Announcements:
         """Say whether this controller has announced or taken over work there, and not withdrawn it."""
         return subject in self._unfinished
 
-    async def announce(self, work: PendingWork, *, in_turn: bool = True) -> Announcement:
+    async def announce(self, work: PendingWork, *, in_turn: bool = True) -> WorkClaim:
         """Announce `work`. With `in_turn` False it is part of work already begun, and ignores the line.
 
         Raises `WorkElsewhereError` when other work is announced there, or another controller's turn comes first;
@@ -143,14 +143,14 @@ class Announcements:
                 except OutcomeUnknownError:
                     is_on_its_way, unanswered = True, version.record.count
             while True:
-                found, version = await self._look(subject, fence)
+                found, version = await self._read_fence(subject, fence)
                 if found is not None:
                     # After a lost reply it may be this very announcement.
                     if found.record.work_id != work.work_id:
                         self._unfinished.discard(subject)
                         raise WorkElsewhereError(f"{subject}: another change has just started; try again")
                     self._waiting.begun(subject, work.lane)
-                    return Announcement(found.record, found.version)
+                    return WorkClaim(found.record, found.version)
                 count = _read(version)[0]
                 if unanswered is not None and count != unanswered:
                     # If the count is from that request, another controller considered this one dead and did the work:
@@ -180,7 +180,7 @@ class Announcements:
 
     async def _write(
         self, work: PendingWork, fence: str, found: Versioned[AnnouncementFence] | None
-    ) -> Announcement:
+    ) -> WorkClaim:
         count, line, expected = _read(found)
         now_s = asyncio.get_running_loop().time()
         moved = AnnouncementFence(
@@ -192,11 +192,11 @@ class Announcements:
         )
         self._fences[fence] = Versioned(moved, fence_version)
         self._waiting.begun(work.subject, work.lane)
-        return Announcement(work, version)
+        return WorkClaim(work, version)
 
     # Turns.
 
-    async def stand_in_line(self, subject: Subject, lane: Lane, caller: object, ticket: str) -> None:
+    async def enqueue(self, subject: Subject, lane: Lane, caller: object, ticket: str) -> None:
         """Put this controller in line for `caller`, which met other work; does nothing if it is in line already.
 
         `ticket`: a UUID, for a new place in line. Call it again with each attempt: a commit by another controller uses
@@ -209,7 +209,7 @@ class Announcements:
         owner, fence = self.owner, _fence_of(subject)
         async with self._locks.hold(fence):
             for attempt in range(1, self._settings.conflict_attempts_max):
-                found, version = await self._look(subject, fence)
+                found, version = await self._read_fence(subject, fence)
                 count, line, expected = _read(version)
                 is_commit_there = found is not None and found.record.lane is Lane.COMMIT
                 if lane is Lane.COMMIT and is_commit_there and not has_change(line, subject):
@@ -233,7 +233,7 @@ class Announcements:
                 self._waiting.place(subject, lane, caller, ticket)
                 return
 
-    async def leave_line(self, subject: Subject, lane: Lane, caller: object) -> None:
+    async def dequeue(self, subject: Subject, lane: Lane, caller: object) -> None:
         """Remove the place of `caller`, which no longer waits, unless other callers of this controller share it.
 
         A failure is logged only: the place is skipped when its turn comes.
@@ -245,7 +245,7 @@ class Announcements:
         try:
             async with self._locks.hold(fence):
                 for _ in range(self._settings.conflict_attempts_max):
-                    count, line, expected = _read((await self._look(subject, fence))[1])
+                    count, line, expected = _read((await self._read_fence(subject, fence))[1])
                     left = tuple(request for request in line if request.ticket != ticket)
                     if left == line:
                         return
@@ -260,7 +260,7 @@ class Announcements:
         except PenstockError as error:
             _logger.info("%s: a request that ended is still queued, and will be skipped: %s", subject, error)
 
-    async def _look(
+    async def _read_fence(
         self, subject: Subject, fence: str
     ) -> tuple[Versioned[PendingWork] | None, Versioned[AnnouncementFence] | None]:
         row, fence_row = await self._records.get_rows(layout.PENDING_WORK, [subject.key, fence])
@@ -269,7 +269,7 @@ class Announcements:
             self._records.decoded(layout.PENDING_WORK, fence_row, AnnouncementFence),
         )
 
-    async def claim(self, subject: Subject) -> Announcement | None:
+    async def claim(self, subject: Subject) -> WorkClaim | None:
         """Return the announced work, now owned by this controller; None if there is none, or the name is too long.
 
         Work of a departed controller is taken over: its later conditional writes fail, since the version has changed.
@@ -284,9 +284,9 @@ class Announcements:
                 return None
             if found.record.owner == self.owner:
                 self._unfinished.add(subject)
-                return Announcement(found.record, found.version)
+                return WorkClaim(found.record, found.version)
             # Checked after the read: an owner in the row that is no member now will never be one again.
-            if found.record.owner in await self.living():
+            if found.record.owner in await self.live_members():
                 self._unfinished.discard(subject)
                 raise WorkElsewhereError(
                     f"{subject}: another controller ({found.record.owner}) is alive and working on it; try again later"
@@ -299,15 +299,15 @@ class Announcements:
             _logger.info("%s: took over the %s that %s had begun", subject, taken.kind, found.record.owner)
             self.taken_over_count += 1
             self._unfinished.add(subject)
-            return Announcement(taken, version)
+            return WorkClaim(taken, version)
         raise MetadataConflictError(f"{subject}: its claim keeps changing; try again")
 
-    async def confirm(self, announcement: Announcement) -> None:
+    async def confirm(self, claim: WorkClaim) -> None:
         """Raise `WorkTakenOverError` unless the announcement still exists and belongs to this controller."""
-        found = await self._records.get(layout.PENDING_WORK, announcement.subject.key, PendingWork)
-        if found is None or found.version != announcement.version:
-            self._unfinished.discard(announcement.subject)
-            raise WorkTakenOverError(f"{announcement.subject}: another controller has taken this work over")
+        found = await self._records.get(layout.PENDING_WORK, claim.subject.key, PendingWork)
+        if found is None or found.version != claim.version:
+            self._unfinished.discard(claim.subject)
+            raise WorkTakenOverError(f"{claim.subject}: another controller has taken this work over")
 
     async def is_taken_over(self, subject: Subject) -> bool:
         """Say whether work that this controller has begun on `subject` was taken over or ended by another one."""
@@ -318,12 +318,12 @@ class Announcements:
         except WorkElsewhereError:
             return True
 
-    async def withdraw(self, announcement: Announcement) -> None:
+    async def withdraw(self, claim: WorkClaim) -> None:
         """Record that the work is finished. Does nothing if the announcement no longer belongs to this controller."""
-        subject, attempt = announcement.subject, 1
+        subject, attempt = claim.subject, 1
         while True:
             try:
-                await self._records.remove_version(layout.PENDING_WORK, subject.key, announcement.version)
+                await self._records.remove_version(layout.PENDING_WORK, subject.key, claim.version)
             except MetadataConflictError:
                 _logger.debug("%s: the claim was already released or taken over", subject)
             except OutcomeUnknownError:
@@ -348,7 +348,7 @@ class Announcements:
                 _logger.error("%s: the claim cannot be read: %s", subject, error)
                 yield subject
                 continue
-            if found is not None and found.record.owner not in await self.living():
+            if found is not None and found.record.owner not in await self.live_members():
                 yield subject
 
     async def pending(self) -> AsyncIterator[Subject]:

@@ -36,7 +36,7 @@ class HeldOperation:
         self.is_append: bool = is_append
 
 
-class Lane:
+class WriterQueue:
     """Held operations of one writer, in order. Invariant: it is waiting for something while it holds anything.
 
     Attributes:
@@ -50,7 +50,7 @@ class Lane:
         self.writer_id: bytes = writer_id
         self.operations: deque[HeldOperation] = deque()
         self.is_waiting: bool = False
-        self.hold: Hold | None = None
+        self.hold: ThrottleEntry | None = None
 
 
 class LaneOwner(Protocol):
@@ -72,57 +72,57 @@ class LaneOwner(Protocol):
         """Run a task that ends with the connection."""
 
 
-class Hold:
+class ThrottleEntry:
     """The lanes of one connection that wait for room in one container: one entry in the throttle's queue."""
 
     __slots__ = ("_lanes", "_owner", "container", "is_urgent")
 
-    def __init__(self, owner: Lanes, container: SegmentContainer, *, is_urgent: bool) -> None:
+    def __init__(self, owner: HeldAppends, container: SegmentContainer, *, is_urgent: bool) -> None:
         self._owner = owner
-        self._lanes: dict[Lane, None] = {}
+        self._lanes: dict[WriterQueue, None] = {}
         self.container: SegmentContainer = container
         self.is_urgent: bool = is_urgent
 
-    def add(self, lane: Lane) -> None:
-        """Hold a lane, after the others of this connection."""
-        lane.hold = self
-        self._lanes[lane] = None
+    def add(self, writer_queue: WriterQueue) -> None:
+        """ThrottleEntry a lane, after the others of this connection."""
+        writer_queue.hold = self
+        self._lanes[writer_queue] = None
         self.container.throttle.hold(self, is_urgent=self.is_urgent)
 
-    def remove(self, lane: Lane) -> None:
+    def remove(self, writer_queue: WriterQueue) -> None:
         """Stop holding a lane: its operations are dropped."""
-        lane.hold = None
-        self._lanes.pop(lane, None)
+        writer_queue.hold = None
+        self._lanes.pop(writer_queue, None)
         if not self._lanes:
             self.container.throttle.withdraw(self)
 
     @property
-    def lanes(self) -> list[Lane]:
+    def held_appends(self) -> list[WriterQueue]:
         """The held lanes."""
         return list(self._lanes)
 
-    def let_in(self, byte_count: int) -> bool:
-        """See `Held.let_in`: process one lane after the other, each as far as the bytes last."""
+    def admit(self, byte_count: int) -> bool:
+        """See `Held.admit`: process one lane after the other, each as far as the bytes last."""
         while self._lanes and byte_count > 0:
-            lane = next(iter(self._lanes))
-            del self._lanes[lane]
-            lane.hold = None
-            byte_count -= self._owner.go_on(lane, None, byte_count)
-            if lane.operations and not lane.is_waiting:
+            writer_queue = next(iter(self._lanes))
+            del self._lanes[writer_queue]
+            writer_queue.hold = None
+            byte_count -= self._owner.go_on(writer_queue, None, byte_count)
+            if writer_queue.operations and not writer_queue.is_waiting:
                 # The bytes were used up part way. The lane is queued again after the others.
-                lane.is_waiting = True
-                lane.hold = self
-                self._lanes[lane] = None
+                writer_queue.is_waiting = True
+                writer_queue.hold = self
+                self._lanes[writer_queue] = None
         return bool(self._lanes)
 
 
-class Lanes:
+class HeldAppends:
     """Held operations of one connection, by writer, and by the container without room for them."""
 
     def __init__(self, owner: LaneOwner) -> None:
         self._owner = owner
-        self._lanes: dict[bytes, Lane] = {}
-        self._holds: dict[tuple[SegmentContainer, bool], Hold] = {}
+        self._lanes: dict[bytes, WriterQueue] = {}
+        self._holds: dict[tuple[SegmentContainer, bool], ThrottleEntry] = {}
         self._is_closed = False
 
     def __contains__(self, writer_id: bytes) -> bool:
@@ -133,7 +133,7 @@ class Lanes:
         """Return the number of writers with held operations."""
         return len(self._lanes)
 
-    def __iter__(self) -> Iterator[Lane]:
+    def __iter__(self) -> Iterator[WriterQueue]:
         """Iterate over a snapshot of the lanes; they may be dropped meanwhile."""
         return iter(list(self._lanes.values()))
 
@@ -142,53 +142,53 @@ class Lanes:
         self._lanes[writer_id].operations.append(operation)
         self._owner.count(operation.byte_count)
 
-    def _hold(self, writer_id: bytes, operation: HeldOperation) -> Lane:
+    def _hold(self, writer_id: bytes, operation: HeldOperation) -> WriterQueue:
         """Put an operation that cannot be performed yet at the head of its writer's lane."""
-        lane = self._lanes.get(writer_id)
-        if lane is None:
-            lane = self._lanes[writer_id] = Lane(writer_id)
-        lane.operations.appendleft(operation)
-        lane.is_waiting = True
+        writer_queue = self._lanes.get(writer_id)
+        if writer_queue is None:
+            writer_queue = self._lanes[writer_id] = WriterQueue(writer_id)
+        writer_queue.operations.appendleft(operation)
+        writer_queue.is_waiting = True
         self._owner.count(operation.byte_count)
-        return lane
+        return writer_queue
 
     def hold_for(self, writer_id: bytes, work: Callable[[], Awaitable[object]], operation: HeldOperation) -> None:
-        """Hold a writer's operations until `work` is done, then continue with this one."""
+        """ThrottleEntry a writer's operations until `work` is done, then continue with this one."""
         self._owner.spawn(self._held(self._hold(writer_id, operation), work))
 
-    async def _held(self, lane: Lane, work: Callable[[], Awaitable[object]]) -> None:
+    async def _held(self, writer_queue: WriterQueue, work: Callable[[], Awaitable[object]]) -> None:
         failure: PenstockError | None = None
         try:
             await work()
         except PenstockError as error:
             failure = error
-        self.go_on(lane, failure, None)
+        self.go_on(writer_queue, failure, None)
 
     def hold_for_room(
         self, writer_id: bytes, container: SegmentContainer, is_urgent: bool, operation: HeldOperation
     ) -> None:
-        """Hold a writer's operations until the container has room for them."""
-        lane = self._hold(writer_id, operation)
+        """ThrottleEntry a writer's operations until the container has room for them."""
+        writer_queue = self._hold(writer_id, operation)
         hold = self._holds.get((container, is_urgent))
         if hold is None:
             # Containers come and go: drop those that hold nothing.
-            self._holds = {key: other for key, other in self._holds.items() if other.lanes}
-            hold = self._holds[container, is_urgent] = Hold(self, container, is_urgent=is_urgent)
-        hold.add(lane)
+            self._holds = {key: other for key, other in self._holds.items() if other.held_appends}
+            hold = self._holds[container, is_urgent] = ThrottleEntry(self, container, is_urgent=is_urgent)
+        hold.add(writer_queue)
 
-    def go_on(self, lane: Lane, failure: PenstockError | None, byte_count: int | None) -> int:
+    def go_on(self, writer_queue: WriterQueue, failure: PenstockError | None, byte_count: int | None) -> int:
         """Perform a lane's operations until it must wait again; return their bytes.
 
         `byte_count`: how much a throttle has admitted; None: the work it waited for is done, or failed with `failure`.
         """
         owner = self._owner
-        lane.is_waiting = False
+        writer_queue.is_waiting = False
         done = 0
         try:
-            while lane.operations and not lane.is_waiting and not self._is_closed:
+            while writer_queue.operations and not writer_queue.is_waiting and not self._is_closed:
                 if byte_count is not None and done >= byte_count:
                     return done
-                operation = lane.operations.popleft()
+                operation = writer_queue.operations.popleft()
                 done += operation.byte_count
                 owner.count(-operation.byte_count)
                 operation.again(failure, byte_count is not None)
@@ -198,36 +198,36 @@ class Lanes:
             return done
         except Exception as error:
             # This must not end a throttle that serves other connections, and nothing may be stored after the gap.
-            logger.exception("an operation of writer %s that was held has failed", lane.writer_id.hex())
-            owner.fail_writer(lane.writer_id)
-            self.drop(lane)
+            logger.exception("an operation of writer %s that was held has failed", writer_queue.writer_id.hex())
+            owner.fail_writer(writer_queue.writer_id)
+            self.drop(writer_queue)
             owner.abort(f"an operation that was held has failed: {error!r}")
             return done
         finally:
             owner.settle()
-        if not lane.operations:
-            self._lanes.pop(lane.writer_id, None)
+        if not writer_queue.operations:
+            self._lanes.pop(writer_queue.writer_id, None)
         return done
 
-    def drop(self, lane: Lane, *, keeps_set_ups: bool = False) -> None:
+    def drop(self, writer_queue: WriterQueue, *, keeps_set_ups: bool = False) -> None:
         """Drop a writer's held operations; `keeps_set_ups`: except set-ups, which must still be answered."""
-        kept = [operation for operation in lane.operations if keeps_set_ups and not operation.is_append]
-        before = sum(operation.byte_count for operation in lane.operations)
+        kept = [operation for operation in writer_queue.operations if keeps_set_ups and not operation.is_append]
+        before = sum(operation.byte_count for operation in writer_queue.operations)
         self._owner.count(sum(operation.byte_count for operation in kept) - before)
-        lane.operations.clear()
-        lane.operations.extend(kept)
-        if kept or (keeps_set_ups and lane.hold is None):
+        writer_queue.operations.clear()
+        writer_queue.operations.extend(kept)
+        if kept or (keeps_set_ups and writer_queue.hold is None):
             return  # It is still waiting.
-        lane.is_waiting = False
-        if lane.hold is not None:
-            lane.hold.remove(lane)
-        self._lanes.pop(lane.writer_id, None)
+        writer_queue.is_waiting = False
+        if writer_queue.hold is not None:
+            writer_queue.hold.remove(writer_queue)
+        self._lanes.pop(writer_queue.writer_id, None)
 
     def close(self) -> None:
         """Drop all held operations: the connection is lost."""
         self._is_closed = True
         for hold in self._holds.values():
-            for lane in hold.lanes:
-                hold.remove(lane)
+            for writer_queue in hold.held_appends:
+                hold.remove(writer_queue)
         self._holds.clear()
         self._lanes.clear()

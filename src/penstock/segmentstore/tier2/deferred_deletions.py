@@ -1,4 +1,4 @@
-"""`HeldDeletions`: delays the deletion of chunks until only superseded images refer to them.
+"""`DeferredDeletions`: delays the deletion of chunks until only superseded images refer to them.
 
 A container with images (`container/storage/images.py`) deletes no chunk to which its last image may refer. Deletions
 are remembered here until an image taken later is durable. Deletions that are forgotten, because there are too many or
@@ -30,7 +30,7 @@ _DELETIONS_AT_ONCE = 8
 _BATCH = 1000
 
 
-class HeldDeletions(WrappedChunkStorage):
+class DeferredDeletions(WrappedChunkStorage):
     """`ChunkStorage` of one container, whose `delete` is deferred. It does not concatenate: that removes sources.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""`WaitingRequests`: turns between controllers, and between kinds of work, that contend for the same subject.
+"""`TurnQueue`: turns between controllers, and between kinds of work, that contend for the same subject.
 
 A request that is blocked by other announced work puts its controller in line, in a row that every announcement reads
 anyway. From then on new requests on that subject are refused until the place in line has come first and was used. Work
@@ -36,7 +36,7 @@ class _Place:
     seen_s: dict[str, float] = field(default_factory=dict)
 
 
-class WaitingRequests:
+class TurnQueue:
     """Evaluates lines for one controller, and keeps its places in them. Has at most as many places as callers.
 
     `turn_timeout_s`: a request that has not begun this long after its turn came is skipped.

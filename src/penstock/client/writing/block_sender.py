@@ -1,4 +1,4 @@
-"""`SegmentAppender`: sends the blocks of one `AppendWindow` to one segment, through reconnects, exactly once.
+"""`BlockSender`: sends the blocks of one `AppendWindow` to one segment, through reconnects, exactly once.
 
 It has its own writer id. On every new connection, the reply to SetupAppend contains the last stored number, and later
 blocks are sent again with their original numbers. Acknowledgements are handled where they are received, without a task
@@ -74,7 +74,7 @@ _PASSING_ERRORS = (
 )
 
 
-class SegmentAppender:
+class BlockSender:
     """Appends to one segment. All calls but `mark_dirty` belong to the event loop; `lock` guards the window.
 
     Args:
@@ -93,7 +93,7 @@ class SegmentAppender:
         lock: Lock,
         *,
         on_settled: Callable[[list[Block], PenstockError | None], None],
-        on_sealed: Callable[[SegmentAppender, PenstockError], None],
+        on_sealed: Callable[[BlockSender, PenstockError], None],
     ) -> None:
         self.segment = segment
         self.window = window

@@ -1,4 +1,4 @@
-"""`StreamCycle`: periodically inspects the listed streams that are assigned to this controller.
+"""`StreamScanner`: periodically inspects the listed streams that are assigned to this controller.
 
 A stream whose segments or tables are offline must not delay the rest. An inspection holds one of `streams_at_once`
 places for at most `place_s`; a longer one continues without a place, up to `slow_streams_max` at a time. A stream whose
@@ -67,10 +67,10 @@ class _Known(Generic[S]):
     is_busy: bool = False
 
 
-class StreamCycle(Generic[S]):
+class StreamScanner(Generic[S]):
     """See the module. `run` it as a task; it continues whatever error a stream or a store causes.
 
-    `what` names the purpose of an inspection ("watermarks"); `look` gets a stream's tables, its entry in the list, and
+    `what` names the purpose of an inspection ("watermarks"); `visit` gets a stream's tables, its entry in the list, and
     the state kept for it, which `new_seen` creates. A stream that no longer exists is removed from the list. `due`
     selects the streams to inspect in this cycle from those whose last inspection succeeded; by default all.
     """
@@ -83,7 +83,7 @@ class StreamCycle(Generic[S]):
         buckets: Buckets,
         pace: CyclePace,
         new_seen: Callable[[], S],
-        look: Callable[[StreamTables, ListedStream, S], Awaitable[None]],
+        visit: Callable[[StreamTables, ListedStream, S], Awaitable[None]],
         due: Callable[[Sequence[tuple[ListedStream, S]]], Awaitable[Sequence[ListedStream]]] | None = None,
     ) -> None:
         self._what = what
@@ -92,7 +92,7 @@ class StreamCycle(Generic[S]):
         self._buckets = buckets
         self._pace = pace
         self._new_seen = new_seen
-        self._look = look
+        self._visit = visit
         self._due = due
         self._known: dict[tuple[str, str], _Known[S]] = {}
         self._slow_count = 0
@@ -225,12 +225,12 @@ class StreamCycle(Generic[S]):
             return
         seen = known.seen
 
-        async def look(tables: StreamTables) -> None:
-            await self._look(tables, listed, seen)
+        async def visit(tables: StreamTables) -> None:
+            await self._visit(tables, listed, seen)
 
         try:
             async with asyncio.timeout(self._pace.stream_timeout_s):
-                await self._catalog.on_stream(listed.scope, listed.stream, look)
+                await self._catalog.on_stream(listed.scope, listed.stream, visit)
         except TimeoutError as error:
             raise OutcomeUnknownError(
                 f"the inspection of stream {listed.scope}/{listed.stream} has not ended within "

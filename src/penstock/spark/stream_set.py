@@ -71,11 +71,11 @@ class StreamSet:
         names = list(self._streams)
         return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
-    def joined(self, cuts: Cuts) -> dict[int, int]:
+    def merge(self, cuts: Cuts) -> dict[int, int]:
         """Return the cuts of some of the streams as one."""
         return {self._key(name, segment): at for name, cut in cuts.items() for segment, at in cut.items()}
 
-    def apart(self, cut: Cut) -> dict[str, dict[int, int]]:
+    def split(self, cut: Cut) -> dict[str, dict[int, int]]:
         """Return a joined cut as one for each stream."""
         cuts: dict[str, dict[int, int]] = {}
         for key, at in cut.items():

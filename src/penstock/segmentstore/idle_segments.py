@@ -1,4 +1,4 @@
-"""`QuietSegments`: segments with a policy by rate that get no data, by name, for a limited time.
+"""`IdleSegments`: segments with a policy by rate that get no data, by name, for a limited time.
 
 A segment is noted when it is created, and when its load is forgotten because it got no data for long. It is silent once
 it has got no data for `expiry_s`; this is reported for `quiet_told_s`. Source:
@@ -10,7 +10,7 @@ from __future__ import annotations
 from penstock.segmentstore.container_settings import ScaleAdviceSettings
 
 
-class QuietSegments:
+class IdleSegments:
     """See the module. `expiry_s`: for how long loads are remembered. `now_s` is always the loop's time.
 
     Bounded: above `quiet_segments_max` the first noted are dropped first.

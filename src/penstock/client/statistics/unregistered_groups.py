@@ -1,4 +1,4 @@
-"""`ForeignGroups`: the reader groups of Pravega's Rust and PyPI clients, which are not registered at the controller.
+"""`UnregisteredGroups`: reader groups of Pravega's Rust and PyPI clients, which are not registered at the controller.
 
 Their readers share a table segment, ``<scope>/<group>_kvtable/0.#epoch.0``, that the clients create directly at its
 segment store. Its name is that of a partition of a key-value table, but the controller has no such table. So segments
@@ -27,7 +27,7 @@ from penstock.wire.statistics import Question, StoreReport, TablesQuestion, deco
 _END = f"{KEY_VALUE_TABLE_SUFFIX}/0.#epoch.0"
 
 
-class ForeignGroups:
+class UnregisteredGroups:
     """See the module. Sends one request to each container, and another for each few hundred segments of the scope."""
 
     def __init__(self, cluster: Cluster, pool: ConnectionPool) -> None:

@@ -1,4 +1,4 @@
-"""`Story`: the lines of a trace that are useful to read: calls and their ends, faults, starts and deaths of hosts."""
+"""`TraceExcerpt`: the readable lines of a trace: calls and their ends, faults, starts and deaths of hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AFTER_COUNT = 5
 _LINE_LENGTH_MAX = 240
 
 
-class Story(io.StringIO):
+class TraceExcerpt(io.StringIO):
     """Receives a trace as its sink; keeps the events until shortly after the first problem."""
 
     def __init__(self) -> None:

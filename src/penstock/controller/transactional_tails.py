@@ -1,4 +1,4 @@
-"""`WholeTails`: the end of a stream, with each transaction entirely before it or entirely after it.
+"""`TransactionalTails`: the end of a stream, with each transaction entirely before it or entirely after it.
 
 Transactions are merged segment by segment, so lengths read meanwhile may lie between two merges of one transaction. The
 record of the transactions being merged is written before the first merge and cleared after the last, and each change
@@ -19,7 +19,7 @@ from penstock.model.errors import NoSuchSegmentError
 from penstock.model.names import segment_name
 
 
-class WholeTails:
+class TransactionalTails:
     """See the module."""
 
     def __init__(self, context: WorkflowContext, runner: WorkflowRunner) -> None:
@@ -36,7 +36,7 @@ class WholeTails:
         check_not_empty(scope, stream)
 
         async def look() -> dict[int, int] | None:
-            return await self._context.catalog.on_stream(scope, stream, self._look)
+            return await self._context.catalog.on_stream(scope, stream, self._read_tails)
 
         async def look_alone() -> dict[int, int]:
             found = await look()
@@ -49,7 +49,7 @@ class WholeTails:
             return found
         return await self._runner.alone(Subject(SubjectKind.STREAM, scope, stream), look_alone)
 
-    async def _look(self, tables: StreamTables) -> dict[int, int] | None:
+    async def _read_tails(self, tables: StreamTables) -> dict[int, int] | None:
         """Read once; None if something was merged, or the segments changed, meanwhile."""
         before = await tables.commit_view()
         if before.state.record.state is StreamState.CREATING:

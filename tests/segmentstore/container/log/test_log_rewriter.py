@@ -109,7 +109,7 @@ async def test_a_segment_that_cannot_be_flushed_does_not_keep_the_log(world: Wor
     assert len(flowing) == 10 * LOG_BYTES_MAX
     await settled(container, world)
     assert longest <= 3 * LOG_BYTES_MAX  # The writer looks now and then.
-    assert container.carrier.carried_bytes >= len(stuck)
+    assert container.log_rewriter.carried_bytes >= len(stuck)
     container = await world.lives.restart(container)
     assert await read_all(container, A) == bytes(stuck)
     assert await read_all(container, B) == bytes(flowing)
@@ -127,12 +127,12 @@ async def test_the_alarm_names_what_keeps_the_log(world: World, caplog: pytest.L
     await append(container, A, b"stuck")
     assert not container.statistics(0.0).is_log_long
     with caplog.at_level(logging.WARNING):
-        while not container.carrier.is_alarmed:
+        while not container.log_rewriter.is_alarmed:
             await append(container, B, bytes(2048))
             await until(lambda: container.segment(B).storage_length == container.segment(B).length)
         assert container.statistics(0.0).is_log_long
         for _ in range(3):
-            container.carrier.look()
+            container.log_rewriter.look()
             await turns()
     warnings = [record.getMessage() for record in caplog.records if "its log has" in record.getMessage()]
     assert len(warnings) == 1
@@ -153,24 +153,24 @@ async def test_a_log_that_is_long_because_of_writes_raises_no_alarm(
     await container.pipeline.barrier()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            container.carrier.look()
+            container.log_rewriter.look()
             await turns()
-        assert container.carrier.is_long
-        assert not container.carrier.is_alarmed
+        assert container.log_rewriter.is_long
+        assert not container.log_rewriter.is_alarmed
         assert not container.statistics(0.0).is_log_long
         assert not [record for record in caplog.records if "its log has" in record.getMessage()]
         (first, *_) = container.segment(B).pending
         assert isinstance(first, PendingAppend)
         first.since_s -= container._settings.flush_age_s + container._settings.log_alarm_age_s + 1.0
-        container.carrier.look()
+        container.log_rewriter.look()
         await turns()
         assert container.statistics(0.0).is_log_long
     (warning,) = [record.getMessage() for record in caplog.records if "its log has" in record.getMessage()]
     assert B in warning
     await container.writer.flush(container.segment(B))
-    container.carrier.look()
+    container.log_rewriter.look()
     await turns()
-    assert not container.carrier.is_alarmed
+    assert not container.log_rewriter.is_alarmed
 
 
 async def test_nothing_is_carried_while_most_of_the_log_waits_for_storage(world: World) -> None:
@@ -180,9 +180,9 @@ async def test_nothing_is_carried_while_most_of_the_log_waits_for_storage(world:
     while container.checkpoints.log_bytes < 2 * LOG_BYTES_MAX:
         await append(container, A, bytes(1000))
         await asyncio.sleep(0)
-    container.carrier.look()
+    container.log_rewriter.look()
     await turns()
-    assert container.carrier.carried_count == 0
+    assert container.log_rewriter.carried_count == 0
 
 
 async def test_copies_are_not_copied_again_for_their_own_sake(world: World) -> None:
@@ -196,16 +196,16 @@ async def test_copies_are_not_copied_again_for_their_own_sake(world: World) -> N
         await container.create(name)
     for _ in range(400):
         await append(container, A, bytes(100))
-    while not container.carrier.carried_count:
+    while not container.log_rewriter.carried_count:
         await append(container, B, bytes(2048))
         await asyncio.sleep(0.001)
     # How often something was copied while there were appends is a matter of how long they took.
-    written, carried = container.pipeline.logged_bytes, container.carrier.carried_bytes
+    written, carried = container.pipeline.logged_bytes, container.log_rewriter.carried_bytes
     for _ in range(100):
         await asyncio.sleep(0.002)
     # What storage takes may be copied as well, where it is slower than the log.
     backlog_bytes = container.segment(A).length + container.segment(B).length
-    assert container.carrier.carried_bytes - carried <= 2 * backlog_bytes
+    assert container.log_rewriter.carried_bytes - carried <= 2 * backlog_bytes
     assert container.pipeline.logged_bytes - written <= 4 * container.segment(A).length
     container = await world.lives.restart(container)
     assert await read_all(container, A) == bytes(400 * 100)
@@ -222,7 +222,7 @@ async def test_truncations_and_merges_are_carried_too(world: World) -> None:
     await container.merge(A, source)
     await append(container, A, b"b" * 900)
     await container.truncate(A, 300)
-    while not container.carrier.carried_bytes >= 3100:
+    while not container.log_rewriter.carried_bytes >= 3100:
         await append(container, B, bytes(2048))
         await asyncio.sleep(0.001)
     await settled(container, world)
@@ -344,9 +344,9 @@ async def test_the_log_is_not_cut_before_the_copies_are_durable(world: World) ->
     container.checkpoints.write_now()
     await container.pipeline.barrier()
     world.lives.logs.hold_appends(0)
-    container.carrier.look()
+    container.log_rewriter.look()
     await turns()
-    assert container.carrier._is_carrying
+    assert container.log_rewriter._is_carrying
     container.checkpoints.truncate_log()
     await turns()
     world.lives.logs.release_appends(0)
@@ -394,7 +394,7 @@ async def test_little_that_keeps_much_of_the_log_is_stated_again(world: World) -
     await until(lambda: container.segment(B).storage_length == 40 * 2048)
     await until(lambda: world.log_bytes < 20 * 1024)
     assert container.segment(index).storage_length == 0
-    assert 0 < container.carrier.carried_bytes < 100
+    assert 0 < container.log_rewriter.carried_bytes < 100
     container = await world.lives.restart(container, flush_age_index_s=0.0)
     assert await read_all(container, index) == b"border"
     await until(lambda: container.segment(index).storage_length == 6)
@@ -419,7 +419,7 @@ async def test_a_segment_that_is_always_written_lets_go_of_the_log(world: World)
         assert segment.pending.first_number() > before
 
 
-async def test_carrying_ends_although_the_segment_is_always_written(world: World) -> None:
+async def test_log_rewriter_ends_although_the_segment_is_always_written(world: World) -> None:
     """What arrives meanwhile has a place in the log of its own; it would be carried too, and more come meanwhile."""
     container = await world.lives.start(carry_record_bytes_max=512)
     await pause_writer(container)
@@ -430,7 +430,7 @@ async def test_carrying_ends_although_the_segment_is_always_written(world: World
     mark = container.checkpoints.newest
     assert mark is not None
     segment = container.segment(A)
-    carrying = asyncio.ensure_future(container.carrier._carry_all([segment], mark.sequence_number))
+    carrying = asyncio.ensure_future(container.log_rewriter._carry_all([segment], mark.sequence_number))
     for _ in range(50):
         if carrying.done():
             break
@@ -439,7 +439,7 @@ async def test_carrying_ends_although_the_segment_is_always_written(world: World
     carrying.cancel()
     assert is_done
     assert segment.pending.first_number() > mark.sequence_number
-    assert container.carrier.carried_bytes == 2048
+    assert container.log_rewriter.carried_bytes == 2048
 
 
 async def test_what_keeps_a_long_log_is_flushed_first_in_the_order_of_the_log(world: World) -> None:
@@ -457,14 +457,14 @@ async def test_what_keeps_a_long_log_is_flushed_first_in_the_order_of_the_log(wo
         await container.create(name)
     for number, name in enumerate(names):
         await append(container, name, bytes(1000 + 100 * (7 * number % 12)))
-    container.writer._look()
+    container.writer._scan()
     assert not container.writer._jobs  # The log is short.
     order: list[str] = []
     world.lives.chunks.hold("write")
     for name in reversed(names):
         await append(container, name, bytes(2500))
     await until(lambda: not container.checkpoints.is_pending)
-    container.writer._look()
+    container.writer._scan()
     order = [job.segment.name for job in container.writer._jobs.values()]
     order += [segment.name for segment in container.writer._first.values()]
     users = [name for name in order if name in names]

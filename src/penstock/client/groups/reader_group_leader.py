@@ -1,4 +1,4 @@
-"""`GroupKeeper`: the group's periodic work, done by one of its readers: the first by name in the record.
+"""`GroupLeader`: the group's periodic work, done by one of its readers: the first by name in the record.
 
 It publishes the positions of a group that subscribes to its streams, and updates the set of streams from the controller
 and the patterns. When it dies, other readers declare it dead and the next one by name takes over. Two readers that both
@@ -37,7 +37,7 @@ def beat_interval_s(settings: ClientSettings, state: GroupState) -> float:
     return min(settings.position_interval_s, state.reader_timeout_s / _BEATS_PER_TIMEOUT)
 
 
-class GroupKeeper:
+class GroupLeader:
     """See the module. No call raises a `PenstockError`, or takes longer than `beat_interval_s` of the group.
 
     Otherwise its reader would look dead meanwhile.

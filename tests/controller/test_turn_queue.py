@@ -15,7 +15,6 @@ import pytest
 from penstock.controller.errors import WorkElsewhereError
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.announcements import _fence_of
 from penstock.controller.metadata.codec import decode
 from penstock.controller.metadata.pending_work import (
     AnnouncementFence,
@@ -28,6 +27,7 @@ from penstock.controller.metadata.pending_work import (
 )
 from penstock.controller.metadata.records import TransactionStatus
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.metadata.work_claims import _fence_of
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
     ContainerOfflineError,
@@ -180,8 +180,8 @@ class House:
         """Check that all is over: nothing in line or announced, no place kept, what was decided is committed."""
         await self.idle()
         assert await self.line() == []
-        assert [len(service._context.announcements._waiting) for service in (self.first, self.second)] == [0, 0]
-        assert [subject async for subject in self.first._context.announcements.pending()] == []
+        assert [len(service._context.claims._waiting) for service in (self.first, self.second)] == [0, 0]
+        assert [subject async for subject in self.first._context.claims.pending()] == []
         for transaction in transactions:
             status = await self.second.transactions.status("scope", "stream", transaction)
             assert status is TransactionStatus.COMMITTED
@@ -407,14 +407,14 @@ async def test_many_commits_at_two_controllers_do_not_put_each_other_in_line(pai
         service = (pair.first, pair.second)[number % 2]
         transactions.append(await pair.begin(service))
     refused = []
-    announcements = pair.second._context.announcements
-    stand_in_line = announcements.stand_in_line
+    claims = pair.second._context.claims
+    enqueue = claims.enqueue
 
     async def stand(*arguments):
-        await stand_in_line(*arguments)
+        await enqueue(*arguments)
         refused.append(await pair.line())
 
-    announcements.stand_in_line = stand
+    claims.enqueue = stand
     pair.held.is_blocked, pair.held.call_name = True, "merge_segments"
     await pair.commit(pair.first, transactions[0])
     await until(lambda: pair.begun == [(1, "commit transactions")], "the merge is announced")
@@ -532,7 +532,7 @@ async def test_work_that_has_begun_goes_on_whoever_waits(pair):
         pair.scripted.rule = lambda name, arguments: None
         await asyncio.gather(working, return_exceptions=True)
         for _ in range(60_000):
-            if not [subject async for subject in pair.first._context.announcements.pending()]:
+            if not [subject async for subject in pair.first._context.claims.pending()]:
                 break
             await asyncio.sleep(0.001)
         else:
@@ -589,19 +589,19 @@ async def test_who_finds_the_line_full_waits_without_a_name(house):
 
 async def test_lost_replies_and_late_duplicates_of_names_change_nothing(pair):
     """A name whose write's reply is lost is in line once; a duplicate of it after its use adds no name."""
-    announcements = pair.second._context.announcements
+    claims = pair.second._context.claims
     caller = object()
     await pair.first._context.begin(STREAM, _order(), "life")
     pair.journal.is_reply_lost = True
-    await announcements.stand_in_line(STREAM, Lane.CHANGE, caller, "a")
+    await claims.enqueue(STREAM, Lane.CHANGE, caller, "a")
     pair.journal.is_reply_lost = False
     standing = pair.journal.puts[-1]
-    await announcements.stand_in_line(STREAM, Lane.CHANGE, object(), "b")
+    await claims.enqueue(STREAM, Lane.CHANGE, object(), "b")
     assert await pair.line() == [(2, Lane.CHANGE)]
-    await announcements.leave_line(STREAM, Lane.CHANGE, caller)
+    await claims.dequeue(STREAM, Lane.CHANGE, caller)
     assert await pair.line() == [(2, Lane.CHANGE)], "another caller waits by the same name"
-    claimed = await pair.first._context.announcements.claim(STREAM)
-    await pair.first._context.announcements.withdraw(claimed)
+    claimed = await pair.first._context.claims.claim(STREAM)
+    await pair.first._context.claims.withdraw(claimed)
     with pytest.raises(WorkElsewhereError):
         await pair.first._context.begin(STREAM, _order(), "life")
     begun = await pair.second._context.begin(STREAM, _order(), "life")
@@ -609,7 +609,7 @@ async def test_lost_replies_and_late_duplicates_of_names_change_nothing(pair):
     with pytest.raises(MetadataConflictError):
         await pair.journal.store.put(layout.PENDING_WORK, standing)
     assert await pair.line() == []
-    await announcements.withdraw(begun)
+    await claims.withdraw(begun)
 
 
 def _order():
@@ -619,15 +619,15 @@ def _order():
 async def test_a_line_that_cannot_be_left_is_left_to_be_passed_over(house, caplog):
     """The store is away when a caller gives up: its own error is raised, not the line's; others wait one time-out."""
     await house.start(replace(SETTINGS, turn_timeout_ms=30))
-    announcements = house.second._context.announcements
+    claims = house.second._context.claims
     begun = await house.first._context.begin(STREAM, _order(), "life")
     caller = object()
-    await announcements.stand_in_line(STREAM, Lane.CHANGE, caller, "a")
+    await claims.enqueue(STREAM, Lane.CHANGE, caller, "a")
     house.journal.is_reply_lost = True
-    await announcements.leave_line(STREAM, Lane.CHANGE, caller)
+    await claims.dequeue(STREAM, Lane.CHANGE, caller)
     house.journal.is_reply_lost = False
-    assert len(announcements._waiting) == 0
-    await house.first._context.announcements.withdraw(begun)
+    assert len(claims._waiting) == 0
+    await house.first._context.claims.withdraw(begun)
     assert (await house.first.transactions.completed("scope", "stream")) == []
     await house.check_end(await _committed(house))
 
@@ -635,15 +635,15 @@ async def test_a_line_that_cannot_be_left_is_left_to_be_passed_over(house, caplo
 async def test_the_place_of_a_commit_goes_with_its_stream(house):
     """The stream is deleted while a commit waits for it: neither a name nor a place is kept for what will not come."""
     await house.start(replace(SETTINGS, turn_timeout_ms=30))
-    announcements, work = house.second._context.announcements, house.second.transactions.work
+    claims, work = house.second._context.claims, house.second.transactions.work
     transaction = await house.begin(house.second)
     begun = await house.first._context.begin(STREAM, _order(), "life")
-    await announcements.stand_in_line(STREAM, Lane.COMMIT, work._commits, "a")
+    await claims.enqueue(STREAM, Lane.COMMIT, work._commits, "a")
     assert await house.line() == [(2, Lane.COMMIT)]
-    await house.first._context.announcements.withdraw(begun)
+    await house.first._context.claims.withdraw(begun)
     await _seal(house.first)
     await house.first.delete_stream("scope", "stream")
-    assert len(announcements._waiting) == 1
+    assert len(claims._waiting) == 1
     # As if it had known of too many others since: it finds the stream gone before it announces anything.
     house.second._catalog._stream_ids.clear()
     assert list(await work._commit("scope", "stream", [transaction])) == [transaction]

@@ -1,4 +1,4 @@
-"""`SegmentUse`: keeps the segment of a request in memory until the request is done."""
+"""`PinnedSegment`: keeps the segment of a request in memory until the request is done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.segmentstore.container.segment import Segment
 _REFUSALS = (BadOffsetError, NoSuchSegmentError, SegmentMergedError, SegmentSealedError)
 
 
-class SegmentUse:
+class PinnedSegment:
     """Finds a segment when its block begins, activates it if necessary, and keeps it in memory while the block runs.
 
     A refusal raised by the block waits until a crash cannot undo its cause. With `is_reading` the block's answer could

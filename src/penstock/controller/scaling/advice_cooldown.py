@@ -1,4 +1,4 @@
-"""`Mutes`: segments that were inspected recently, so that they are not inspected again at once. Pure.
+"""`AdviceCooldown`: segments that were inspected recently, so that they are not inspected again at once. Pure.
 
 Source: controller-internals 9.1 ("mute").
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from penstock.model.scale_advice import ScaleDirection
 
 
-class Mutes:
+class AdviceCooldown:
     """See the module: the inspection of a hot segment mutes all its advice, that of a cold one only merges.
 
     Holds at most `count_max` segments; those muted first are dropped first. `now_s` is the loop's time.

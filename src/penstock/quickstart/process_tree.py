@@ -22,7 +22,7 @@ _POLL_S = 0.002
 _PROC = Path("/proc")
 
 
-class FamilyError(PenstockError):
+class ProcessTreeError(PenstockError):
     """Processes are still there, or still run, some time after a signal that leaves them no choice."""
 
 
@@ -64,7 +64,7 @@ def workers(leader: int) -> list[Member]:
 
 
 def hold(leader: int) -> None:
-    """Stop all of them (SIGSTOP). Raises `FamilyError`; they may be held in part then."""
+    """Stop all of them (SIGSTOP). Raises `ProcessTreeError`; they may be held in part then."""
     _signal_until(leader, signal.SIGSTOP, _is_held)
 
 
@@ -75,7 +75,7 @@ def resume(leader: int) -> None:
 
 
 def kill(leader: int) -> int:
-    """Kill all of them, held or not; return how many there were at first. Raises `FamilyError`.
+    """Kill all of them, held or not; return how many there were at first. Raises `ProcessTreeError`.
 
     The leader is the caller's child, and a zombie until the caller has waited for it.
     """
@@ -111,7 +111,7 @@ def _signal_until(leader: int, number: signal.Signals, is_obeyed: Callable[[Memb
         for pid in left:
             _send(pid, number)
         if time.monotonic() > deadline_s:
-            raise FamilyError(f"processes {left} did not end on {number.name} within {SIGNAL_TIMEOUT_S:g} s")
+            raise ProcessTreeError(f"processes {left} did not end on {number.name} within {SIGNAL_TIMEOUT_S:g} s")
         time.sleep(_POLL_S)
 
 

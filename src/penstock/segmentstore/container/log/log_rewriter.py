@@ -1,4 +1,4 @@
-"""`Carrier`: bounds the length of a container's log when segments cannot be flushed.
+"""`LogRewriter`: bounds the length of a container's log when segments cannot be flushed.
 
 Unflushed data that pins the log is logged again after a durable checkpoint, so that the log can be truncated there. See
 docs/log-length.md for the failure cases.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from penstock.model.checksum import crc32c_at_once
 from penstock.model.errors import CorruptionError, InconsistentStateError
 from penstock.segmentstore.container.log.checkpoints import Checkpoints, Spawn
-from penstock.segmentstore.container.log.operations import CarriedBytes, CarriedMerge, RareOperation, Truncate
+from penstock.segmentstore.container.log.operations import CarriedBytes, CarriedMerge, NonAppendOperation, Truncate
 from penstock.segmentstore.container.log.pipeline import OperationPipeline, completer
 from penstock.segmentstore.container.pending import (
     PendingAppend,
@@ -23,7 +23,7 @@ from penstock.segmentstore.container.pending import (
     PendingStorage,
     PendingTruncate,
 )
-from penstock.segmentstore.container.reads.read_index import Arrived
+from penstock.segmentstore.container.reads.read_index import UnflushedBytes
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container_settings import ContainerSettings
@@ -53,7 +53,7 @@ class _Little:
     cut_bytes_min: int
 
 
-class Carrier:
+class LogRewriter:
     """Monitors the length of one container's log and carries forward the data that pins it. Runs one job at a time.
 
     Attributes:
@@ -231,7 +231,7 @@ class Carrier:
             ", ..." if len(late) > _NAMED_MAX else "",
         )
 
-    async def carry_before(self, before: int) -> bool:
+    async def rewrite_before(self, before: int) -> bool:
         """Log again all data that prevents truncation at a durable checkpoint; False if there is none.
 
         False is final: data that becomes pending later lies after the checkpoint. If True, call again later.
@@ -267,7 +267,7 @@ class Carrier:
         batch: list[tuple[Segment, Callable[[], None]]] = []
         byte_count = 0
         end = min(at + _SLICE_SEGMENTS, len(segments))
-        with self._pipeline.accepting():
+        with self._pipeline.critical_section():
             while at < end and byte_count < self._settings.carry_record_bytes_max and len(batch) < _BATCH_RECORDS_MAX:
                 segment = segments[at]
                 for piece in _pieces(segment, before):
@@ -317,7 +317,7 @@ class Carrier:
                 batch.append(lambda: _renumber(segment, piece, number))
         return 0
 
-    def _log(self, operation: RareOperation) -> int:
+    def _log(self, operation: NonAppendOperation) -> int:
         before = self._pipeline.logged_bytes
         number = self._pipeline.add_operation(operation, lambda _: None)
         self._checkpoints.disregard(self._pipeline.logged_bytes - before)
@@ -326,13 +326,13 @@ class Carrier:
     def _settle(self, segment: Segment, number: int, start: int, end: int) -> None:
         start = max(start, segment.storage_length)
         if start < end and segment.pending:
-            segment.pending.restate(number, start, end, self._loop.time(), self._settings.flush_bytes)
+            segment.pending.rewrite(number, start, end, self._loop.time(), self._settings.flush_bytes)
 
 
-def _as_arrived(segment: Segment, start: int, found: Arrived) -> bytes:
+def _as_arrived(segment: Segment, start: int, found: UnflushedBytes) -> bytes:
     """Return the bytes as one buffer. Raises `InconsistentStateError` if a checksum differs from the one on arrival."""
     data = b"".join(found.data)
-    for whole, arrived in found.wholes:
+    for whole, arrived in found.checksummed_blocks:
         checksum = crc32c_at_once(whole, 0)
         if checksum != arrived:
             raise InconsistentStateError(
