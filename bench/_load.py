@@ -133,9 +133,7 @@ class AppendWriter:
 class AppendLoad:
     """So many writers on so many segments, with `window` blocks under way in all."""
 
-    def __init__(
-        self, segments: Mapping[int, Sequence[str]], *, writers: int, block: bytes, event_count: int
-    ) -> None:
+    def __init__(self, segments: Mapping[int, Sequence[str]], *, writers: int, block: bytes, event_count: int) -> None:
         """`segments`: by the port of the store that has them. Each writer has a connection to each."""
         self._writer_count = writers
         self._segments = segments

@@ -66,9 +66,7 @@ class Operations:
         self._taken_s: dict[str, list[float]] = {}
 
     def _cold(self) -> ChunkedStorage:
-        return ChunkedStorage(
-            self._chunks, self._table, epoch=1, runtime=self._runtime, settings=self._settings
-        )
+        return ChunkedStorage(self._chunks, self._table, epoch=1, runtime=self._runtime, settings=self._settings)
 
     async def _timed(self, name: str, work: Awaitable[object]) -> None:
         begin_s = time.thread_time()

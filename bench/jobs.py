@@ -1,6 +1,6 @@
 """Jobs over whole streams: exports to Parquet and Iceberg, a replay and a backfill, of the same events.
 
-    python bench/jobs.py --events 1000000
+python bench/jobs.py --events 1000000
 """
 
 from __future__ import annotations

@@ -100,9 +100,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         before, bytes_before = thread_figures(), device_bytes()
         process_before_s = time.process_time()
         await asyncio.gather(*(append_alone(log, payload, arguments.batches, took_s) for log in logs))
-        cpu_s, voluntary, involuntary = (
-            now - then for now, then in zip(thread_figures(), before, strict=True)
-        )
+        cpu_s, voluntary, involuntary = (now - then for now, then in zip(thread_figures(), before, strict=True))
         process_s = time.process_time() - process_before_s
         busy.cancel()
         for log in logs:

@@ -1,6 +1,6 @@
 """Time of `plan`: 1 000 containers on 100 stores, in the cases that cost most. Prints JSON.
 
-    python bench/plan.py
+python bench/plan.py
 """
 
 from __future__ import annotations

@@ -204,9 +204,7 @@ def main() -> None:
         disk = raw_disk(directory)
         large = run(arguments, directory / "large", arguments.readers, arguments.clients)
         small = run(arguments, directory / "small", min(10, arguments.readers), arguments.processes)
-    idle, base = (
-        sum(cast(dict[str, float], each["idle_cpu_percent"]).values()) for each in (large, small)
-    )
+    idle, base = (sum(cast(dict[str, float], each["idle_cpu_percent"]).values()) for each in (large, small))
     report("reader_groups", {
         "raw_disk": disk, "group": large, "baseline": small,
         "idle_cpu_ratio": round(idle / base, 2) if base else None,

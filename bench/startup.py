@@ -1,6 +1,6 @@
 """Start of `penstock standalone`: to the ready line, to the first acknowledged event; memory when idle.
 
-    python bench/startup.py --runs 5
+python bench/startup.py --runs 5
 """
 
 from __future__ import annotations

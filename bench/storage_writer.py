@@ -98,9 +98,7 @@ async def _measure(directory: Path, count: int, arguments: argparse.Namespace) -
     runtime = Runtime(
         disk=disk, work=ThreadedWork(), rng=random.Random(1), wall_clock_ms=lambda: time.time_ns() // 1_000_000
     )
-    settings = SegmentStoreSettings(
-        container_count=1, cache=CacheSettings(bytes_max=arguments.cache_megabytes * MIB)
-    )
+    settings = SegmentStoreSettings(container_count=1, cache=CacheSettings(bytes_max=arguments.cache_megabytes * MIB))
     (directory / "tier2").mkdir(parents=True)
     store = SegmentStore(
         logs=LocalLogFactory(str(directory / "tier1"), runtime),

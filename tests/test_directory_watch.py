@@ -48,9 +48,7 @@ def watched() -> Watched:
     return Watched()
 
 
-async def test_a_lock_is_taken_again_each_time_and_shared(
-    watched: Watched, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_lock_is_taken_again_each_time_and_shared(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     watched.watch.start()
     for _ in range(3):
         watched.disk.remove(f"{ROOT}/LOCK")

@@ -29,14 +29,14 @@ LONG: dict[str, int] = {
     "cli/standalone.py standalone": 108,
     "cli/verify.py verify": 61,
     "client/controller/controller.py ControllerClient._attempt": 71,
-    "client/groups/membership.py Membership._look": 69,
+    "client/groups/membership.py GroupMembership._poll_record": 69,
     "client/groups/reader_group.py ReaderGroup._open": 61,
     "controller/service.py ControllerService.__init__": 97,
     "runtime/object_changes.py change_object": 63,
     "security/certificates.py make_certificates": 65,
-    "segmentstore/append_processor.py AppendProcessor._set_up": 69,
+    "segmentstore/append_processor.py AppendProcessor._set_up": 70,
     "segmentstore/container/container.py SegmentContainer.__init__": 110,
-    "segmentstore/container/container.py SegmentContainer._replay": 110,
+    "segmentstore/container/container.py SegmentContainer._replay": 112,
     "segmentstore/container/log/recovery.py recover": 142,
     "segmentstore/container/state.py ContainerState.replay": 73,
     "segmentstore/container/storage/container_storage.py ContainerStorage.__init__": 68,
@@ -47,8 +47,8 @@ LONG: dict[str, int] = {
 COMPLEXITY_MAX = 20
 COMPLEX: dict[str, int] = {
     "client/controller/controller.py ControllerClient._attempt": 26,
-    "client/groups/membership.py Membership._follow": 25,
-    "client/groups/membership.py Membership._look": 29,
+    "client/groups/membership.py GroupMembership._follow": 25,
+    "client/groups/membership.py GroupMembership._poll_record": 29,
     "runtime/hdfs_errors.py hdfs_error": 36,
     "runtime/object_changes.py change_object": 26,
     "runtime/obstore_objects.py storage_error": 34,
@@ -106,9 +106,7 @@ NAMED_TWICE: set[tuple[str, str]] = {
     ("client", "BlockSender"),
     ("controller", "Row"),
     ("segmentstore", "Append"),
-    ("segmentstore", "SegmentRecord"),
     ("segmentstore", "Submit"),
-    ("spark", "Place"),
 }
 
 

@@ -70,7 +70,6 @@ OS_ALLOWED = {"path", "fspath", "PathLike"}
 UUID_FORBIDDEN = {"uuid1", "uuid4"}
 
 
-
 def modules() -> list[Path]:
     """Every module of the package but generated code."""
     return sorted(path for path in ROOT.rglob("*.py") if not path.name.startswith("controller_pb2"))
@@ -266,12 +265,33 @@ CLIENT: dict[str, set[str]] = {
     "client_core": {"common", "controller", "reading", "settings", "statistics", "transport", "writing"},
     "stream_calls": {"client_core", "controller", "statistics", "streams"},
     "client": {
-        "common", "controller", "groups", "reading", "settings", "state",
-        "stream_calls", "streams", "tables", "transactions", "transport", "writing",
+        "common",
+        "controller",
+        "groups",
+        "reading",
+        "settings",
+        "state",
+        "stream_calls",
+        "streams",
+        "tables",
+        "transactions",
+        "transport",
+        "writing",
     },
     "sync": {
-        "client", "common", "controller", "groups", "reading", "settings", "state",
-        "statistics", "streams", "tables", "transactions", "transport", "writing",
+        "client",
+        "common",
+        "controller",
+        "groups",
+        "reading",
+        "settings",
+        "state",
+        "statistics",
+        "streams",
+        "tables",
+        "transactions",
+        "transport",
+        "writing",
     },
     "connecting": {"client", "settings", "sync"},
     "low_level": {"client", "controller", "reading", "sync", "transport"},

@@ -60,9 +60,7 @@ def damage(settings: StandaloneSettings, mark: bytes = MARK) -> Path:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
-    }
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 async def read(store: SegmentStore, name: str) -> bytes:
@@ -250,9 +248,7 @@ async def test_a_salvage_that_is_cut_off_anywhere_is_finished_by_the_next(
     damaged: StandaloneSettings, tmp_path: Path
 ) -> None:
     """At every step: the damaged files are there, no log is taken for a new one, and the next run ends well."""
-    original = {
-        name: data for name, data in files(logs_of(damaged) / "0").items() if name.startswith("log-0")
-    }
+    original = {name: data for name, data in files(logs_of(damaged) / "0").items() if name.startswith("log-0")}
     steps = 0
     while True:
         copy = replace(damaged, data_dir=str(tmp_path / f"step{steps}"))

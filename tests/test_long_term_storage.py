@@ -65,7 +65,12 @@ def test_a_store_in_memory_writes_no_images() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"tier2": "file:///tmp"}, {"tier2": "s3://"}, {"tier2": "s3://bucket", "is_memory": True}, {"tier2": "hdfs://node"}],
+    [
+        {"tier2": "file:///tmp"},
+        {"tier2": "s3://"},
+        {"tier2": "s3://bucket", "is_memory": True},
+        {"tier2": "hdfs://node"},
+    ],
 )
 def test_places_that_cannot_be_are_refused_with_the_settings(values: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError):

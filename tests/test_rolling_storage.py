@@ -134,9 +134,7 @@ async def take_over(
         await runtime.work.close()
 
 
-async def give_back(
-    settings: StandaloneSettings, *names: str, container_id: int | None = None
-) -> ExportReport:
+async def give_back(settings: StandaloneSettings, *names: str, container_id: int | None = None) -> ExportReport:
     runtime = real_runtime(2)
     try:
         return await export_rolling(settings, runtime, Shown(), names=names, container_id=container_id)
@@ -452,9 +450,7 @@ async def test_a_header_that_nobody_has_imported_is_never_replaced(left: Standal
 
 async def test_one_container_is_exported(left: StandaloneSettings) -> None:
     await take_over(left)
-    both = [
-        {segment.name for segment in (await give_back(left, container_id=number)).exported} for number in range(2)
-    ]
+    both = [{segment.name for segment in (await give_back(left, container_id=number)).exported} for number in range(2)]
     assert not both[0] & both[1]
     runtime = real_runtime(1)
     await runtime.work.close()

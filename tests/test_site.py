@@ -97,7 +97,9 @@ Raises:
     OneError, OtherError: for two reasons.
 
 Then a, b: no more."""
-    assert several_names.with_one_name_each(text) == """\
+    assert (
+        several_names.with_one_name_each(text)
+        == """\
 Do something. Of a, b: nothing.
 
     x, y: an example
@@ -114,6 +116,7 @@ Raises:
     OtherError: for two reasons.
 
 Then a, b: no more."""
+    )
 
 
 def test_the_commands_of_the_performance_page_are_there() -> None:

@@ -51,9 +51,7 @@ async def backed_up(settings: StandaloneSettings, directory: Path, runtime: Runt
         await runtime.work.close()
 
 
-async def restored(
-    backup: Path, settings: StandaloneSettings, *, accepts_missing: bool = False
-) -> RestorationReport:
+async def restored(backup: Path, settings: StandaloneSettings, *, accepts_missing: bool = False) -> RestorationReport:
     runtime = real_runtime(2)
     try:
         return await restore_store(str(backup), settings, runtime, unseen, accepts_missing=accepts_missing)

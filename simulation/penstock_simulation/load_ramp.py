@@ -62,9 +62,7 @@ def play_load_ramp(seed: int) -> LoadRamp:
     Must not be called from a running event loop.
     """
     rng = random.Random(f"{seed}/load ramp")
-    settings = ClusterSettings(
-        store_count=rng.choice((1, 2)), is_combined=rng.random() < 0.5, is_scaling_by_load=True
-    )
+    settings = ClusterSettings(store_count=rng.choice((1, 2)), is_combined=rng.random() < 0.5, is_scaling_by_load=True)
     trace = Trace()
     with Simulation(seed, trace=trace) as simulation:
         played = _Ramp(simulation, SimulatedCluster(simulation, settings), rng)

@@ -209,9 +209,7 @@ class MemorySegments:
             if offset < end or found.is_sealed or not wait:
                 data = bytes(found.data[offset : offset + min(length, READ_LENGTH_MAX)])
                 reaches_end = offset + len(data) >= end
-                return SegmentData(
-                    offset, [data], reaches_end and not found.is_sealed, reaches_end and found.is_sealed
-                )
+                return SegmentData(offset, [data], reaches_end and not found.is_sealed, reaches_end and found.is_sealed)
             await found.changed.wait()
 
     async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
@@ -285,9 +283,7 @@ class MemorySegments:
             versions.append(version)
         return versions
 
-    async def table_remove(
-        self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1
-    ) -> None:
+    async def table_remove(self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1) -> None:
         """See `Segments.table_remove`."""
         await asyncio.sleep(0)
         table = self._table(segment)
@@ -316,9 +312,7 @@ class MemorySegments:
             raise InvalidArgumentError(f"{segment}: a hash table has no ranges of keys")
         keys = sorted(key for key in table.entries if key > token and first <= key and (last is None or key <= last))
         keys = keys[: max(1, limit)]
-        return TablePage(
-            [table.entries[key] for key in keys], b"" if table.key_length else keys[-1] if keys else token
-        )
+        return TablePage([table.entries[key] for key in keys], b"" if table.key_length else keys[-1] if keys else token)
 
     async def table_keys(
         self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None

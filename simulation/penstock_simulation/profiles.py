@@ -44,7 +44,5 @@ _ALL = (
     RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS, LOST_LOCKS, OFFLINE_CONTAINER,
 )  # fmt: skip
 
-PROFILES: Mapping[str, Profile] = {
-    profile.name: profile for profile in (*_ALL, LIMITED_SUBSCRIBERS)
-}
+PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (*_ALL, LIMITED_SUBSCRIBERS)}
 """By name."""

@@ -119,9 +119,7 @@ def test_a_stream_is_deleted_only_when_that_is_agreed_to(penstock: Run) -> None:
     assert penstock("stream", "describe", "agreed/stream").code == 1
 
 
-def test_a_group_is_created_described_reset_and_deleted(
-    penstock: Run, penstock_client: Client, tmp_path: Path
-) -> None:
+def test_a_group_is_created_described_reset_and_deleted(penstock: Run, penstock_client: Client, tmp_path: Path) -> None:
     """Its lag is what it has still to read; a reset moves it."""
     penstock("stream", "create", "groups/stream").ok  # noqa: B018
     assert penstock("group", "create", "groups/audit", "groups/stream").ok.stdout == (
@@ -168,9 +166,7 @@ def test_a_group_is_created_described_reset_and_deleted(
     assert penstock("group", "list", "groups").ok.stdout == ""
 
 
-def test_a_group_holds_its_streams_until_they_are_acknowledged(
-    penstock: Run, penstock_client: Client
-) -> None:
+def test_a_group_holds_its_streams_until_they_are_acknowledged(penstock: Run, penstock_client: Client) -> None:
     """By hand. Acknowledging an earlier cut changes nothing. Only a group with manual retention can acknowledge."""
     penstock("stream", "create", "held/stream").ok  # noqa: B018
     penstock("group", "create", "held/audit", "held/stream").ok  # noqa: B018

@@ -100,6 +100,7 @@ def test_an_identity_survives_its_encoding_and_a_later_format_is_refused() -> No
     identity = Identity("0b0e", 16)
     assert Identity.decode(identity.encode(), "p") == identity
     from penstock.model.checksum import crc32c
+
     body = identity.encode().rpartition(b"crc32c")[0].replace(b"format_version = 1", b"format_version = 2")
     later = body + b'crc32c = "%08x"\n' % crc32c(body, 0)
     with pytest.raises(LaterVersionError, match="format version 2, this version reads 1"):

@@ -98,13 +98,23 @@ BAD_INPUT = {
     "read": [[], ["noscope"], ["bad/x", "--from", "nonsense"], ["bad/x", "--count", "-1"], ["bad/x", "--format", "x"]],
     "tail": [[], ["noscope"], ["bad/x", "--count", "-3"], ["bad/x", "--format", "xml"]],
     "export": [
-        [], ["bad/x"], ["bad/x", "--to", "csv"], ["bad/x", "--to", "parquet"], ["noscope", "--to", "parquet"],
-        ["bad/x", "--to", "iceberg"], ["bad/x", "--to", "parquet", "--directory", "/dev/null/x", "--once"],
+        [],
+        ["bad/x"],
+        ["bad/x", "--to", "csv"],
+        ["bad/x", "--to", "parquet"],
+        ["noscope", "--to", "parquet"],
+        ["bad/x", "--to", "iceberg"],
+        ["bad/x", "--to", "parquet", "--directory", "/dev/null/x", "--once"],
         ["bad/x", "--to", "parquet", "--directory", "/tmp", "--value", "json"],
     ],
     "replay": [
-        [], ["bad/x"], ["noscope", "bad/x"], ["bad/none", "bad/x"], ["bad/x", "bad/none"],
-        ["bad/x", "bad/x", "--from", "nonsense"], ["bad/x", "bad/x", "--rate", "-1"],
+        [],
+        ["bad/x"],
+        ["noscope", "bad/x"],
+        ["bad/none", "bad/x"],
+        ["bad/x", "bad/none"],
+        ["bad/x", "bad/x", "--from", "nonsense"],
+        ["bad/x", "bad/x", "--rate", "-1"],
     ],
     "backfill": [[], ["bad/x"], ["bad/x", "/nowhere/at/all"], ["bad/none", "/tmp"], ["noscope", "/tmp"]],
     "verify": [["noscope"], ["bad/none"], ["bad/x", "bad/none"], ["bad/x", "--outage", "long"]],
@@ -168,7 +178,11 @@ BAD_INPUT = {
     "log salvage": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "storage check": [["extra"], ["--data-dir", "/nowhere/at/all"]],
     "storage probe": [
-        ["extra"], ["--tier2", "/nowhere/at/all"], ["--bytes", "0"], ["--log", "/nowhere"], ["--rounds", "0"],
+        ["extra"],
+        ["--tier2", "/nowhere/at/all"],
+        ["--bytes", "0"],
+        ["--log", "/nowhere"],
+        ["--rounds", "0"],
     ],
     "storage backup": [[], ["/nowhere/a", "b"], ["/nowhere/a", "--data-dir", "/no/b"], ["/nowhere/a", "--admin", "9"]],
     "storage restore": [[], ["/nowhere/at/all"], ["/nowhere/at/all", "--directory", "/nowhere/either"]],
@@ -356,9 +370,7 @@ def test_bad_input_is_tried_with_every_command() -> None:
     assert set(BAD_INPUT) == set(ARGUMENTS) | LOCAL
 
 
-def test_a_defect_is_told_in_a_line_and_its_traceback_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
+def test_a_defect_is_told_in_a_line_and_its_traceback_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     """A traceback is of no use at a shell; it is needed to repair the defect."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("penstock.cli.version.penstock_version", lambda: 1 / 0)

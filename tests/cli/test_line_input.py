@@ -54,7 +54,15 @@ def test_keys_are_the_text_of_a_field() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        b"", b"[]", b"{}", b'{"k": []}', b'{"k": null}', b'{"k": true}', b'{"k": 1.5}', b'{"k": 1}{"k": 2}', b'{"k": 1',
+        b"",
+        b"[]",
+        b"{}",
+        b'{"k": []}',
+        b'{"k": null}',
+        b'{"k": true}',
+        b'{"k": 1.5}',
+        b'{"k": 1}{"k": 2}',
+        b'{"k": 1',
         b"\xff",
     ],
 )

@@ -12,9 +12,7 @@ from support.command_line import run_command
 from support.standalone_process import StandaloneProcess
 
 
-def test_a_server_is_checked_once_it_is_stopped(
-    make_server: Callable[..., StandaloneProcess], tmp_path: Path
-) -> None:
+def test_a_server_is_checked_once_it_is_stopped(make_server: Callable[..., StandaloneProcess], tmp_path: Path) -> None:
     """Exit code 0 if all is well, 3 with what is wrong, 1 with a line where that cannot be found out."""
     server = make_server().start()
     check = ("storage", "check", "--data-dir", str(server.data_dir))

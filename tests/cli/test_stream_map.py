@@ -82,9 +82,7 @@ def test_picture_has_a_rectangle_for_each_life(count: int) -> None:
     labels = [g.findtext(f"{_SVG}text") for g in groups]
     assert labels[-1] == str(count)
     assert (labels[0] == "0") == (count <= 200)
-    assert groups[0].findtext(f"{_SVG}title") == (
-        f"segment 0 (number 0): keys [0, {1 / count:.6g}), epochs 0 to 1"
-    )
+    assert groups[0].findtext(f"{_SVG}title") == (f"segment 0 (number 0): keys [0, {1 / count:.6g}), epochs 0 to 1")
 
 
 def test_picture_of_many_epochs_names_some_of_them() -> None:

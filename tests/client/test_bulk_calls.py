@@ -121,9 +121,7 @@ async def test_only_what_moved_is_asked_for_again(cluster: Cluster, monkeypatch:
     assert retriable_names(again, results) == []
 
 
-async def test_deletions_say_which_have_an_unknown_outcome(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deletions_say_which_have_an_unknown_outcome(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is lost in between: those that were under way there are in doubt, the others are done."""
     names = [f"s/t/{number}.#epoch.0" for number in range(200)]
     for name in names:

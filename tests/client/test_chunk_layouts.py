@@ -201,9 +201,7 @@ async def test_long_layouts_come_in_pages_under_one_lease(bench: Bench, monkeypa
     assert (len(layout.chunks), layout.end) == (3, 2100)
 
 
-async def test_the_checksums_of_a_very_long_chunk_come_in_pages(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_checksums_of_a_very_long_chunk_come_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     data = await bench.fill(1, length=5 * BLOCK_BYTES)
     monkeypatch.setattr(chunk_layouts, "PAGE_CHECKSUMS_MAX", 2)
     layout = await bench.layouts.ask(A, 3, 1 << 40)

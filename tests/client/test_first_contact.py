@@ -67,8 +67,9 @@ def test_the_address_of_a_segment_store_is_told_from_that_of_a_controller(uri):
     with penstock.connect(uri) as client:
         client.create_stream("contact/one", exist_ok=True)
         _, port = client._portal.call(client._client._controller_client.endpoint_of("contact/one/0.#epoch.0"))
-    refused = pytest.raises(ConnectionError, match="a segment store listens at this address: give the controller's "
-        "address")
+    refused = pytest.raises(
+        ConnectionError, match="a segment store listens at this address: give the controller's address"
+    )
     with penstock.connect(f"tcp://localhost:{port}", SETTINGS) as client, refused:
         client.create_stream("contact/two")
 

@@ -37,7 +37,6 @@ def stored_state(cluster, group):
     return GroupState.decode(entries_of(cluster, group)[b"state"].value)
 
 
-
 async def balanced_group(stack, client, count):
     """A group whose readers hold a segment each, and have nothing to read."""
     await client.create_stream(STREAM, scaling=Scaling.fixed(count), exist_ok=True)
@@ -112,9 +111,7 @@ async def test_readers_whose_heartbeats_lose_their_replies_are_not_expelled(clus
     for _ in range(4):
         seen = entries[key].version
         cluster.store.faults["drop_after_table_put"] = 1
-        await until(
-            lambda seen=seen: entries[key].version > seen and not cluster.store.faults["drop_after_table_put"]
-        )
+        await until(lambda seen=seen: entries[key].version > seen and not cluster.store.faults["drop_after_table_put"])
     await asyncio.sleep(FAST["reader_timeout_s"])
     assert "declared" not in caplog.text
     assert stored_state(cluster, group).readers.keys() == {reader.name for reader in readers}

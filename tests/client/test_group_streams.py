@@ -278,9 +278,10 @@ async def test_group_that_holds_data_and_waits_subscribes_to_what_it_finds(reten
             assert (await group.describe()).retention is registered.retention
             assert list(registered.starts) == ["retail/orders-1"]
             tail = await client.tail("retail/orders-1")
-            assert await client._controller_client.publish_cut(
-                "retail/audit", registered.id, registered.generation, tail
-            ) is Publication.TAKEN
+            assert (
+                await client._controller_client.publish_cut("retail/audit", registered.id, registered.generation, tail)
+                is Publication.TAKEN
+            )
 
 
 async def test_group_by_a_pattern_that_cannot_be_made_leaves_nothing(cluster):

@@ -265,8 +265,10 @@ async def test_reader_reads_on_after_an_outage_longer_than_its_patience(cluster)
             name = reader.segments[0]
             # The store answers, but not for this segment: a passing fault that outlasts all attempts.
             original, client._segment_client.read = client._segment_client.read, _failing(name)
-            for source in reader._membership.open_segments.values() if hasattr(reader, "_membership") else (
-                reader._open_segments.values()
+            for source in (
+                reader._membership.open_segments.values()
+                if hasattr(reader, "_membership")
+                else (reader._open_segments.values())
             ):
                 done = source.restart(source.offset)
                 if done is not None:

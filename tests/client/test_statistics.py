@@ -450,9 +450,7 @@ def test_a_container_that_leaves_between_two_pages_is_not_told_by_half() -> None
 def test_requests_to_buckets_have_rates_and_a_price_from_the_second_look_on() -> None:
     """A store whose process is another one begins again; buckets of unknown prices have rates alone."""
 
-    def look(
-        since: ClusterStatistics | None, measured_s: float, *rows: ObjectRow
-    ) -> dict[str, ObjectLoad]:
+    def look(since: ClusterStatistics | None, measured_s: float, *rows: ObjectRow) -> dict[str, ObjectLoad]:
         made = Answer("a:1")
         report = StoreReport(1, COUNT, 0, 0, 0, 0, None, {}, [], objects=list(rows), measured_s=measured_s)
         made.take(decode_report(encode_message(report)), None)

@@ -197,9 +197,7 @@ async def test_a_store_of_an_earlier_release_is_told_from_one_without_advice() -
     advisor = WireScaleAdvisor(pool, 1)
     assert await advisor.scale_advice(0) == []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "penstock.segmentstore.request_processor.decode_question", lambda data: Question(containers=[])
-        )
+        patch.setattr("penstock.segmentstore.request_processor.decode_question", lambda data: Question(containers=[]))
         with pytest.raises(ProtocolError, match="earlier release"):
             await advisor.scale_advice(0)
     await server.stop()

@@ -328,9 +328,7 @@ async def test_streams_are_listed_in_pages(connect):
 async def by_tag(stub, tag, scope="scope"):
     seen, at = [], ""
     while True:
-        request = pb.StreamsInScopeWithTagRequest(
-            scope=pb.ScopeInfo(scope=scope), tag=tag, continuationToken=token(at)
-        )
+        request = pb.StreamsInScopeWithTagRequest(scope=pb.ScopeInfo(scope=scope), tag=tag, continuationToken=token(at))
         page = await stub.listStreamsInScopeForTag(request)
         assert page.HasField("continuationToken")
         if page.status != pb.StreamsInScopeResponse.SUCCESS:

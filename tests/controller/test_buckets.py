@@ -115,8 +115,7 @@ def owners_of(services, count=200):
 
 
 async def test_each_stream_has_one_owner_through_joins_and_leaves(cluster):
-    """S-225, S-226: one has all; with a second and a third each has a part; what one that goes had falls to the rest.
-    """
+    """S-225, S-226: one has all; each further controller takes a part; buckets of one that leaves go to the rest."""
     services = [await cluster.start(SETTINGS)]
     assert owners_of(services) == [[0]] * 200
     for _ in range(2):

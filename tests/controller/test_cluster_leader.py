@@ -245,9 +245,7 @@ def test_another_controller_leads_when_the_leader_is_lost(seed: int) -> None:
         (first,) = (name for name, leader in world.leaders.items() if leader.is_leading)
         await world.stop(first)
         others = [leader for name, leader in world.leaders.items() if name != first]
-        await world.until(
-            lambda _: any(leader.is_leading for leader in others), SETTINGS.session_timeout_s + 2.0
-        )
+        await world.until(lambda _: any(leader.is_leading for leader in others), SETTINGS.session_timeout_s + 2.0)
         assert await world.owners() == before
         await world.start_store("c")
         await world.until(is_even(3))

@@ -106,9 +106,7 @@ async def test_blocked_streams_do_not_stop_the_commits_and_lease_ends_of_others(
         await service.transactions.abort("scope", name, one)
     await asyncio.sleep(0.01)
     last = await begin(service, "free")
-    await cluster.store.append(
-        transaction_segment_name(segment_name("scope", "free", 0), last.high, last.low), b"data"
-    )
+    await cluster.store.append(transaction_segment_name(segment_name("scope", "free", 0), last.high, last.low), b"data")
     await commit(service, "free", last)
     short = (await service.transactions.create("scope", "free", 1)).id
     for transaction, wanted in ((last, COMMITTED), (short, TransactionStatus.ABORTED)):
@@ -143,9 +141,7 @@ async def test_requests_to_one_container_do_not_use_up_those_to_others():
             silent.append(asyncio.create_task(requests.seal(name)))
     await asyncio.sleep(0)
     other = next(
-        name
-        for name in (segment_name("scope", "other", number) for number in range(100))
-        if container_of(name, 4) == 1
+        name for name in (segment_name("scope", "other", number) for number in range(100)) if container_of(name, 4) == 1
     )
     await store.create_segment(other)
     await asyncio.wait_for(requests.seal(other), 60)
@@ -157,6 +153,7 @@ async def test_requests_to_one_container_do_not_use_up_those_to_others():
 
 async def test_a_request_that_waits_for_its_next_attempt_holds_no_place():
     """One place for requests, taken by one that fails again and again: a second request gets its turn in between."""
+
     class Offline(MemorySegments):
         async def seal_segment(self, segment):
             if "offline" in segment:

@@ -42,9 +42,7 @@ async def decided(service, made):
     """Decide on transactions of which nothing follows yet."""
     post, service.transactions.work.post_commit = service.transactions.work.post_commit, lambda opened: None
     for writer, transaction in made.items():
-        await service.transactions.commit(
-            "scope", "stream", transaction, writer_id=writer, timestamp=TIMES[writer]
-        )
+        await service.transactions.commit("scope", "stream", transaction, writer_id=writer, timestamp=TIMES[writer])
     service.transactions.work.post_commit = post
 
 

@@ -216,8 +216,8 @@ async def test_transactions_of_who_is_gone_are_looked_after_by_who_is_there(pair
     await first.stop()
     # Both may: two timers do no harm, as each inspects the record first.
     await until(
-        lambda: second.transactions.open_count + third.transactions.open_count >= 2, "another controller watches the "
-            "lease"
+        lambda: second.transactions.open_count + third.transactions.open_count >= 2,
+        "another controller watches the lease",
     )
     await asyncio.gather(second.idle(), third.idle())
     status = second.transactions.status
@@ -310,8 +310,7 @@ async def test_who_is_taken_for_dead_begins_nothing_and_joins_again(pair, cluste
 
 @CHANGES
 async def test_a_call_whose_work_was_taken_over_is_to_be_asked_again(pair, cluster, change, held_call):
-    """Found by a seed: it was answered FAILURE, which clients take for the end, while the work was done all the same.
-    """
+    """Found by a seed: the answer was FAILURE, which clients treat as final, although the work was done."""
     first, _, held = pair
     held.is_blocked, held.call_name = True, held_call
     changing = asyncio.create_task(change(first))

@@ -213,9 +213,7 @@ async def test_preparation_of_a_transaction_that_has_lost_a_segment_says_so(clus
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-async def test_decision_that_comes_before_the_preparation_is_written_stands(
-    is_commit, cluster, started, monkeypatch
-):
+async def test_decision_that_comes_before_the_preparation_is_written_stands(is_commit, cluster, started, monkeypatch):
     """The segments are sealed, or gone, already: the preparation finds out, and says what it is."""
     transaction = await begin(cluster, started)
     other = await cluster.start()
@@ -406,9 +404,7 @@ async def test_prepared_transaction_is_open_on_pravegas_wire_and_prepared_on_our
 
     for limit_ms in (0, 604_800_001):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await ours.prepareTransaction(
-                additions_pb2.PrepareTransactionRequest(limitMillis=limit_ms, **named)
-            )
+            await ours.prepareTransaction(additions_pb2.PrepareTransactionRequest(limitMillis=limit_ms, **named))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     prepare = additions_pb2.PrepareTransactionRequest(limitMillis=LIMIT_MS, **named)
     reply = await ours.prepareTransaction(prepare)

@@ -67,9 +67,14 @@ class Replay:
         await self.ensure_scope(scope)
         if await self.service.stream_exists(scope, stream):
             current = await self.service.current_segments(scope, stream)
-            if current and (segments is None or len(current) == segments) and config in (
-                None,
-                await self.service.stream_configuration(scope, stream),
+            if (
+                current
+                and (segments is None or len(current) == segments)
+                and config
+                in (
+                    None,
+                    await self.service.stream_configuration(scope, stream),
+                )
             ):
                 return
             await self.drop_stream(scope, stream)

@@ -163,9 +163,7 @@ async def test_what_a_look_would_do_is_explained(house):
 
 async def test_of_very_many_cuts_and_subscribers_some_are_explained(house):
     """The newest cuts, and the subscribers that hold the stream back most; the total counts are reported."""
-    few = RetentionSettings(
-        interval_s=60.0, cut_interval_s_min=0.0, explained_cuts_max=3, explained_subscribers_max=2
-    )
+    few = RetentionSettings(interval_s=60.0, cut_interval_s_min=0.0, explained_cuts_max=3, explained_subscribers_max=2)
     one = await house(by_size(1000), settings=ControllerSettings(retention=few))
     for length in range(16, 16 * 6, 16):
         await one.to(length, length)
@@ -180,8 +178,7 @@ async def test_of_very_many_cuts_and_subscribers_some_are_explained(house):
 
 
 async def test_when_the_next_look_is(house):
-    """Its owner says: when the cycle begins again, by time not before a cut is due; another controller does not know.
-    """
+    """The owner reports when the next cycle begins, by time not before a cut is due; other controllers do not know."""
     settings = ControllerSettings(retention=RetentionSettings(interval_s=1000.0, cut_interval_s_min=5000.0))
     one = await house(by_time(60 * MINUTE_MS), settings=settings)
     async with asyncio.timeout(60):

@@ -113,9 +113,7 @@ def test_the_bound_of_many_subscribers_in_few_segments_is_that_of_each(epochs, a
         return
     with mock.patch.object(stream_cuts, "_CUTS_AT_ONCE", at_once_count):
         merged = at_once(merged_cuts(data.draw(st.permutations(cuts))))
-    assert merged == {
-        segment: min(cut[segment] for cut in cuts if segment in cut) for cut in cuts for segment in cut
-    }
+    assert merged == {segment: min(cut[segment] for cut in cuts if segment in cut) for cut in cuts for segment in cut}
     bound = at_once(lowest(position_of(merged, epochs)))
     for key in range(KEYS):
         assert place(bound, epochs, key) == min(place(cut, epochs, key) for cut in cuts)

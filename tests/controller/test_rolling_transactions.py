@@ -107,10 +107,7 @@ async def check_rest(cluster, service):
     lengths = {every[name]: len(segment.data) for name, segment in found.items() if segment.is_sealed}
     assert await tables.sealed_sizes(lengths) == lengths
     ends = {
-        one.id: later.epoch
-        for epoch, later in pairwise(epochs)
-        for one in epoch.segments
-        if one not in later.segments
+        one.id: later.epoch for epoch, later in pairwise(epochs) for one in epoch.segments if one not in later.segments
     }
     assert await tables.sealed_epochs(list(ends)) == ends
     assert [entry async for entry in tables.history(1, current.epoch)] == [

@@ -129,9 +129,7 @@ async def check_end(cluster, service):
     assert {name for name, segment in found.items() if not segment.is_sealed} == open_now
     ended = [segment.id for epoch in epochs for segment in epoch.segments if segment not in current.segments]
     assert (await tables.sealed_sizes(ended)).keys() == set(ended)
-    return [
-        sum(segment.creation_epoch == epoch.epoch for segment in epoch.segments) for epoch in epochs if epoch.epoch
-    ]
+    return [sum(segment.creation_epoch == epoch.epoch for segment in epoch.segments) for epoch in epochs if epoch.epoch]
 
 
 async def run(cluster, first_order, second_order, second_segment, at):

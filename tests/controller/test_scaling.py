@@ -274,8 +274,7 @@ async def test_a_stream_that_has_scaled_is_truncated_sealed_and_deleted(stream, 
 
 
 async def test_a_transaction_that_a_scale_overtook_is_rolled_over(stream, cluster):
-    """S-024, S-028, S-047, S-057: epochs 2 and 3 follow the scale, with references 0 and 1; nothing is lost, once each.
-    """
+    """S-024, S-028, S-047, S-057: epochs 2 and 3 follow the scale, with references 0 and 1; each event is read once."""
     created = await stream.transactions.create("scope", "stream", 30_000)
     await fill(cluster.store, created.id, 0, b"of the transaction")
     await cluster.store.append("scope/stream/0.#epoch.0", b"before")

@@ -112,9 +112,7 @@ async def test_the_search_for_open_work_outlasts_an_outage(cluster: Cluster) -> 
     await first.stop()
     segments = ScriptedSegments(cluster.store)
     second = cluster.build(settings, segments=segments)
-    segments.rule = lambda name, arguments: (
-        ContainerOfflineError(0) if name == "table_entries" else None
-    )
+    segments.rule = lambda name, arguments: ContainerOfflineError(0) if name == "table_entries" else None
     await second.start()
     for _ in range(50):
         await asyncio.sleep(0.001)

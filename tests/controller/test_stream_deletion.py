@@ -50,8 +50,7 @@ async def announce_deletion(service, life):
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["in use", "sealed"])
 async def test_a_deletion_of_an_earlier_life_leaves_the_stream_alone(service, cluster, is_sealed):
-    """S-090: not a segment goes, not a row; also if it could be deleted now. Sealed, and told of its own life, it goes.
-    """
+    """S-090: no segment and no row is deleted, also if the deletion would be possible; once sealed, it is deleted."""
     await service.create_stream("scope", "stream", CONFIG)
     earlier = await service._catalog.stream_id("scope", "stream")
     await service.seal_stream("scope", "stream")
@@ -65,9 +64,7 @@ async def test_a_deletion_of_an_earlier_life_leaves_the_stream_alone(service, cl
 
     def kept():
         rows = {name: table for name, table in cluster.store.tables.items() if name != layout.PENDING_WORK}
-        segments = {
-            name: (bytes(found.data), found.is_sealed) for name, found in cluster.store.segments.items()
-        }
+        segments = {name: (bytes(found.data), found.is_sealed) for name, found in cluster.store.segments.items()}
         return copy.deepcopy((segments, rows))
 
     before = kept()

@@ -61,9 +61,7 @@ async def with_tags(service, *tags):
 
 
 def rates(cluster):
-    return {
-        name: found.target_rate for name, found in without_marks(cluster.store).items() if not found.is_sealed
-    }
+    return {name: found.target_rate for name, found in without_marks(cluster.store).items() if not found.is_sealed}
 
 
 async def test_an_update_is_on_record_before_anything_of_it_is_done(cluster):

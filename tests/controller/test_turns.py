@@ -109,9 +109,7 @@ async def test_replies_about_very_many_segments_are_made_page_by_page(service, m
     await service.create_stream("scope", "narrow", StreamConfig(Scaling.fixed(1)))
     cut = dict.fromkeys(range(SEGMENTS), 0)
     split = [1 << 32 | number for number in range(1, SEGMENTS + 1)]
-    ranges = [
-        pb.ScaleRequest.KeyRangeEntry(start=start, end=end) for start, end in itertools.pairwise(bounds)
-    ]
+    ranges = [pb.ScaleRequest.KeyRangeEntry(start=start, end=end) for start, end in itertools.pairwise(bounds)]
     named, most, segment_id = 0, {}, convert.segment_id
 
     def counting(scope, stream, segment):

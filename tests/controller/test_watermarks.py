@@ -401,9 +401,7 @@ async def test_no_more_streams_are_looked_at_at_once_than_allowed_and_each_has_i
 
 async def test_a_stream_that_hangs_does_not_stop_the_others(cluster):
     """The work on it ends with its time limit; it is the first stream, and streams are handled one at a time."""
-    settings = ControllerSettings(
-        watermarks=WatermarkSettings(interval_s=1e9, streams_at_once=1, stream_timeout_s=0.5)
-    )
+    settings = ControllerSettings(watermarks=WatermarkSettings(interval_s=1e9, streams_at_once=1, stream_timeout_s=0.5))
     service = await cluster.start(settings)
     await service.create_scope("scope")
     for stream in "ab":
@@ -512,8 +510,6 @@ async def test_nothing_is_made_when_it_is_turned_off(cluster):
     await note(service, "w", 10, {0: 1})
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "watermarks"]
     assert await writers(service) == ["w"]
-
-
 
 
 async def test_a_time_in_an_epoch_that_a_roll_is_about_to_put_on_record_is_no_strangers(controller, cluster):

@@ -342,10 +342,8 @@ async def test_recovery_at_the_start_that_outlasts_its_retries_goes_on(cluster, 
 async def test_work_that_can_never_be_done_does_not_block_the_stream(cluster, segments, started, change, caplog):
     """A segment refuses permanently: the work is given up and logged, and the stream accepts other changes."""
     bad = InvalidArgumentError("never")
-    segments.rule = (
-        lambda name, arguments: bad
-        if name in ("truncate_segment", "update_policy") and arguments[0].endswith("/1.#epoch.0")
-        else None
+    segments.rule = lambda name, arguments: (
+        bad if name in ("truncate_segment", "update_policy") and arguments[0].endswith("/1.#epoch.0") else None
     )
     with pytest.raises(InvalidArgumentError):
         await change(started)

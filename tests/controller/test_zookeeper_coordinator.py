@@ -28,9 +28,7 @@ class World:
 
     async def join(self, name: str) -> ZooKeeperMembership:
         """Join from the host of this name."""
-        return await ZooKeeperCoordinator(
-            SimulatedCoordination(self.zookeeper, name, self._rng, SETTINGS)
-        ).join(name)
+        return await ZooKeeperCoordinator(SimulatedCoordination(self.zookeeper, name, self._rng, SETTINGS)).join(name)
 
     async def join_at_follower(self, prefix: str) -> tuple[ZooKeeperMembership, Server]:
         """Join by a server that does not lead; names are drawn until it happens."""

@@ -252,9 +252,7 @@ async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("settings", [FLOWING, STANDING], ids=["most is in storage", "all is in the log"])
-async def test_a_truncation_makes_room_on_a_full_disk(
-    small_file_system: Path, tmp_path: Path, settings: str
-) -> None:
+async def test_a_truncation_makes_room_on_a_full_disk(small_file_system: Path, tmp_path: Path, settings: str) -> None:
     """Not a byte is free but what the truncation frees itself, and writers continue in that."""
     with server_on(small_file_system, tmp_path, settings) as server:
         client = Client(server)

@@ -145,7 +145,6 @@ def test_server_acknowledges_and_stops_while_chunk_files_cannot_be_opened(
             server.start()
             port = server.segment_store_port
             with contextlib.ExitStack() as readers, WireClient(port) as client:
-
                 asked: dict[str, WireClient] = {}
 
                 def is_hung(segment: str) -> bool:

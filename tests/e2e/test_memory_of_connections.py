@@ -187,8 +187,7 @@ def test_writers_without_end_hold_a_bounded_amount_of_memory_against_a_stalled_l
             segment = f"s/t{number}/0.#epoch.0"
             first = encode(AppendBlockEnd(number.to_bytes(16, "big"), 1, b"x", 1, 1, 1))
             set_ups = (
-                SetupAppend(count, (number << 64 | count).to_bytes(16, "big"), segment, "")
-                for count in range(1, 3001)
+                SetupAppend(count, (number << 64 | count).to_bytes(16, "big"), segment, "") for count in range(1, 3001)
             )
             flow[wire] = memoryview(first + b"".join(map(encode, set_ups)))
         send_all(flow)

@@ -159,9 +159,7 @@ def test_tables_of_the_java_client_are_read_and_changed_here(java: JavaProcess, 
             assert table.entry(one.encode()) == penstock.Entry(one.encode(), "theirs", int(again.split(":")[1]))
 
 
-def test_tables_made_here_are_read_and_changed_by_the_java_client(
-    java: JavaProcess, server: StandaloneProcess
-) -> None:
+def test_tables_made_here_are_read_and_changed_by_the_java_client(java: JavaProcess, server: StandaloneProcess) -> None:
     """The other way round: 200 keys over two partitions, so that a key sent to the wrong one would be missing there."""
     entries = {key(first, second): f"{first}:{second}" for first in range(50) for second in range(4)}
     with penstock.connect(server.uri) as client:

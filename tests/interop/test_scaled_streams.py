@@ -232,9 +232,7 @@ class PypiWriters:
         self._processes: list[PypiProcess] = []
 
     def begin(self, parts: Sequence[tuple[int, int]]) -> None:
-        self._processes = [
-            PypiProcess("write", self._uri, "orders", str(first), str(last)) for first, last in parts
-        ]
+        self._processes = [PypiProcess("write", self._uri, "orders", str(first), str(last)) for first, last in parts]
         for process in self._processes:
             process.wait_until_begun()
 

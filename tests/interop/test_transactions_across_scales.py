@@ -40,9 +40,7 @@ def split_first(client: penstock.Client) -> None:
     """Split the first segment by key. The others stay as they are."""
     first, *_ = client.segments_of(STREAM)
     middle = (first.key_low + first.key_high) / 2
-    client.scale_stream(
-        STREAM, seal=[first.segment_id], key_ranges=[(first.key_low, middle), (middle, first.key_high)]
-    )
+    client.scale_stream(STREAM, seal=[first.segment_id], key_ranges=[(first.key_low, middle), (middle, first.key_high)])
 
 
 def segment_epochs(client: penstock.Client) -> list[int]:

@@ -260,9 +260,7 @@ class MortalCatalog:
 
 
 @pytest.mark.parametrize("how", ["before", "behind", "lost"])
-def test_an_iceberg_export_that_is_cut_off_anywhere_goes_on_without_a_gap(
-    iceberg: IcebergPlace, how: str
-) -> None:
+def test_an_iceberg_export_that_is_cut_off_anywhere_goes_on_without_a_gap(iceberg: IcebergPlace, how: str) -> None:
     """At each call of the catalogue. A lost reply is looked up, and the export continues unaided."""
     for at in itertools.count():
         stream, place = filled(4), iceberg

@@ -59,7 +59,7 @@ def moved(before: ContainerAssignment, after: ContainerAssignment) -> dict[int, 
 @pytest.mark.parametrize(("container_count", "store_count"), [(12, 6), (6, 6), (4, 6)])
 def test_what_moves_when_stores_come_and_go(container_count: int, store_count: int) -> None:
     """S-239: no store, one, all, more stores than containers; one comes, one goes, all are exchanged, nothing "
-        "changes."""
+    "changes."""
 
     def shared(*available: int) -> ContainerAssignment:
         return share_out(container_count, store_count, available)

@@ -49,9 +49,7 @@ def test_a_count_that_has_no_bytes_is_refused() -> None:
         _encode_count(2**30)
 
 
-segments = st.lists(
-    st.integers(0, 2**63 - 1), min_size=1, max_size=200, unique=True
-).map(
+segments = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=200, unique=True).map(
     lambda ids: tuple(
         MarkedSegment(number, index / len(ids), (index + 1) / len(ids), index * 1000)
         for index, number in enumerate(sorted(ids))

@@ -32,9 +32,7 @@ RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "penstock-rules.ym
 async def exposed() -> dict[str, set[str]]:
     """Return the labels of each series name of a running server that has answered a call."""
     settings = StandaloneSettings(is_memory=True, controller_port=0, segment_store_port=0)
-    async with Standalone(
-        replace(settings, operations=OperationsSettings(is_enabled=True, port=0))
-    ) as server:
+    async with Standalone(replace(settings, operations=OperationsSettings(is_enabled=True, port=0))) as server:
         assert server.front is not None
         server.front.calls.note("createStream", "OK", 0.1)
         assert server.operations is not None
@@ -73,9 +71,7 @@ def prometheus_program(name: str) -> str:
 def test_promtool_accepts_the_rules_and_each_alert_fires() -> None:
     promtool = prometheus_program("promtool")
     for command in (["check", "rules", "penstock-rules.yml"], ["test", "rules", "penstock-rules-test.yml"]):
-        checked = subprocess.run(
-            [promtool, *command], cwd=RULES.parent, capture_output=True, text=True, timeout=120
-        )
+        checked = subprocess.run([promtool, *command], cwd=RULES.parent, capture_output=True, text=True, timeout=120)
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

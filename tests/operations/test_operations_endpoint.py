@@ -112,9 +112,7 @@ async def test_an_offline_container_makes_the_server_not_ready(server: Standalon
     assert await ask(server, "/live") == (200, "live\n")
 
 
-async def test_blocked_writes_make_the_server_not_ready(
-    server: Standalone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_blocked_writes_make_the_server_not_ready(server: Standalone, monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.store is not None
     monkeypatch.setattr(type(server.store), "full_disk", property(lambda store: "17 bytes are free"))
     status, text = await ask(server, "/ready")

@@ -31,9 +31,9 @@ def test_generated_code_is_up_to_date(tmp_path, monkeypatch):
         fresh = described(eval(literal[1]))
         assert fresh == described(module.DESCRIPTOR.serialized_pb)
         messages = proto.replace(".proto", "_pb2.pyi")
-        assert (tmp_path / messages).read_text().count("\nclass ") == (
-            PACKAGE.parents[1] / messages
-        ).read_text().count("\nclass ")
+        assert (tmp_path / messages).read_text().count("\nclass ") == (PACKAGE.parents[1] / messages).read_text().count(
+            "\nclass "
+        )
 
 
 def test_stubs_have_whole_types():

@@ -104,9 +104,7 @@ def value_at(settings: object, path: str) -> object:
 
 
 NUMBERS = [
-    path
-    for path in setting_paths(StandaloneSettings)
-    if type(value_at(StandaloneSettings(), path)) in (int, float)
+    path for path in setting_paths(StandaloneSettings) if type(value_at(StandaloneSettings(), path)) in (int, float)
 ]
 
 

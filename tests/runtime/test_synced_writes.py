@@ -54,9 +54,7 @@ def answer_flags_with(
     monkeypatch.setattr(os, "pwritev", write)
 
 
-def test_a_synced_write_is_one_system_call(
-    monkeypatch: pytest.MonkeyPatch, calls: list[str], file: LocalFile
-) -> None:
+def test_a_synced_write_is_one_system_call(monkeypatch: pytest.MonkeyPatch, calls: list[str], file: LocalFile) -> None:
     answer_flags_with(monkeypatch, calls, None)
     assert file.write_synced(0, [b"one", b"two"]) == 6
     assert calls == ["pwritev synced"]

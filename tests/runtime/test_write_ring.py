@@ -176,9 +176,7 @@ async def test_a_write_that_the_ring_gives_back_is_done_by_the_pools_thread(
     pool.close()
 
 
-async def test_pools_work_with_threads_where_there_is_no_ring(
-    file: LocalFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pools_work_with_threads_where_there_is_no_ring(file: LocalFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in containers whose rules forbid io_uring."""
 
     def refuse(self: WriteRing, *arguments: int) -> int:

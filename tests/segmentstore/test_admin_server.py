@@ -177,9 +177,7 @@ async def test_what_is_not_here_is_said() -> None:
         assert (await wire.ask(FlushToStorage(2, "", 1), ErrorMessage)).error_code == 0
         assert (await wire.ask(FlushToStorage(-1, "", 1), ErrorMessage)).error_code == 0
         missing = next(
-            name
-            for name in (f"s/t{number}/0.#epoch.0" for number in range(100))
-            if container_of(name, 2) == 0
+            name for name in (f"s/t{number}/0.#epoch.0" for number in range(100)) if container_of(name, 2) == 0
         )
         assert (await wire.ask(ListStorageChunks(missing, "", 1), NoSuchSegment)).segment == missing
         await wire.close()

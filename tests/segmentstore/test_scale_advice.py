@@ -23,9 +23,7 @@ TARGET = 100
 
 
 def load(rates: tuple[float, float, float, float], *, age_s: float, silent_s: float = 0.0) -> SegmentStatistics:
-    return SegmentStatistics(
-        NAME, age_s, silent_s, 1, 1, Rates(*rates), NONE, int(ScalingKind.BY_EVENT_RATE), TARGET
-    )
+    return SegmentStatistics(NAME, age_s, silent_s, 1, 1, Rates(*rates), NONE, int(ScalingKind.BY_EVENT_RATE), TARGET)
 
 
 def simulated(rate_at, duration_s: int, *, merged_life_s: float = 0.0) -> Statistics:
@@ -164,9 +162,7 @@ def test_a_steady_load_at_its_target_asks_for_nothing() -> None:
         assert advice_after(lambda second: TARGET, minutes * 60) is None
 
 
-@given(
-    rate=st.integers(1, 2000), minutes=st.integers(21, 90), target=st.integers(1, 1000)
-)
+@given(rate=st.integers(1, 2000), minutes=st.integers(21, 90), target=st.integers(1, 1000))
 def test_a_steady_load_is_judged_by_its_rate_alone(rate: int, minutes: int, target: int) -> None:
     """Averages of a steady load are that load: above the target it is split, below half of it merged, else neither."""
     known = load((rate, rate, rate, rate), age_s=minutes * 60)
@@ -197,9 +193,7 @@ def test_more_load_never_asks_for_a_merge_where_less_asked_for_none(rates, age_s
         assert found is None or found.direction is ScaleDirection.DOWN
 
 
-@given(
-    rate=st.integers(1, 500), life_s=st.integers(5, 600), count=st.integers(1, 6)
-)
+@given(rate=st.integers(1, 500), life_s=st.integers(5, 600), count=st.integers(1, 6))
 def test_a_transactions_events_count_as_if_they_had_come_over_its_life(rate: int, life_s: int, count: int) -> None:
     """S-247: averages after transactions in a row are those of the same events one by one."""
     spread, steady = MovingRates(1.0), MovingRates(1.0)
@@ -330,9 +324,7 @@ def test_silence_is_known_only_after_watching_for_long_enough() -> None:
     assert statistics.is_silent(1, 160.0, age_s=1000.0)
     assert not statistics.is_silent(1, 160.0, age_s=59.0)
     for segment_id in (8, 9):
-        statistics.add(
-            segment_id, "x", events=1, byte_count=1, scale_type=2, target_rate=1, now_s=170.0
-        )
+        statistics.add(segment_id, "x", events=1, byte_count=1, scale_type=2, target_rate=1, now_s=170.0)
     assert not statistics.is_silent(9, 500.0, age_s=1000.0)
     assert not statistics.is_silent(1, 229.0, age_s=1000.0)
     assert statistics.is_silent(1, 230.0, age_s=1000.0)

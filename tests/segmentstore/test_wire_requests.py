@@ -362,13 +362,9 @@ async def test_iterations_take_java_and_rust_forms(bench: Bench) -> None:
     await bench.store.create_table(FIXED, key_length=2)
     entries = [TableKeyValue(bytes([0, number]), VERSION_ABSENT, b"v%d" % number) for number in range(6)]
     await connection.ask(wire.UpdateTableEntries(1, FIXED, "", entries), wire.TableEntriesUpdated)
-    read = await connection.ask(
-        wire.ReadTableEntries(1, FIXED, "", 2, b"", b"\0\1", b"\0\3"), wire.TableEntriesRead
-    )
+    read = await connection.ask(wire.ReadTableEntries(1, FIXED, "", 2, b"", b"\0\1", b"\0\3"), wire.TableEntriesRead)
     assert [(entry.key, entry.value) for entry in read.entries] == [(b"\0\1", b"v1"), (b"\0\2", b"v2")]
-    read = await connection.ask(
-        wire.ReadTableEntries(1, FIXED, "", 2, b"", b"\0\3", b"\0\3"), wire.TableEntriesRead
-    )
+    read = await connection.ask(wire.ReadTableEntries(1, FIXED, "", 2, b"", b"\0\3", b"\0\3"), wire.TableEntriesRead)
     assert [entry.key for entry in read.entries] == [b"\0\3"]
     keys = await connection.ask(wire.ReadTableKeys(1, FIXED, "", 100, b"", b"\0\4"), wire.TableKeysRead)
     assert [key.key for key in keys.keys] == [b"\0\4", b"\0\5"]

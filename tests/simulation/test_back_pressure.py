@@ -151,9 +151,7 @@ class Writer:
             self.sent += 1
             if self.is_conditional:
                 offset = (self.sent - 1) * len(self.data)
-                self.connection.send(
-                    ConditionalBlockEnd(self.writer_id, self.sent, offset, self.data, self.request_id)
-                )
+                self.connection.send(ConditionalBlockEnd(self.writer_id, self.sent, offset, self.data, self.request_id))
             else:
                 self.connection.send(
                     AppendBlockEnd(self.writer_id, len(self.data), self.data, 1, self.sent, self.request_id)
@@ -235,9 +233,7 @@ def test_requests_behind_a_writer_at_full_speed_are_answered_within_the_bound(wh
     async def scenario(stack: Stack) -> None:
         connection = await connect()
         table, group = "s/_RGtable/0.#epoch.0", "s/_RGgroup/0.#epoch.0"
-        create = CreateTableSegment(
-            request_id=1 << 20, segment=table, sorted_deprecated=False, key_length=0, token=""
-        )
+        create = CreateTableSegment(request_id=1 << 20, segment=table, sorted_deprecated=False, key_length=0, token="")
         await connection.request(1 << 20, create)
         await stack.store.append(segment_name(1), b"there")
         await stack.store.create_segment(group)

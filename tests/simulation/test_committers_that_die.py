@@ -17,7 +17,6 @@ STEP_S, STEP_COUNT = 0.000_1, 24
 MERGED_WITHIN_S = 1.0
 
 
-
 def test_a_commit_whose_client_died_is_merged_within_a_second() -> None:
     """A second later it is merged, whole and readable, or was never decided, and is open with nothing readable.
 

@@ -32,9 +32,13 @@ SETTINGS = SegmentStoreSettings(
     cache=CacheSettings(bytes_max=8 << 20),
     storage_guard=StorageGuardSettings(check_interval_s=1.0, check_timeout_s=2.0),
     container=ContainerSettings(
-        flush_age_s=1.0, writer_interval_s=0.5, writer_retry_s=1.0,
+        flush_age_s=1.0,
+        writer_interval_s=0.5,
+        writer_retry_s=1.0,
         space=SpaceSettings(
-            check_interval_s=1.0, storage_free_bytes_min=64 << 20, storage_free_percent_max=100,
+            check_interval_s=1.0,
+            storage_free_bytes_min=64 << 20,
+            storage_free_percent_max=100,
             log_free_bytes_min=1 << 20,
         ),
     ),

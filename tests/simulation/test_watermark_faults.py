@@ -92,9 +92,7 @@ def test_no_event_comes_that_was_noted_before_the_lower_bound_through_crashes(se
 
             async def write_all() -> None:
                 client._open()
-                await client.create_stream(
-                    STREAM, scaling=Scaling.fixed(2), timestamp_aggregation_timeout_s=1e6
-                )
+                await client.create_stream(STREAM, scaling=Scaling.fixed(2), timestamp_aggregation_timeout_s=1e6)
                 async with asyncio.TaskGroup() as group:
                     for first in (1, 2):
                         group.create_task(write(client, first))

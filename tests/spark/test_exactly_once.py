@@ -187,9 +187,7 @@ def test_a_driver_that_comes_late_is_refused(server: MemoryServer) -> None:
 def test_two_drivers_of_one_batch_write_it_once(server: MemoryServer) -> None:
     async def step(driver: Driver) -> None:
         for batch in range(5):
-            await asyncio.gather(
-                *(driver.write(batch, events_of(batch), 2) for _ in range(3)), return_exceptions=True
-            )
+            await asyncio.gather(*(driver.write(batch, events_of(batch), 2) for _ in range(3)), return_exceptions=True)
             await driver.write(batch, events_of(batch), 1)
         assert await driver.events() == Counter(event for batch in range(5) for event in events_of(batch))
         assert await driver.left() == []

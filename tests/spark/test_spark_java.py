@@ -52,7 +52,7 @@ def test_java_on_the_path_tells_its_own_home(monkeypatch: pytest.MonkeyPatch, tm
     home, shims = tmp_path / "jdk21", tmp_path / "shims"
     script = fake_java(home, "21")
     shims.mkdir()
-    (shims / "java").write_text(f"#!/bin/sh\nexec {script} \"$@\"\n")
+    (shims / "java").write_text(f'#!/bin/sh\nexec {script} "$@"\n')
     (shims / "java").chmod(0o755)
     monkeypatch.setenv("PATH", f"{shims}:/bin")
     assert ensure_java() == home

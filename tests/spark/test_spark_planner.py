@@ -342,9 +342,9 @@ def test_steps_over_what_is_gone_cover_every_byte_that_is_kept_once_in_order(
     start = advance(stream, stream.head(), tail, before) if before else stream.head()
     kept_from = advance(stream, stream.head(), tail, at) if at else stream.head()
     kept = ranges_between(stream, kept_from, tail)
-    wanted = {
-        (each.segment, byte) for each in kept for byte in range(each.start, each.end)
-    } & {(each.segment, byte) for each in ranges_between(stream, start, tail) for byte in range(each.start, each.end)}
+    wanted = {(each.segment, byte) for each in kept for byte in range(each.start, each.end)} & {
+        (each.segment, byte) for each in ranges_between(stream, start, tail) for byte in range(each.start, each.end)
+    }
     gone, cut, seen = truncated(stream, kept_from), start, list[ByteRange]()
     for _ in range(200):
         losses = Losses()

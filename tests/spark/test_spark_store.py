@@ -188,9 +188,7 @@ def test_a_store_that_hangs_ends_the_read_once_with_what_to_do(
     assert client.starts == [0]
 
 
-@pytest.mark.parametrize(
-    "error", [SegmentTruncatedError("s", start_offset=90, offset=30), NoSuchSegmentError("s")]
-)
+@pytest.mark.parametrize("error", [SegmentTruncatedError("s", start_offset=90, offset=30), NoSuchSegmentError("s")])
 def test_bytes_that_are_gone_are_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, stream: StoredStream, error: PenstockError
 ) -> None:
@@ -229,9 +227,7 @@ def test_of_what_lies_far_before_a_target_nothing_is_read_and_the_boundary_is_th
     """Events are 20 bytes, and a walk is at most 50: borders between appends say where it may begin."""
     client = serve(monkeypatch)
     monkeypatch.setattr(store, "WALK_BYTES_MAX", 50)
-    monkeypatch.setattr(
-        store, "run_in_client", lambda _, step: next(each for each in borders if each >= step.args[1])
-    )
+    monkeypatch.setattr(store, "run_in_client", lambda _, step: next(each for each in borders if each >= step.args[1]))
     for targets in ([199], [20, 45, 130, 150, 199], [10, 200], [90, 95, 100, 105]):
         client.starts.clear()
         assert list(stream.boundaries(SEGMENT, 0, targets)) == [each // 20 * 20 for each in targets]

@@ -15,9 +15,7 @@ from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from support.failing_segments import FailingSegments, Fault, attempt
 
-SETTINGS = ControllerSettings(
-    retry_delay_ms_first=0, retry_delay_ms_max=0, transaction_id_range=3, removal_delay_ms=0
-)
+SETTINGS = ControllerSettings(retry_delay_ms_first=0, retry_delay_ms_max=0, transaction_id_range=3, removal_delay_ms=0)
 
 
 async def run(cluster, script_type, at: int, fault: Fault, *, again_at: int = 0) -> int:

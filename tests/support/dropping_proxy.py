@@ -27,9 +27,7 @@ class DroppingProxy:
         generation = self._generation
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         try:
-            await asyncio.gather(
-                self._pump(reader, far_writer, generation), self._pump(far_reader, writer, generation)
-            )
+            await asyncio.gather(self._pump(reader, far_writer, generation), self._pump(far_reader, writer, generation))
         except asyncio.CancelledError:
             pass  # The end of the test. asyncio's own callback does not expect a cancelled task.
         finally:

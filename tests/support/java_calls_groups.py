@@ -178,8 +178,7 @@ def checkpoint(java: JavaSession, group: str, readers: Sequence[str], name: str)
         assert reader.readNextEvent(READ_TIMEOUT_MS).getEvent() is None
     assert set(seen) == {name}
     cuts = {
-        str(entry.getKey().getStreamName()): str(entry.getValue().asText())
-        for entry in _cuts_of(java, done).entrySet()
+        str(entry.getKey().getStreamName()): str(entry.getValue().asText()) for entry in _cuts_of(java, done).entrySet()
     }
     return content_of(done.toBytes()), cuts
 

@@ -25,9 +25,7 @@ def text_serializer(java: JavaSession) -> JavaObject:
 
 def factory(java: JavaSession) -> JavaObject:
     """Return the maker of event writers and readers."""
-    return java.keep(
-        "events", lambda: java.java("EventStreamClientFactory").withScope(SCOPE, java.config)
-    )
+    return java.keep("events", lambda: java.java("EventStreamClientFactory").withScope(SCOPE, java.config))
 
 
 def manager(java: JavaSession) -> JavaObject:

@@ -380,4 +380,3 @@ def found_by(model: LogModel, state_count_max: int) -> str:
     except Violation as violation:
         return str(violation)
     return ""
-

@@ -101,9 +101,7 @@ class SecuredServer:
     async def wire(self) -> RawWire:
         """Connect to the segment store."""
         context = ssl.create_default_context(cadata=self.authority.decode())
-        connection = RawWire(
-            *await asyncio.open_connection("localhost", self.server.segment_store_port, ssl=context)
-        )
+        connection = RawWire(*await asyncio.open_connection("localhost", self.server.segment_store_port, ssl=context))
         await connection.ask(Hello(16, 5), Hello)
         return connection
 

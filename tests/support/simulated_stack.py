@@ -106,9 +106,7 @@ class SimulatedStack:
         self.client._open()
 
     async def _serve(self, host: Host) -> None:
-        store = SegmentStore(
-            logs=self._logs, chunks=self._chunks, runtime=host.runtime, settings=self._store_settings
-        )
+        store = SegmentStore(logs=self._logs, chunks=self._chunks, runtime=host.runtime, settings=self._store_settings)
         await store.start()
         await SegmentStoreServer(store).start("0.0.0.0", STORE_PORT)
         service = ControllerService(

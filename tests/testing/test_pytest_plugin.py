@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.testing import memory_server
 
-APPLICATION_TEST = '''
+APPLICATION_TEST = """
 seen = []
 
 
@@ -38,7 +38,7 @@ def test_another_has_a_stream_of_its_own_on_the_same_server(penstock_client, pen
     assert penstock_stream != seen[0]
     assert penstock_server.uri == seen[1]
     assert penstock_client.tail(seen[0]).positions[0] == 8 + 5 + 8 + 4
-'''
+"""
 
 
 @pytest.mark.parametrize("also_named_by", ["no one", "the application"])

@@ -174,9 +174,7 @@ def test_renamed_but_unsynced_file_may_be_empty() -> None:
 
 
 def test_journal_keeps_a_prefix_of_names_and_the_bare_contract_any_subset() -> None:
-    prefix, subset = (
-        disk_with(faults=DiskFaults(name_order=order)) for order in (NameOrder.PREFIX, NameOrder.SUBSET)
-    )
+    prefix, subset = (disk_with(faults=DiskFaults(name_order=order)) for order in (NameOrder.PREFIX, NameOrder.SUBSET))
     seen = []
     for disk in (prefix, subset):
         disk.open("/a", create=True)

@@ -184,9 +184,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(name=NAMES, is_meant=st.sampled_from([False, False, True]), crash_s=st.none() | MOMENTS)
     def seal(self, name: str, is_meant: bool, crash_s: float | None) -> None:
         if is_meant:  # Most examples should have streams to write to.
-            self._both(
-                lambda: self.model.seal(name), lambda: self.stack.client.seal_stream(f"{SCOPE}/{name}"), crash_s
-            )
+            self._both(lambda: self.model.seal(name), lambda: self.stack.client.seal_stream(f"{SCOPE}/{name}"), crash_s)
 
     @rule(name=NAMES, crash_s=st.none() | MOMENTS)
     def delete(self, name: str, crash_s: float | None) -> None:
@@ -301,9 +299,7 @@ class StreamMachine(RuleBasedStateMachine):
             while await transaction.state() in ("COMMITTING", "ABORTING"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
-        self._both(
-            lambda: (self.model.commit if is_commit else self.model.abort)(name, transaction.id), work, crash_s
-        )
+        self._both(lambda: (self.model.commit if is_commit else self.model.abort)(name, transaction.id), work, crash_s)
 
     # -- reader groups ------------------------------------------------------------------------------------------
 

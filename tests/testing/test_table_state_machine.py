@@ -97,9 +97,7 @@ class TableMachine(RuleBasedStateMachine):
             finally:
                 self.stack.close()
 
-    def _both(
-        self, expect: Callable[[], object], work: Callable[[], Coroutine[object, object, T]]
-    ) -> T | None:
+    def _both(self, expect: Callable[[], object], work: Callable[[], Coroutine[object, object, T]]) -> T | None:
         """Do it to the model and to the store; both must end alike. Return the store's result if there is one."""
         expected: type[PenstockError] | None = None
         try:

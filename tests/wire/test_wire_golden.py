@@ -277,18 +277,20 @@ def test_own_commands_are_far_from_the_types_that_pravega_has_or_may_take() -> N
     assert [command.TYPE for command in OWN_COMMANDS] == list(range(0x50530001, 0x50530009))
     assert encode(GetStatistics(7, "", b"{}")).hex() == "505300010000001000000000000000070000000000027b7d"
     assert encode(StatisticsTold(7, b"{}")).hex() == "505300020000000e0000000000000007000000027b7d"
-    assert encode(GetChunkLayout(7, "a", "", b"{}")).hex() == (
-        "50530003000000130000000000000007" "000161" "0000" "000000027b7d"
-    )
+    assert encode(GetChunkLayout(7, "a", "", b"{}")).hex() == ("505300030000001300000000000000070001610000000000027b7d")
     assert encode(ChunkLayoutTold(7, b"{}")).hex() == "505300040000000e0000000000000007000000027b7d"
     assert encode(ReturnChunkLease(7, "a", "", 3, 5)).hex() == (
-        "505300050000001d0000000000000007" "000161" "0000" "0000000000000003" "0000000000000005"
+        "505300050000001d0000000000000007000161000000000000000000030000000000000005"
     )
     assert encode(ChunkLeaseReturned(7)).hex() == "50530006000000080000000000000007"
     assert encode(GetContainerImage(3, "", 7)).hex() == "505300070000000e0000000300000000000000000007"
     assert (
-        encode(ContainerImagePart(7, "id", 9, 5, b"part")).hex()
-        == "5053000800000024" "0000000000000007" "00026964" "0000000000000009" "0000000000000005" "0000000470617274"
+        encode(ContainerImagePart(7, "id", 9, 5, b"part")).hex() == "5053000800000024"
+        "0000000000000007"
+        "00026964"
+        "0000000000000009"
+        "0000000000000005"
+        "0000000470617274"
     )
 
 

@@ -55,8 +55,7 @@ _PAGES = "for page in self.{method}({arguments}):\n    yield from page\n"
 _SPAN = "primary=primary, prefix=prefix, start=start, end=end"
 
 _VALUE_CHUNK = (
-    "reader = self._part.events\n"
-    "chunk = reader._chunk_in_hand() or self._portal.call(reader._next_chunk(timeout_s))\n"
+    "reader = self._part.events\nchunk = reader._chunk_in_hand() or self._portal.call(reader._next_chunk(timeout_s))\n"
 )
 
 #: The serializer belongs to the application, and runs in the application's thread, before anything is written.

@@ -265,11 +265,7 @@ def _check_commit_order(
     for (stream, key), read in by_key.items():
         earliest: tuple[str, Ended] | None = None
         for transaction, commit in reversed(read):
-            if (
-                earliest is not None
-                and earliest[0] != transaction
-                and earliest[1].end_index < commit.invocation.index
-            ):
+            if earliest is not None and earliest[0] != transaction and earliest[1].end_index < commit.invocation.index:
                 yield (
                     f"pass {name} of {stream}, key {key!r}: transaction {transaction} was read before "
                     f"{earliest[0]}, which was committed before its commit was called"

@@ -502,9 +502,7 @@ async def _check_stored(container: SegmentContainer, segment: Segment, looks: Ch
     return violations or await _check_stored_bytes(container, segment, stored.start_offset, stored.length)
 
 
-async def _check_stored_bytes(
-    container: SegmentContainer, segment: Segment, start: int, end: int
-) -> Sequence[str]:
+async def _check_stored_bytes(container: SegmentContainer, segment: Segment, start: int, end: int) -> Sequence[str]:
     """Read what is stored; where memory has the bytes too they must be the same (G8, G9)."""
     storage = container.storage.of(segment)
     position = max(start, segment.start_offset)
@@ -520,9 +518,11 @@ async def _check_stored_bytes(
             if not isinstance(entry, _Block):
                 continue
             low, high = max(entry.start, position), min(entry.end, position + len(data))
-            if low < high and memoryview(entry.data)[low - entry.start : high - entry.start] != memoryview(data)[
-                low - position : high - position
-            ]:
+            if (
+                low < high
+                and memoryview(entry.data)[low - entry.start : high - entry.start]
+                != memoryview(data)[low - position : high - position]
+            ):
                 return [f"G9: memory and storage differ within [{low}, {high})"]
         position += len(data)
     return ()

@@ -100,9 +100,7 @@ class LayoutReads:
                 layout = [_told(chunk) for chunk in answer.chunks]
                 self._world.counts["layouts told"] += 1
             else:
-                _, chunks = await host.run(
-                    container.storage.leased_layout(segment, _LEASE_S, holder="a simulated job")
-                )
+                _, chunks = await host.run(container.storage.leased_layout(segment, _LEASE_S, holder="a simulated job"))
                 layout = [_Piece(each.name, 0, each.length, each.block_length, each.block_checksums) for each in chunks]
         except (HostDownError, PenstockError, AssertionError):
             return  # Nothing was promised.

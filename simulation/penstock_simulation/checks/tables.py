@@ -219,9 +219,7 @@ def _made_by(key: _Key) -> list[tuple[Place, int]]:
     return made
 
 
-def _place_of(
-    key: _Key, ended: Ended, floor: Place, begun: list[tuple[Place, int]]
-) -> tuple[Place | None, str]:
+def _place_of(key: _Key, ended: Ended, floor: Place, begun: list[tuple[Place, int]]) -> tuple[Place | None, str]:
     """Return the place of a call that ended, or what is wrong with it."""
     call = ended.invocation.call
     if ended.outcome is Outcome.OK:
@@ -265,9 +263,7 @@ def _place_of_get(key: _Key, ended: Ended, floor: Place) -> tuple[Place | None, 
     return None, f"it was not there, but version {floor[0]} had been reached and nobody removed it"
 
 
-def _check_refusal(
-    key: _Key, ended: Ended, expected: int, floor: Place, begun: list[tuple[Place, int]]
-) -> str:
+def _check_refusal(key: _Key, ended: Ended, expected: int, floor: Place, begun: list[tuple[Place, int]]) -> str:
     """Say what is wrong with a refused condition: wrong if the expected state certainly held all the while."""
     held = floor[1] == 1 if expected == VERSION_ABSENT else floor == (expected, 0)
     if not held:

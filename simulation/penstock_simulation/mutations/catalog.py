@@ -332,9 +332,7 @@ def _read_from_start() -> Iterator[None]:
         self: SegmentEvents, segments: Segments, segment: str, held: HeldSegment, settings: ClientSettings,
         on_ready: Callable[[SegmentEvents], None], read_ahead: ReadAhead, redelivery: Redelivery | None = None,
     ) -> None:  # fmt: skip
-        original(
-            self, segments, segment, HeldSegment(0, held.turn), settings, on_ready, read_ahead, redelivery
-        )
+        original(self, segments, segment, HeldSegment(0, held.turn), settings, on_ready, read_ahead, redelivery)
 
     with patched(SegmentEvents, "__init__", made):
         yield

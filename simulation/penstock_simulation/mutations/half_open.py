@@ -14,9 +14,7 @@ from penstock_simulation.simulated.late_requests import LateRequestSettings
 HALF_OPEN = replace(
     USERS,
     name="half open",
-    plan=replace(
-        USERS.plan, duration_s=30.0, mean_gap_s_min=5.0, mean_gap_s_max=20.0, kinds=("HalfOpen",)
-    ),
+    plan=replace(USERS.plan, duration_s=30.0, mean_gap_s_min=5.0, mean_gap_s_max=20.0, kinds=("HalfOpen",)),
     workloads=("events", "readers", "bytes", "steady calls"),
     writing_s=40.0,
     pace=0.5,

@@ -181,9 +181,7 @@ _LINKS = ("SlowLink", "Pause")
 _SMALL_CACHE = 16 * 1024
 
 #: Slow syncs, some of them split in two, and crashes during them.
-_SYNCS = replace(
-    short_profile("crashes in a sync", "bytes", gap_s=1.0), work_stall_rate=_SLOW_WORK, work_cut_rate=0.1
-)
+_SYNCS = replace(short_profile("crashes in a sync", "bytes", gap_s=1.0), work_stall_rate=_SLOW_WORK, work_cut_rate=0.1)
 
 ORDER_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(

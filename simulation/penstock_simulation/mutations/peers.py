@@ -85,9 +85,7 @@ def _write_states_without_a_fence() -> Iterator[None]:
     async def put_state(self: RecordStore, table: str, key: str, record: object, *, version: int = VERSION_ANY) -> int:
         return await put(self, table, key, record, version=any_version(record, version))
 
-    async def put_states(
-        self: RecordStore, table: str, records: Sequence[tuple[str, object, int]]
-    ) -> Sequence[int]:
+    async def put_states(self: RecordStore, table: str, records: Sequence[tuple[str, object, int]]) -> Sequence[int]:
         freed = [(key, record, any_version(record, version)) for key, record, version in records]
         return await put_all(self, table, freed)
 

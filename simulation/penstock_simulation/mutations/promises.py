@@ -67,9 +67,7 @@ def _begin_beyond_the_end() -> AbstractContextManager[None]:
 
 
 def _end_at_the_tail() -> AbstractContextManager[None]:
-    async def end_cuts(
-        cluster: Cluster, until: CheckedStart, begin: Mapping[str, StreamCut]
-    ) -> dict[str, StreamCut]:
+    async def end_cuts(cluster: Cluster, until: CheckedStart, begin: Mapping[str, StreamCut]) -> dict[str, StreamCut]:
         return {stream: await cluster.tail(stream) for stream in begin}
 
     return patched(reader_group, "end_cuts", end_cuts)

@@ -75,9 +75,7 @@ def _claim_what_a_later_version_wrote() -> AbstractContextManager[None]:
 
 
 def _aimed(name: str, *kinds: str, has_images: bool = True) -> Profile:
-    plan = replace(
-        WRONG_LOGS.plan, duration_s=12.0, mean_gap_s_min=3.0, kinds=("WrongLogs",), wrong_logs=kinds
-    )
+    plan = replace(WRONG_LOGS.plan, duration_s=12.0, mean_gap_s_min=3.0, kinds=("WrongLogs",), wrong_logs=kinds)
     return replace(
         WRONG_LOGS, name=name, plan=plan, writing_s=16.0, workloads=("events", "bytes"), has_images=has_images,
         store_count_max=1,

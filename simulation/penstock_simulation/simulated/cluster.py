@@ -106,9 +106,7 @@ class ClusterSettings:
     is_scaling_by_load: bool = False
     watches_directories: bool = False
     segment_store: SegmentStoreSettings = field(
-        default_factory=lambda: SegmentStoreSettings(
-            container_count=2, cache=CacheSettings(bytes_max=32 * _KIB * _KIB)
-        )
+        default_factory=lambda: SegmentStoreSettings(container_count=2, cache=CacheSettings(bytes_max=32 * _KIB * _KIB))
     )
     durable_log: LocalLogSettings = field(
         default_factory=lambda: LocalLogSettings(
@@ -489,8 +487,6 @@ class SimulatedCluster:
         self._client_count += 1
         names = names[at:] + names[:at]
         address = "tcp://" + ",".join(f"{name}:{CONTROLLER_PORT}" for name in names)
-        stub = simulated_stub(
-            names[0], CONTROLLER_PORT, names[1:], keepalive_interval_s=settings.keepalive_interval_s
-        )
+        stub = simulated_stub(names[0], CONTROLLER_PORT, names[1:], keepalive_interval_s=settings.keepalive_interval_s)
         controller = ControllerClient(stub, settings, host.runtime.rng, address=address)
         return Client(address, settings, runtime=host.runtime, controller=controller)

@@ -200,9 +200,7 @@ class CoordinationServer:
             self._answer(watch.connection, watch.request)
 
     def _closed(self, connection: Lines) -> None:
-        self._watches = {
-            number: watch for number, watch in self._watches.items() if watch.connection is not connection
-        }
+        self._watches = {number: watch for number, watch in self._watches.items() if watch.connection is not connection}
 
     def _received(self, connection: Lines, line: bytes) -> None:
         request = cast(Request, json.loads(line))

@@ -130,9 +130,7 @@ class _Link:
         self._last_number = 0
         self._asked: dict[int, tuple[Lines, asyncio.Future[Reply]]] = {}
 
-    async def ask(
-        self, call: str, name: str, *, session: int = 0, version: int = 0, waits: bool = False
-    ) -> Reply:
+    async def ask(self, call: str, name: str, *, session: int = 0, version: int = 0, waits: bool = False) -> Reply:
         """Return the answer. `waits`: no timeout while the connection lives. Raises `ControllerUnavailableError`."""
         connection: Lines | None = None
         self._last_number = number = self._last_number + 1

@@ -342,9 +342,7 @@ def _strike(fault: Fault, simulation: Simulation) -> None:
     fault.strike(simulation)
 
 
-def _draw_fault(
-    rng: random.Random, servers: Sequence[str], clients: Sequence[str], settings: FaultSettings
-) -> Fault:
+def _draw_fault(rng: random.Random, servers: Sequence[str], clients: Sequence[str], settings: FaultSettings) -> Fault:
     everybody = [*servers, *clients]
     # A single host has no links to break.
     kind = rng.choice([kind for kind in settings.kinds if len(everybody) > 1 or kind not in _LINK_KINDS])

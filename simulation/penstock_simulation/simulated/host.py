@@ -195,9 +195,7 @@ class Host:
         if self._loop.current is process:
             raise ProcessKilled(f"{process.name} died")
 
-    def crash_at_disk_call(
-        self, call_count: int, death: Death = Death.POWER, *, down_s: float | None = None
-    ) -> None:
+    def crash_at_disk_call(self, call_count: int, death: Death = Death.POWER, *, down_s: float | None = None) -> None:
         """Kill the process during a disk call: its `call_count`-th from now (1: the next).
 
         A write is in the page cache by then, any other call has had no effect. `down_s`: restart after this time. If

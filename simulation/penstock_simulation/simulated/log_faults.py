@@ -102,9 +102,7 @@ def _files(host: Host, directory: str) -> dict[str, bytes]:
     """Return the files under a directory of the host's disk, by relative path."""
     prefix = f"{directory}/"
     return {
-        path.removeprefix(prefix): content
-        for path, content in host.disk.files().items()
-        if path.startswith(prefix)
+        path.removeprefix(prefix): content for path, content in host.disk.files().items() if path.startswith(prefix)
     }
 
 

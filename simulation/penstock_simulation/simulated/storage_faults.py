@@ -129,8 +129,6 @@ class StorageMissing:
         return self.duration_s
 
 
-def _change(
-    simulation: Simulation, host: Host, trouble: Callable[[DiskFaults], DiskFaults], duration_s: float
-) -> None:
+def _change(simulation: Simulation, host: Host, trouble: Callable[[DiskFaults], DiskFaults], duration_s: float) -> None:
     host.begin_trouble(trouble)
     simulation.loop.at(simulation.loop.time() + duration_s, lambda: host.end_trouble(trouble))

@@ -76,9 +76,7 @@ class ConnectionCrowd(Workload):
     async def verify(self) -> None:
         """See `Workload.verify`."""
         segments = self.client._segment_client
-        info = await self.world.insist(
-            f"info of {self._segment}", lambda: segments.segment_info(self._segment)
-        )
+        info = await self.world.insist(f"info of {self._segment}", lambda: segments.segment_info(self._segment))
         if info.length < self._acknowledged_bytes:
             self.world.problem(
                 f"{self._segment}: {self._acknowledged_bytes} bytes were acknowledged, it has {info.length}"

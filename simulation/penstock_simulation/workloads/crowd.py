@@ -354,9 +354,7 @@ class MergeClient(Workload):
         world.counts["merges on condition"] += 1
 
     async def _try_merge(self, source: str, before: int) -> None:
-        updates = (
-            AttributeUpdate(self._attribute, _REPLACE_IF_EQUALS, before + 1, before if before else NO_VALUE),
-        )
+        updates = (AttributeUpdate(self._attribute, _REPLACE_IF_EQUALS, before + 1, before if before else NO_VALUE),)
         # The client API has no conditional merge; only clients that use the wire protocol directly have it.
         reply = await self.client._segment_client._change(
             self._target, lambda request_id: MergeSegments(request_id, self._target, source, "", updates)

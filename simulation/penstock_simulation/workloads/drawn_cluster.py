@@ -156,12 +156,22 @@ def _draw_basis(rng: random.Random, chunk_rng: random.Random, profile: Profile) 
                     storage_free_percent_max=100,
                 ),
                 orphans=OrphanSettings(
-                    retry_s_min=1.0, retry_s_max=4.0, late_s_max=30.0, sweep_delay_s=3.0, sweep_interval_s=9.0,
-                    sweep_names=16, sweep_pause_s=0.01,
+                    retry_s_min=1.0,
+                    retry_s_max=4.0,
+                    late_s_max=30.0,
+                    sweep_delay_s=3.0,
+                    sweep_interval_s=9.0,
+                    sweep_names=16,
+                    sweep_pause_s=0.01,
                 ),
                 garbage=GarbageSettings(
-                    delay_s=profile.garbage_delay_s, interval_s=1.0, retry_s_max=4.0, tasks_per_batch=2,
-                    batch_chunks=3, attempts_max=2, given_up_pause_s=8.0,
+                    delay_s=profile.garbage_delay_s,
+                    interval_s=1.0,
+                    retry_s_max=4.0,
+                    tasks_per_batch=2,
+                    batch_chunks=3,
+                    attempts_max=2,
+                    given_up_pause_s=8.0,
                 ),
             ),
         ),
@@ -366,9 +376,7 @@ def _with_quiet_containers(cluster: ClusterSettings) -> ClusterSettings:
 def _with_sound_storage(cluster: ClusterSettings) -> ClusterSettings:
     """Return a cluster whose long-term storage has no faults of its own, so that starts can wait for it."""
     container = replace(cluster.segment_store.container, recovery_lookup_s=5.0)
-    return replace(
-        cluster, chunk_faults=None, segment_store=replace(cluster.segment_store, container=container)
-    )
+    return replace(cluster, chunk_faults=None, segment_store=replace(cluster.segment_store, container=container))
 
 
 def _with_images(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
@@ -390,9 +398,7 @@ def _with_ingest_budget(cluster: ClusterSettings, profile: Profile, *, is_crowde
     ingest_bytes_max = profile.ingest_bytes_max or (_CROWDED_INGEST_BYTES if is_crowded else 0)
     if not ingest_bytes_max:
         return cluster
-    connection = replace(
-        cluster.segment_store.connection, ingest_bytes_max=ingest_bytes_max, read_delay_s_max=1.0
-    )
+    connection = replace(cluster.segment_store.connection, ingest_bytes_max=ingest_bytes_max, read_delay_s_max=1.0)
     return replace(cluster, segment_store=replace(cluster.segment_store, connection=connection))
 
 

@@ -97,9 +97,7 @@ async def _read_segment(
     end = info.length if end is None else end
     while offset < end:
         length = min(_READ_BYTES, end - offset)
-        data = await world.insist(
-            f"read of {segment}", partial(client._segment_client.read, segment, offset, length)
-        )
+        data = await world.insist(f"read of {segment}", partial(client._segment_client.read, segment, offset, length))
         block = data.joined()
         if not block:
             world.problem(f"{segment}: read at {offset} came empty, it was to go on to {end}")

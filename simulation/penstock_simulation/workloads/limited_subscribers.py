@@ -71,9 +71,7 @@ class LimitedSubscribers(Workload):
             for group in stream.groups.values():
                 join = partial(client.reader_group, group, [stream.path], retention=GroupRetention.MANUAL)
                 await insist(f"create {group}", join)
-                found = await insist(
-                    f"look at {group}", partial(client._controller_client.reader_group, SCOPE, group)
-                )
+                found = await insist(f"look at {group}", partial(client._controller_client.reader_group, SCOPE, group))
                 assert found is not None
                 stream.registered[group] = found
 

@@ -155,9 +155,9 @@ class OfflineContainer(Workload):
             while head < tail and world.now_s < until_s:
                 await world.insist(f"write to {stream}", partial(self._write, stream))
                 await asyncio.sleep(1.0)
-                head = (
-                    await world.insist("find the head", partial(self.client.head, f"{SCOPE}/{stream}"))
-                ).positions[0]
+                head = (await world.insist("find the head", partial(self.client.head, f"{SCOPE}/{stream}"))).positions[
+                    0
+                ]
             if head < tail:
                 world.problem(
                     f"{stream}, which needs nothing of the offline container, begins at {head}: retention has not come "

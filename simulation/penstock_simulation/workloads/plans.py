@@ -60,9 +60,7 @@ class PlanSettings:
     zombie_rate: float = 0.2
 
 
-def draw_plan(
-    rng: random.Random, servers: Sequence[str], clients: Sequence[str], settings: PlanSettings
-) -> FaultPlan:
+def draw_plan(rng: random.Random, servers: Sequence[str], clients: Sequence[str], settings: PlanSettings) -> FaultPlan:
     """Draw a plan of at least `KIND_COUNT_MIN` kinds, in order of time."""
     drawn: list[PlannedFault] = []
     kinds = list(dict.fromkeys(settings.kinds))

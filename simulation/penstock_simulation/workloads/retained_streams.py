@@ -34,9 +34,7 @@ class RetainedStreams(Workload):
     async def prepare(self) -> None:
         """See `Workload.prepare`."""
         for stream, policy in zip(self._streams, _POLICIES.values(), strict=True):
-            make = partial(
-                self.client.create_stream, stream, scaling=Scaling.fixed(1), retention=policy, exist_ok=True
-            )
+            make = partial(self.client.create_stream, stream, scaling=Scaling.fixed(1), retention=policy, exist_ok=True)
             await self.world.insist(f"create {stream}", make)
 
     async def run(self) -> None:

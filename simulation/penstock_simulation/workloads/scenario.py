@@ -174,16 +174,12 @@ class Scenario:
         if "readers" in self.workloads:
             for number in range(self.reader_count):
                 made.append(
-                    GroupReader(
-                        *place(f"reader-{number}"), stream=MAIN_STREAM, group="group", is_leader=number == 0
-                    )
+                    GroupReader(*place(f"reader-{number}"), stream=MAIN_STREAM, group="group", is_leader=number == 0)
                 )
         if "trimmed" in self.workloads:
             made.append(keeper("trimmer", TRIMMED_STREAM, is_truncated=True))
             made.append(
-                Writer(
-                    *place("trimmed-writer"), stream=TRIMMED_STREAM, keys=("t",), events_per_s=1.5 / self.mean_gap_s
-                )
+                Writer(*place("trimmed-writer"), stream=TRIMMED_STREAM, keys=("t",), events_per_s=1.5 / self.mean_gap_s)
             )
         if "tables" in self.workloads:
             for number in range(2):
@@ -270,9 +266,7 @@ class Scenario:
         )  # fmt: skip
         for number in range(2):
             keys = (f"u{number}-a", f"u{number}-b")
-            made.append(
-                UserWriter(*place(f"user-writer-{number}"), stream=USER_STREAM, keys=keys, habits=habits)
-            )
+            made.append(UserWriter(*place(f"user-writer-{number}"), stream=USER_STREAM, keys=keys, habits=habits))
         made.append(UserTransactions(*place("user-transactions"), stream=USER_STREAM, habits=habits))
         for number, machine in enumerate(_machines(self.profile) if "users" in self.workloads else ()):
             made.append(
@@ -311,14 +305,10 @@ class Scenario:
         if "mortals" in self.workloads:
             for number in range(2):
                 made.append(
-                    MortalReader(
-                        *place(f"mortal-{number}"), stream=MAIN_STREAM, group="mortals", is_leader=number == 0
-                    )
+                    MortalReader(*place(f"mortal-{number}"), stream=MAIN_STREAM, group="mortals", is_leader=number == 0)
                 )
 
-    def _add_crowds(
-        self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]
-    ) -> None:
+    def _add_crowds(self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]) -> None:
         """Add workloads that need more segments, attributes and keys than fit into memory."""
         if "crowd" in self.workloads:
             made.append(
@@ -335,9 +325,7 @@ class Scenario:
                 )
             )  # fmt: skip
         if "merges" in self.workloads:
-            made.append(
-                MergeClient(*place("merges"), target=f"{SCOPE}/merged/0.#epoch.0", mean_gap_s=self.mean_gap_s)
-            )
+            made.append(MergeClient(*place("merges"), target=f"{SCOPE}/merged/0.#epoch.0", mean_gap_s=self.mean_gap_s))
         if "attributes" in self.workloads:
             for number in range(2):
                 made.append(

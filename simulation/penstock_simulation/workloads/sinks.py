@@ -115,9 +115,7 @@ class Sinks(Workload):
     async def _run_batch(self, number: int, *, counts: bool) -> bool:
         """Run a batch in a few tasks; return True if it is certainly committed. `counts`: no other driver is ahead."""
         world, rng = self.world, self.rng
-        client = world.cluster.client(
-            self.host, draw_user_settings(rng, world.cluster.settings.client, self._habits)
-        )
+        client = world.cluster.client(self.host, draw_user_settings(rng, world.cluster.settings.client, self._habits))
         client._open()
         identity, prepared = BatchIdentity(_SINK, number), list[Mapping[str, str]]()
         rate = self._habits.cut_rate / 2
@@ -167,9 +165,7 @@ class Sinks(Workload):
     async def _abort(self, identity: BatchIdentity, prepared: list[Mapping[str, str]]) -> None:
         """Spark's abort after a failed commit, in a separate process."""
         world, rng = self.world, self.rng
-        client = world.cluster.client(
-            self.host, draw_user_settings(rng, world.cluster.settings.client, self._habits)
-        )
+        client = world.cluster.client(self.host, draw_user_settings(rng, world.cluster.settings.client, self._habits))
         client._open()
         try:
             batch = SinkBatch(client, identity, by_stream(prepared), _LIMITS, self._now_ms)

@@ -111,9 +111,7 @@ class TransientFlood(Workload):
 
     async def _exists(self, segment: str) -> bool:
         try:
-            await self.world.insist(
-                f"info of {segment}", lambda: self.client._segment_client.segment_info(segment)
-            )
+            await self.world.insist(f"info of {segment}", lambda: self.client._segment_client.segment_info(segment))
         except NoSuchSegmentError:
             return False
         return True

@@ -358,9 +358,7 @@ class UserStates(Workload):
 
     def _take(self, change: StateChange[JsonValue]) -> None:
         told = self._told
-        if told is not None and (
-            told.revision >= change.revision or _version(told.value) > _version(change.value)
-        ):
+        if told is not None and (told.revision >= change.revision or _version(told.value) > _version(change.value)):
             self.world.problem(f"{self.name}: the watch of {self._stream} has told {told}, and then {change}")
         self._told = change
         self.world.counts["user states watched"] += 1

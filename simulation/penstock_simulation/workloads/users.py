@@ -117,9 +117,7 @@ def draw_user_settings(rng: random.Random, base: ClientSettings, habits: UserHab
     )
     # Derived from an earlier draw: half of them have short close time-outs.
     is_hasty = drawn.position_interval_s < 1.75
-    return replace(
-        drawn, reader_close_timeout_s=0.5 if is_hasty else 5.0, close_timeout_s=1.0 if is_hasty else 30.0
-    )
+    return replace(drawn, reader_close_timeout_s=0.5 if is_hasty else 5.0, close_timeout_s=1.0 if is_hasty else 30.0)
 
 
 def draw_suspension(rng: random.Random) -> int:

@@ -313,9 +313,7 @@ class _Salvage:
                 segment.close_indexes()
             state.backlog.close()
 
-    async def _fits(
-        self, damaged: DamagedLog, plan: _Plan, chunks: ChunkStorage, problems: list[str]
-    ) -> bool:
+    async def _fits(self, damaged: DamagedLog, plan: _Plan, chunks: ChunkStorage, problems: list[str]) -> bool:
         """Replay a plan's log as a start does, and set the ends of segments from the log and long-term storage.
 
         Return whether the result fits storage; if not, the reason is added to `problems`.
@@ -361,8 +359,9 @@ class _Salvage:
                 for ended in plan.ended:
                     ended.correct(plan.report)
                 return True
-        problems.append(f"segments do not match long-term storage: "
-            f"{', '.join(each.segment.name for each in unfit[:3])}")
+        problems.append(
+            f"segments do not match long-term storage: {', '.join(each.segment.name for each in unfit[:3])}"
+        )
         return False
 
     def _frames(self, salvage: LogSalvage, damaged: DamagedLog, plan: _Plan) -> Iterator[list[bytes]]:

@@ -254,5 +254,6 @@ async def _check_read(chunks: ChunkStorage, segment: Segment, expected: Sequence
     """Read the header as an older store would, and compare."""
     found = await read_layout(chunks, segment.name)
     if found is None or found.length != segment.length or found.chunks != tuple(expected):
-        raise CorruptionError(header_name(segment.name), 0, f"reading it back does not return what was exported: "
-            f"{found}")
+        raise CorruptionError(
+            header_name(segment.name), 0, f"reading it back does not return what was exported: {found}"
+        )

@@ -115,8 +115,9 @@ async def check_rolling(
                 report.segments.append(_described(segment, layout))
         is_empty = not (report.segments or report.problems or report.left_over_count)
         if is_empty and not names and await chunks.read_identity() is None:
-            raise StorageUnavailableError(f"{chunks.place} contains no data of any store: mount the storage, or give "
-                "another place")
+            raise StorageUnavailableError(
+                f"{chunks.place} contains no data of any store: mount the storage, or give another place"
+            )
         report.segments.sort(key=lambda segment: segment.name)
         return report
     finally:

@@ -144,6 +144,6 @@ async def check_identity(chunks: ChunkStorage, identity: Identity) -> None:
     found = StorageIdentity.decode(stored, chunks.place)
     if found.cluster_id != identity.cluster_id:
         raise StorageIdentityError(
-            chunks.place, f"it belongs to cluster {found.cluster_id}, this server belongs to cluster "
-                f"{identity.cluster_id}"
+            chunks.place,
+            f"it belongs to cluster {found.cluster_id}, this server belongs to cluster {identity.cluster_id}",
         )

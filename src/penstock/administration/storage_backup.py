@@ -152,9 +152,7 @@ async def _write(source: _Source, directory: str, runtime: Runtime, show: ShowBa
             file = f"container-{container_id}.image"
             await runtime.work.run(_write_file, runtime.disk, os.path.join(root, file), data)
             containers.append(
-                BackedUpContainer(
-                    container_id, file, image.name.epoch, image.created_ms, len(data), _checksum(data)
-                )
+                BackedUpContainer(container_id, file, image.name.epoch, image.created_ms, len(data), _checksum(data))
             )
     backup = Backup(cluster_id, count, runtime.wall_clock_ms(), source.tier2, tuple(containers))
 
@@ -209,8 +207,10 @@ class _Running:
             if await port.flush(container_id) and (found := await port.image(container_id, note)) is not None:
                 return found
         where = ", ".join(port.address for port in self._ports)
-        raise BackupError(f"container {container_id} does not run on the segment stores at {where}: give the ports of "
-            "all segment stores")
+        raise BackupError(
+            f"container {container_id} does not run on the segment stores at {where}: give the ports of "
+            "all segment stores"
+        )
 
 
 class _Stopped:

@@ -172,8 +172,9 @@ class _Probe:
         if found != wanted:
             pairs = enumerate(zip(found, wanted, strict=False))
             at = next((position for position, (one, other) in pairs if one != other), min(len(found), len(wanted)))
-            raise StorageError(f"chunk {name} of {self._chunks.place}: its bytes from {at} on differ from those "
-                "written")
+            raise StorageError(
+                f"chunk {name} of {self._chunks.place}: its bytes from {at} on differ from those written"
+            )
 
     async def _step(self, what: str, name: str, attempt: Callable[[], Awaitable[T]]) -> T:
         begin_s = time.perf_counter()

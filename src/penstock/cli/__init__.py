@@ -61,8 +61,9 @@ COMMANDS = {
         "Run a complete Penstock server in one or several processes until SIGTERM or Ctrl-C.",
     ),
     "ready": _Command(
-        "ready:ready", "Servers", "Exit with 0 if the server serves clients; otherwise print the reason and exit with "
-            "1."
+        "ready:ready",
+        "Servers",
+        "Exit with 0 if the server serves clients; otherwise print the reason and exit with 1.",
     ),
     "user": _Command("user:user", "Servers", "Accounts of a secured server, and what they may do.", True),
     "write": _Command("write:write", "Events", "Write the lines of standard input to a stream, one event each."),
@@ -74,11 +75,13 @@ COMMANDS = {
         "Write the events of a stream into Parquet files or an Iceberg table, each exactly once, until stopped.",
     ),
     "replay": _Command(
-        "replay:replay", "Jobs", "Write a range of a stream into another stream, each event exactly once, at a given "
-            "rate."
+        "replay:replay",
+        "Jobs",
+        "Write a range of a stream into another stream, each event exactly once, at a given rate.",
     ),
-    "backfill": _Command("backfill:backfill", "Jobs", "Write the rows of Parquet files into a stream, each exactly "
-        "once."),
+    "backfill": _Command(
+        "backfill:backfill", "Jobs", "Write the rows of Parquet files into a stream, each exactly once."
+    ),
     "verify": _Command(
         "verify:verify",
         "Storage and checks",
@@ -93,18 +96,14 @@ COMMANDS = {
     "scope": _Command(
         "scope:scope", "Streams and their parts", "Scopes: namespaces of streams, reader groups and tables.", True
     ),
-    "group": _Command(
-        "group:group", "Streams and their parts", "Reader groups: readers, positions and lag.", True
-    ),
+    "group": _Command("group:group", "Streams and their parts", "Reader groups: readers, positions and lag.", True),
     "retention": _Command(
         "retention:retention", "Streams and their parts", "Retention: what is deleted from streams, and why.", True
     ),
     "transaction": _Command(
         "transaction:transaction", "Streams and their parts", "Transactions that several programs can write to.", True
     ),
-    "table": _Command(
-        "table:table", "Streams and their parts", "Key-value tables: keys, values, scans.", True
-    ),
+    "table": _Command("table:table", "Streams and their parts", "Key-value tables: keys, values, scans.", True),
     "bench": _Command(
         "bench:bench",
         "Observation and measurement",

@@ -23,8 +23,9 @@ def backfill(
     event_column: Annotated[str, typer.Option(metavar="COLUMN", help="The events: bytes or texts.")] = "event",
     key_column: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Their routing keys. [default: none; for an export, the segment of each "
-            "event]"),
+        typer.Option(
+            metavar="COLUMN", help="Their routing keys. [default: none; for an export, the segment of each event]"
+        ),
     ] = None,
     rate: Annotated[float, typer.Option(min=0, help="Maximum events per second. [default: no limit]")] = 0.0,
     name: Name = None,

@@ -62,8 +62,8 @@ def write(
 @bench.command()
 def read(
     stream: Annotated[
-        str | None, typer.Option(help="Read this stream. [default: a temporary stream, filled first, deleted "
-            "afterwards]")
+        str | None,
+        typer.Option(help="Read this stream. [default: a temporary stream, filled first, deleted afterwards]"),
     ] = None,
     segments: Segments = 1,
     size: Size = 100,
@@ -134,9 +134,7 @@ def _stream(session: Session, stream: str | None, kind: str, segments: int) -> I
         session.call(delete_own_stream(session.client, name))
 
 
-def _measured(
-    session: Session, work: Coroutine[object, object, None], run: Run, verb: str, *, as_json: bool
-) -> int:
+def _measured(session: Session, work: Coroutine[object, object, None], run: Run, verb: str, *, as_json: bool) -> int:
     """Run a measurement to its end, and show how far it is; return 0, or the exit code if it was interrupted."""
     future = session.start(work)
     is_shown = sys.stderr.isatty() and not as_json

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from penstock.jobs.ledgered_copy import CopyReport, Pace, PortionSource
 
 Name = Annotated[
-    str | None, typer.Option(help="Name of the job: the same name resumes it, a new name starts a new job. [default: "
-        "from its source]")
+    str | None,
+    typer.Option(
+        help="Name of the job: the same name resumes it, a new name starts a new job. [default: from its source]"
+    ),
 ]
 KeyField = Annotated[
     str | None,
     typer.Option(metavar="FIELD", help="Use this field of each event, a JSON object, as routing key."),
 ]
-BatchSize = Annotated[
-    str, typer.Option(metavar="SIZE", help="Maximum size of one transaction; it is held in memory.")
-]
+BatchSize = Annotated[str, typer.Option(metavar="SIZE", help="Maximum size of one transaction; it is held in memory.")]
 Outage = Annotated[str, typer.Option(metavar="TIME", help="How long to retry while the server is unavailable.")]
 
 

@@ -73,9 +73,7 @@ def _json_lines(batch: EventBatch) -> bytes:
     try:
         lines = [_Line(segment, offset, event.decode()) for event, offset in pairs]
     except UnicodeDecodeError:
-        lines = [
-            _json_line(segment, offset, event) for event, offset in zip(batch.events, batch.offsets, strict=False)
-        ]
+        lines = [_json_line(segment, offset, event) for event, offset in zip(batch.events, batch.offsets, strict=False)]
     return _encoder.encode_lines(lines)
 
 

@@ -32,8 +32,9 @@ def export(
     ] = "default",
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="KEY=VALUE", help="Property of the catalogue. Keep secrets in PyIceberg's "
-            "files."),
+        typer.Option(
+            "--property", metavar="KEY=VALUE", help="Property of the catalogue. Keep secrets in PyIceberg's files."
+        ),
     ] = None,
     value: Annotated[
         Literal["binary", "text", "json"],
@@ -54,18 +55,16 @@ def export(
     once: Annotated[
         bool, typer.Option("--once", help="Stop at the current end of the stream: --until latest.")
     ] = False,
-    batch_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Maximum size of one commit.")
-    ] = "256MiB",
-    interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Commit interval while following the stream.")
-    ] = "1m",
+    batch_size: Annotated[str, typer.Option(metavar="SIZE", help="Maximum size of one commit.")] = "256MiB",
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Commit interval while following the stream.")] = "1m",
     outage: Annotated[
         str, typer.Option(metavar="TIME", help="How long to retry while the server or the catalogue is unavailable.")
     ] = "2m",
     spark: Annotated[
-        bool, typer.Option("--spark", help="Read and write in Spark's executors: with spark-submit's session, or a "
-            "local one.")
+        bool,
+        typer.Option(
+            "--spark", help="Read and write in Spark's executors: with spark-submit's session, or a local one."
+        ),
     ] = False,
     as_json: AsJson = False,
     uri: Uri = URI,

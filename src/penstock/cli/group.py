@@ -146,9 +146,7 @@ def describe(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
         "patterns": list(found.patterns),
         "ends": {stream: cut.to_text() for stream, cut in found.ends.items()},
         "retention": found.retention.name.lower(),
-        "acknowledged": {
-            stream: None if cut is None else cut.to_text() for stream, cut in found.acknowledged.items()
-        },
+        "acknowledged": {stream: None if cut is None else cut.to_text() for stream, cut in found.acknowledged.items()},
     }
     tell("group", fields, _described(group, found), as_json=as_json)
 

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from penstock.server.data_directory import DataDirectory
 
 DataDir = Annotated[str | None, typer.Option(help="The server's data directory. [default: penstock-data]")]
-Config = Annotated[
-    Path | None, typer.Option(help="The server's settings file, TOML.", envvar="PENSTOCK_CONFIG")
-]
+Config = Annotated[Path | None, typer.Option(help="The server's settings file, TOML.", envvar="PENSTOCK_CONFIG")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Container = Annotated[int, typer.Argument(metavar="CONTAINER", min=0, help="Number of the log's container.")]
 

@@ -122,8 +122,9 @@ async def _ask_store(
             request_id = connection.next_request_id()
             reply = await connection.request(request_id, GetStreamSegmentInfo(request_id, segment, ""))
             if isinstance(reply, WrongHost):
-                raise ContainerNotFoundError(-1, f"a container of segment store {host}:{port} is not running: see the "
-                    "server's log")
+                raise ContainerNotFoundError(
+                    -1, f"a container of segment store {host}:{port} is not running: see the server's log"
+                )
         # Last: a store of Pravega's closes the connection at this request.
         try:
             report = await store_report(connection, f"{host}:{port}", token)

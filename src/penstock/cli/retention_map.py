@@ -26,16 +26,16 @@ REASONS = {
     "that all of them have reached decides",
     "SIZE_BETWEEN": "the subscribers' unread data is between the minimum and the maximum, so their positions decide",
     "SIZE_PAST_MAX": "the subscribers' unread data exceeds the maximum, so the maximum decides: unread events are "
-        "deleted",
+    "deleted",
     "SIZE_PAST_MAX_WITHOUT_GAIN": "the subscribers' unread data equals the maximum, and the maximum's cut would free "
-        "nothing more",
+    "nothing more",
     "TIME_NO_SUBSCRIBERS": "no group subscribes, so everything before the newest cut of the minimum's age is deleted",
     "TIME_WITHOUT_CUT": "no recorded cut is as old as the minimum",
     "TIME_ABOVE_MIN": "the subscribers have read all events older than the minimum, so the minimum decides",
     "TIME_MIN_OVERLAPPING": "the subscribers are past the minimum's cut on some keys only, so the newest cut that all "
     "of them have reached decides",
     "TIME_BETWEEN": "the age of the subscribers' unread data is between the minimum and the maximum, so their "
-        "positions decide",
+    "positions decide",
     "TIME_PAST_MAX": "the subscribers have unread events older than the maximum: these are deleted",
     "TIME_MAX_OVERLAPPING": "on some keys the subscribers have unread events older than the maximum: these are deleted",
 }

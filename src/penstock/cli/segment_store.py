@@ -14,9 +14,7 @@ from penstock.cli.failure import EXIT_FAILED, fail
 
 
 def segment_store(
-    number: Annotated[
-        int, typer.Argument(metavar="NUMBER", help="Number of the store, shown in process lists.")
-    ] = 0,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="Number of the store, shown in process lists.")] = 0,
 ) -> None:
     """Run one segment store for `penstock standalone --segment-stores N`, which starts it.
 

@@ -34,17 +34,16 @@ def standalone(
             "nothing on this machine. [default: tier1 in --data-dir]"
         ),
     ] = None,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Keep all data in memory, for tests; lost at exit.")
-    ] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Keep all data in memory, for tests; lost at exit.")] = False,
     host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
     controller_port: Annotated[
         int | None, typer.Option(help="gRPC port of the controller; 0: any free port. [default: 9090]")
     ] = None,
     segment_store_port: Annotated[
         int | None,
-        typer.Option(help="Port of the first segment store; further stores use the next ports. 0: any free port. "
-            "[default: 6000]"),
+        typer.Option(
+            help="Port of the first segment store; further stores use the next ports. 0: any free port. [default: 6000]"
+        ),
     ] = None,
     segment_stores: Annotated[
         int | None,
@@ -77,9 +76,7 @@ def standalone(
     private_key: Annotated[str | None, typer.Option(help="Private key of the certificate, PEM.")] = None,
     accounts: Annotated[str | None, typer.Option(help="File of accounts, in Pravega's format.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file, TOML.", envvar="PENSTOCK_CONFIG")] = None,
-    log_level: Annotated[
-        LogLevel | None, typer.Option(help="Log level on standard error. [default: warning]")
-    ] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help="Log level on standard error. [default: warning]")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print events (ready, error, stopped) as JSON lines.")
     ] = False,

@@ -91,8 +91,7 @@ def recover(
     tier2: Annotated[
         str | None,
         typer.Option(
-            help="Long-term storage: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a "
-            "directory."
+            help="Long-term storage: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a directory."
         ),
     ] = None,
     directory: Annotated[
@@ -155,9 +154,7 @@ def probe(
     tier2: Tier2 = None,
     data_dir: DataDir = None,
     config: Config = None,
-    chunk_bytes: Annotated[
-        int, typer.Option("--bytes", min=1, max=64 << 20, help="Size of one write.")
-    ] = 1 << 20,
+    chunk_bytes: Annotated[int, typer.Option("--bytes", min=1, max=64 << 20, help="Size of one write.")] = 1 << 20,
     log: Annotated[
         str | None,
         typer.Option("--log", help="Test this bucket as a place for the log instead: s3://, gs:// or az://."),

@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 @storage.command()
 def backup(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help="Backup to create: a new or empty directory.")
-    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Backup to create: a new or empty directory.")],
     admin: Annotated[
         list[str] | None,
-        typer.Option(help="HOST:PORT of a running segment store's administration port; once for each store. [default: "
-            "none, the server is stopped]"),
+        typer.Option(
+            help="HOST:PORT of a running segment store's administration port; once for each store. [default: "
+            "none, the server is stopped]"
+        ),
     ] = None,
     data_dir: DataDir = None,
     tier2: Tier2 = None,

@@ -72,8 +72,9 @@ def _retention(keep_time: str | None, keep_bytes: str | None, keep_max: str | No
 def list_streams(
     scope: ScopeToList = None,
     tag: Annotated[str | None, typer.Option(help="Only streams with this tag.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Include the system's streams: watermarks, group "
-        "state.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Include the system's streams: watermarks, group state.")
+    ] = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
@@ -169,9 +170,7 @@ stream.command()(cut)
 @stream.command()
 def describe(
     stream: Stream,
-    epochs: Annotated[
-        int, typer.Option(min=1, help="Number of epochs to show, from the latest.")
-    ] = 20,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of epochs to show, from the latest.")] = 20,
     svg: Annotated[
         Path | None, typer.Option(help="Draw its segments over time to this SVG file.", dir_okay=False)
     ] = None,

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 Split = Annotated[int | None, typer.Option("--split", help="Id of a segment to split.")]
 Into = Annotated[int, typer.Option("--into", min=2, help="Number of segments that a split creates.")]
-Merge = Annotated[
-    list[int] | None, typer.Option("--merge", help="Id of a segment to merge; give two or more.")
-]
+Merge = Annotated[list[int] | None, typer.Option("--merge", help="Id of a segment to merge; give two or more.")]
 
 
 def scale(
@@ -67,8 +65,9 @@ async def _scaled(client: Client, stream: str, segments: Sequence[int], into: in
     missing = [segment for segment in segments if segment not in current]
     if missing:
         known = ", ".join(map(str, current))
-        raise InvalidArgumentError(f"{missing[0]} is not a current segment of {stream}; current segments: "
-            f"{known or 'none'}")
+        raise InvalidArgumentError(
+            f"{missing[0]} is not a current segment of {stream}; current segments: {known or 'none'}"
+        )
     chosen = sorted((current[segment] for segment in set(segments)), key=lambda each: each.key_low)
     low, high = chosen[0].key_low, chosen[-1].key_high
     if len(chosen) == 1:

@@ -47,7 +47,7 @@ def cut(
         typer.Option(
             "--at",
             help=f"'earliest', 'latest', a time at which events were stored ({FORMS}), or noted:TIME for a time that "
-                f"their writers noted. {TIME_ROUNDING}",
+            f"their writers noted. {TIME_ROUNDING}",
         ),
     ],
     is_end: Annotated[

@@ -60,11 +60,13 @@ def create(
     table: TableName,
     key_length: Annotated[int, typer.Option(min=1, help="Maximum bytes of a key, or of its first part.")] = 32,
     second_length: Annotated[int, typer.Option(min=0, help="Maximum bytes of a key's second part.")] = 0,
-    partitions: Annotated[int, typer.Option(min=1, help="Number of segments that share the keys, by their first "
-        "part.")] = 1,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Number of segments that share the keys, by their first part.")
+    ] = 1,
     rollover: Annotated[str | None, typer.Option(help="Maximum size of a file in long-term storage, as 64MiB.")] = None,
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave it unchanged if it exists with the same key "
-        "sizes and partitions.")] = False,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Leave it unchanged if it exists with the same key sizes and partitions.")
+    ] = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:

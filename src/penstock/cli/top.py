@@ -27,11 +27,13 @@ def top(
     interval_s: Annotated[float, typer.Option("--interval-s", min=0.1, help="Seconds between two refreshes.")] = 1.0,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=1, help="Stop after this many refreshes. [default: none; 1 without a "
-            "terminal]"),
+        typer.Option(
+            "--count", "-n", min=1, help="Stop after this many refreshes. [default: none; 1 without a terminal]"
+        ),
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Maximum number of streams and groups to show, the busiest "
-        "first.")] = 15,
+    rows: Annotated[
+        int, typer.Option(min=1, help="Maximum number of streams and groups to show, the busiest first.")
+    ] = 15,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:

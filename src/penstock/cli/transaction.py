@@ -23,14 +23,20 @@ Id = Annotated[
 Lease = Annotated[
     float,
     typer.Option(
-        "--lease", "--lease-s", parser=seconds_of, metavar="DURATION",
+        "--lease",
+        "--lease-s",
+        parser=seconds_of,
+        metavar="DURATION",
         help="How long it stays open without a request, as 90s or 1m; a plain number means seconds.",
     ),
 ]
 Limit = Annotated[
     float,
     typer.Option(
-        "--limit", "--limit-s", parser=seconds_of, metavar="DURATION",
+        "--limit",
+        "--limit-s",
+        parser=seconds_of,
+        metavar="DURATION",
         help="How long it waits for commit or abort, as 10m or 1h; then it is aborted. A plain number means seconds.",
     ),
 ]
@@ -40,7 +46,7 @@ Time = Annotated[
         "--time",
         metavar="TIME",
         help=f"Note this time at the end of the transaction: 0 or more in the writers' own unit, or a time ({FORMS}). "
-            "See 'penstock stream watermark'.",
+        "See 'penstock stream watermark'.",
     ),
 ]
 
@@ -71,9 +77,7 @@ def list_transactions(
 
         with connected(uri) as session:
             found = list(islice(session.iterate(session.client.open_transactions(stream)), count + 1))
-            ended = (
-                {} if is_open_only else session.call(completed_transactions(controller_of(session.client), stream))
-            )
+            ended = {} if is_open_only else session.call(completed_transactions(controller_of(session.client), stream))
     has_more = len(found) > count
     open_ones = [_fields(info) for info in found[:count]]
     over = [{"transaction": name, "state": state} for name, state in sorted(ended.items())]

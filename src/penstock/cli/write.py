@@ -45,8 +45,10 @@ def write(
     ] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Maximum lines per second. [default: no limit]")] = None,
     transaction: Annotated[
-        bool, typer.Option("--transaction", help="Write all lines in one transaction: all become readable at the end, "
-            "or none.")
+        bool,
+        typer.Option(
+            "--transaction", help="Write all lines in one transaction: all become readable at the end, or none."
+        ),
     ] = False,
     transaction_id: Annotated[
         str | None,

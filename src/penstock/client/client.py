@@ -172,9 +172,7 @@ class Client(StreamCalls):
         """
         return open_transactions(self._open_cluster(), stream)
 
-    async def prepare_transaction(
-        self, stream: str, transaction_id: str, *, limit_s: float | None = None
-    ) -> None:
+    async def prepare_transaction(self, stream: str, transaction_id: str, *, limit_s: float | None = None) -> None:
         """Prepare a transaction by its id: it takes no more events and waits for a decision; see `Transaction.prepare`.
 
         For coordinators that decide transactions written by other processes. The writers flush and `detach`, or prepare
@@ -410,9 +408,7 @@ class Client(StreamCalls):
     def revisioned_stream(self, stream: str, *, serializer: None = None) -> Opening[RevisionedStream[bytes]]: ...
 
     @overload
-    def revisioned_stream(
-        self, stream: str, *, serializer: Serializer[Value]
-    ) -> Opening[RevisionedStream[Value]]: ...
+    def revisioned_stream(self, stream: str, *, serializer: Serializer[Value]) -> Opening[RevisionedStream[Value]]: ...
 
     def revisioned_stream(
         self, stream: str, *, serializer: Serializer[Value] | None = None

@@ -91,9 +91,7 @@ class ClientCore(LifeCycle):
             self._ack_factory = ack_factory
             self._is_threaded = True
         if self._controller is None and not self.is_closed:
-            self._controller = ControllerClient.connect(
-                self._uri, self._settings, self._runtime.rng, self._security
-            )
+            self._controller = ControllerClient.connect(self._uri, self._settings, self._runtime.rng, self._security)
             if self._ssl_context is None and parse_controller_uri(self._uri)[1]:
                 # A cluster encrypts all of its ports, or none.
                 self._ssl_context = self._security.tls_context()

@@ -77,8 +77,6 @@ def direct_reads(
     return client._direct_reads(layout, place=place, is_required=is_required)
 
 
-def direct_reader(
-    client: aio.Client, reads: DirectReads, layout: SegmentLayout, start: int, end: int
-) -> SegmentReader:
+def direct_reader(client: aio.Client, reads: DirectReads, layout: SegmentLayout, start: int, end: int) -> SegmentReader:
     """Read `[start, end)` of the segment of a layout by `reads`, ahead of the consumer."""
     return client._direct_reader(reads, layout, start, end)

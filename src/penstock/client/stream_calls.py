@@ -116,9 +116,7 @@ class StreamCalls(ClientCore):
         """
         return await self._controller_client.current_segments(*split_scoped_name(stream))
 
-    async def history(
-        self, stream: str, *, epoch_count_max: int = 100, before: int | None = None
-    ) -> StreamHistory:
+    async def history(self, stream: str, *, epoch_count_max: int = 100, before: int | None = None) -> StreamHistory:
         """Return the segments of a stream's latest epochs, up to `epoch_count_max` of them.
 
         Args:

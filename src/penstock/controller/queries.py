@@ -156,9 +156,7 @@ class StreamQueries:
 
         return await self.on_stream(scope, stream, read)
 
-    async def epochs(
-        self, scope: str, stream: str, from_ms: int, to_ms: int, limit: int
-    ) -> list[EpochRecord]:
+    async def epochs(self, scope: str, stream: str, from_ms: int, to_ms: int, limit: int) -> list[EpochRecord]:
         """Return the epochs that were current at some time from `from_ms` to `to_ms`, the first `limit` of them.
 
         Empty when the end lies before the start. To continue, pass the next epoch's time as `from_ms`. The splits and

@@ -71,9 +71,7 @@ class ReaderGroups:
             raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
         return found.record
 
-    async def update(
-        self, scope: str, group: str, config: ReaderGroupConfig, group_id: str, generation: int
-    ) -> int:
+    async def update(self, scope: str, group: str, config: ReaderGroupConfig, group_id: str, generation: int) -> int:
         """Replace a group's configuration; return the new generation.
 
         Raises `NoSuchReaderGroupError`; `ReaderGroupMismatchError` unless id and generation are the group's;

@@ -106,5 +106,6 @@ class ScopeDeletion:
                 for stream in names:
                     await self._drop_stream(scope, stream)
         except NoSuchScopeError:
-            _logger.debug("scope %s has no table of streams any more: its deletion was interrupted after that "
-                "step", scope)
+            _logger.debug(
+                "scope %s has no table of streams any more: its deletion was interrupted after that step", scope
+            )

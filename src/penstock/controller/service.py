@@ -200,9 +200,7 @@ class ControllerService:
             self._context, self._runner, self.reader_groups, self.key_value_tables, self._drop_stream
         )
         numbers = TransactionNumbers(self._records, self.settings)
-        self.transactions: Transactions = Transactions(
-            self._context, numbers, self._runner, background, self._registry
-        )
+        self.transactions: Transactions = Transactions(self._context, numbers, self._runner, background, self._registry)
         self._register_work()
         self._starts = TransactionNumbers(self._records, self.settings, counter=layout.CONTROLLERS, range_count=1)
         self._sweeper = Sweeper(
@@ -307,8 +305,7 @@ class ControllerService:
         await self._runner.bounded(f"creation of scope {scope}", run)
 
     async def delete_scope(self, scope: str) -> None:
-        """Delete a scope that holds no stream, reader group or table. Raises `NoSuchScopeError`, `ScopeNotEmptyError`.
-        """
+        """Delete a scope without streams, reader groups and tables. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
 
         await self._context.claims.check_is_member()
 
@@ -441,9 +438,7 @@ class ControllerService:
         except NoSuchStreamError:
             return
 
-    async def _on_stream_alone(
-        self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]
-    ) -> T:
+    async def _on_stream_alone(self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]) -> T:
         check_not_empty(scope, stream)
         subject = _stream(scope, stream)
 

@@ -43,9 +43,7 @@ class BackfillSource:
         self._opened: tuple[int, pq.ParquetFile] | None = None
         self._group: tuple[tuple[int, int], pa.Table] | None = None
         files = [[path.name, path.stat().st_size] for path in self._files]
-        self.plan: str = json.dumps(
-            {"files": files, "event": event_column, "key": key_column}, separators=(",", ":")
-        )
+        self.plan: str = json.dumps({"files": files, "event": event_column, "key": key_column}, separators=(",", ":"))
         for number in range(len(self._files)):
             self._columns(self._file(number))
 

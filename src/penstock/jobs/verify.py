@@ -336,9 +336,7 @@ class Verifier:
         self.report.problem_count += 1
         if len(self.report.problems) < self._settings.problems_max:
             self.report.problems.append(
-                ChunkProblem(
-                    result.finding, part.segment, chunk.name, chunk.length, result.offset, result.message
-                )
+                ChunkProblem(result.finding, part.segment, chunk.name, chunk.length, result.offset, result.message)
             )
 
     def _note_unknown(self, message: str) -> None:

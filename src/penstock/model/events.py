@@ -115,9 +115,7 @@ def _split_equal(data: bytes) -> tuple[list[bytes], int]:
     return list(chain.from_iterable(payloads)), whole
 
 
-def event_starts(
-    data: Buffer, *, at: int = 0, source: str = "buffer", base_offset: int = 0
-) -> tuple[list[int], int]:
+def event_starts(data: Buffer, *, at: int = 0, source: str = "buffer", base_offset: int = 0) -> tuple[list[int], int]:
     """Return where each whole event's header starts in `data` from `at` on, and the end of the last whole event.
 
     Rules and errors as in `split_events`, without copying payloads.

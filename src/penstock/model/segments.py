@@ -225,9 +225,7 @@ class Segments(Protocol):
         `BadOffsetError` unless that is the table's length.
         """
 
-    async def table_remove(
-        self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1
-    ) -> None:
+    async def table_remove(self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1) -> None:
         """Remove all keys or none; conditions as in `table_put`."""
 
     async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:

@@ -45,8 +45,6 @@ class OperationsSettings:
     def __post_init__(self) -> None:
         """Check the values. Raises `InvalidArgumentError`."""
         if not 0 <= self.port <= 65535:
-            raise InvalidArgumentError(
-                f"operations.port is {self.port}: a port is between 0 (any free one) and 65535"
-            )
+            raise InvalidArgumentError(f"operations.port is {self.port}: a port is between 0 (any free one) and 65535")
         if self.streams_max < 0:
             raise InvalidArgumentError(f"operations.streams_max is {self.streams_max}: it is 0 or more")

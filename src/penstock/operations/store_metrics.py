@@ -41,9 +41,7 @@ class StoreMetrics:
     def _collect_store(self, metrics: Metrics) -> None:
         store, server = self._store, self._server
         metrics.gauge("connections", "Connections of segment store clients.", len(server.connections))
-        metrics.counter(
-            "connections_refused_total", "Connections refused because of the limit.", server.refused_count
-        )
+        metrics.counter("connections_refused_total", "Connections refused because of the limit.", server.refused_count)
         metrics.gauge(
             "ingest_used_bytes", "Bytes of appends received and not yet durable, over all connections.",
             server.budget.used_bytes,
@@ -68,9 +66,7 @@ class StoreMetrics:
             for kind, count in (
                 ("write", counts.write_count), ("read", counts.read_count), ("delete", counts.delete_count),
             ):  # fmt: skip
-                metrics.counter(
-                    "object_requests_total", "Requests to a bucket.", count, bucket=bucket, kind=kind
-                )
+                metrics.counter("object_requests_total", "Requests to a bucket.", count, bucket=bucket, kind=kind)
             metrics.counter("object_sent_bytes_total", "Bytes sent to a bucket.", counts.sent_bytes, bucket=bucket)
             metrics.counter(
                 "object_received_bytes_total", "Bytes read from a bucket.", counts.received_bytes, bucket=bucket
@@ -124,9 +120,7 @@ class StoreMetrics:
                 "held_appends", "Appends that wait because too much of their segment is not flushed.",
                 container.quota.held_count, **labels,
             )  # fmt: skip
-            metrics.gauge(
-                "active_segments", "Segments in memory.", len(container.state.metadata.by_name), **labels
-            )
+            metrics.gauge("active_segments", "Segments in memory.", len(container.state.metadata.by_name), **labels)
 
 
 class _StreamSums:

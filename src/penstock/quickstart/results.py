@@ -50,9 +50,7 @@ def parse_results(events: pa.BinaryArray | pa.ChunkedArray) -> Results:
     import pyarrow as pa
     from pyarrow import json
 
-    schema = pa.schema(
-        [(name, pa.string() if name in KEY_COLUMNS else pa.int64()) for name in RESULT_COLUMNS]
-    )
+    schema = pa.schema([(name, pa.string() if name in KEY_COLUMNS else pa.int64()) for name in RESULT_COLUMNS])
     if not len(events):
         return Results(schema.empty_table(), 0)
     text = b"\n".join(events.to_pylist())

@@ -1,5 +1,5 @@
 """The run itself: start the store, write the flights, run the query, kill store and driver during it, check the "
-    "results."""
+"results."""
 
 from __future__ import annotations
 
@@ -226,8 +226,7 @@ class _QueryRun:
 
 def _midst(kill: Kill) -> str:
     return (
-        f"during micro-batch {kill.batch}, after {kill.event_count:,} flights, with {kill.open_count} "
-        "transactions open"
+        f"during micro-batch {kill.batch}, after {kill.event_count:,} flights, with {kill.open_count} transactions open"
     )
 
 

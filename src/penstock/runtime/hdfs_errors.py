@@ -105,8 +105,9 @@ def hdfs_error(error: BaseException, place: str, path: str, *, said: str = "") -
             f"{place} cannot be reached, or the connection broke, with an unknown outcome: {line}"
         )
     if not isinstance(error, Exception):
-        return StorageError(f"{place}: the library panicked during an operation on {path}, with an unknown outcome: "
-            f"{line}")
+        return StorageError(
+            f"{place}: the library panicked during an operation on {path}, with an unknown outcome: {line}"
+        )
     return StorageError(f"{place} could not carry out the operation on {path}: {line}")
 
 

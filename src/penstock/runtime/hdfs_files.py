@@ -269,8 +269,9 @@ class HdfsFiles:
             parts.append(self._web.read(path, start, end - start))
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if len(data) != end - offset:
-            raise StorageError(f"{self._place}: {len(data)} of {end - offset} bytes of {path} were returned from "
-                f"offset {offset}")
+            raise StorageError(
+                f"{self._place}: {len(data)} of {end - offset} bytes of {path} were returned from offset {offset}"
+            )
         return data
 
     def _stat(self, path: str) -> FileInfo:

@@ -212,11 +212,13 @@ class ObjectPlace:
         if not bucket or "?" in url or "#" in url:
             raise InvalidArgumentError(f"{url!r} is not a place in object storage: write only a bucket and a prefix")
         if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
-            raise InvalidArgumentError(f"{url!r} is not a place in object storage: a part of its prefix is empty, '.' "
-                "or '..'")
+            raise InvalidArgumentError(
+                f"{url!r} is not a place in object storage: a part of its prefix is empty, '.' or '..'"
+            )
         if len(prefix.encode()) > PREFIX_BYTES_MAX:
-            raise InvalidArgumentError(f"{url!r} is not a place in object storage: its prefix is above "
-                f"{PREFIX_BYTES_MAX} bytes")
+            raise InvalidArgumentError(
+                f"{url!r} is not a place in object storage: its prefix is above {PREFIX_BYTES_MAX} bytes"
+            )
         return cls(scheme, bucket, prefix)
 
     def __str__(self) -> str:

@@ -227,8 +227,9 @@ class ObstoreObjects:
         if len(data) < length:
             expected = min(length, (await self.head(key)).length_bytes - offset)
             if len(data) != expected:
-                raise StorageError(f"{self._place}: {len(data)} of {expected} bytes of {key} were returned from "
-                    f"offset {offset}")
+                raise StorageError(
+                    f"{self._place}: {len(data)} of {expected} bytes of {key} were returned from offset {offset}"
+                )
         return data
 
     async def delete(self, key: str) -> None:

@@ -89,6 +89,7 @@ class WebHdfs:
             told = answer.json()["RemoteException"]
             said = f"{told['javaClassName']}: {told['message']}"
         except (ValueError, KeyError, TypeError):
-            return StorageError(f"{self._url} answered the request for {path} with status {answer.status_code} and an "
-                "unknown body")
+            return StorageError(
+                f"{self._url} answered the request for {path} with status {answer.status_code} and an unknown body"
+            )
         return hdfs_error(StorageError(said), self._place, path, said=said)

@@ -205,9 +205,7 @@ class ZooKeeperSession(SessionState):
             path, seen, lambda fire: self._ask_watched(path, full, is_children, fire), self._post
         )
 
-    async def _ask_watched(
-        self, path: str, full: str, is_children: bool, fire: Callable[[object], None]
-    ) -> int | None:
+    async def _ask_watched(self, path: str, full: str, is_children: bool, fire: Callable[[object], None]) -> int | None:
         if is_children:
             _, stat = await self._ask(
                 f"watch {path}", path,

@@ -153,9 +153,7 @@ class AdminServer:
             for offset in range(0, len(data), _IMAGE_PART_BYTES):
                 part = bytes(data[offset : offset + _IMAGE_PART_BYTES])
                 await self._send(
-                    wire.ContainerImagePart(
-                        command.request_id, self._store.cluster_id, len(data), offset, part
-                    ),
+                    wire.ContainerImagePart(command.request_id, self._store.cluster_id, len(data), offset, part),
                     writer,
                 )
 
@@ -192,8 +190,9 @@ class AdminServer:
 
     def _container(self, container_id: int) -> SegmentContainer:
         if not 0 <= container_id < self._store.settings.container_count:
-            raise InvalidArgumentError(f"no container {container_id}: the store has "
-                f"{self._store.settings.container_count}")
+            raise InvalidArgumentError(
+                f"no container {container_id}: the store has {self._store.settings.container_count}"
+            )
         for container in self._store.containers:
             if container.id == container_id:
                 return container

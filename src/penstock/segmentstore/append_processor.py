@@ -429,8 +429,7 @@ class AppendProcessor:
         if not is_checked:
             if first_number < state.last_seen:
                 raise ProtocolError(
-                    f"event number {first_number} of writer {writer_id.hex()} after {state.last_seen} "
-                    "on one connection"
+                    f"event number {first_number} of writer {writer_id.hex()} after {state.last_seen} on one connection"
                 )
             state.last_seen = request.event_number
         container = state.container
@@ -557,9 +556,7 @@ class AppendProcessor:
     def _acknowledge(self, state: WriterState) -> None:
         durable = state.durable
         self._replies.send(
-            data_appended_frame(
-                state.writer_id, durable, state.acknowledged, state.request_id, state.durable_length
-            )
+            data_appended_frame(state.writer_id, durable, state.acknowledged, state.request_id, state.durable_length)
         )
         state.acknowledged = durable
 

@@ -85,9 +85,7 @@ class ChunkLayouts:
                 # Truncated since it was looked up.
                 if lease is not None:
                     await storage.release_layout(CreationOrder(lease.epoch, lease.number))
-                raise SegmentTruncatedError(
-                    segment, start_offset=found.durable_start_offset, offset=question.start
-                )
+                raise SegmentTruncatedError(segment, start_offset=found.durable_start_offset, offset=question.start)
             return _page(told, layout, question.start, stored_end, lease)
 
     async def give_back(self, segment: str, epoch: int, number: int) -> None:

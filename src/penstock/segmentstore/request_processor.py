@@ -182,9 +182,7 @@ class RequestProcessor:
         return wire.SegmentDeleted(command.request_id, command.segment)
 
     async def _update_policy(self, command: wire.UpdateSegmentPolicy) -> WireCommand:
-        await self._store.update_policy(
-            command.segment, scale_type=command.scale_type, target_rate=command.target_rate
-        )
+        await self._store.update_policy(command.segment, scale_type=command.scale_type, target_rate=command.target_rate)
         return wire.SegmentPolicyUpdated(command.request_id, command.segment)
 
     async def _truncate_segment(self, command: wire.TruncateSegment) -> WireCommand:

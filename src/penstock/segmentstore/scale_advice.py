@@ -22,9 +22,7 @@ def policy_rates(load: SegmentStatistics) -> Rates | None:
         return load.events_per_s
     if load.scale_type == ScalingKind.BY_DATA_RATE:
         rates = load.bytes_per_s
-        return Rates(
-            rates.minutes_2 / _KIB, rates.minutes_5 / _KIB, rates.minutes_10 / _KIB, rates.minutes_20 / _KIB
-        )
+        return Rates(rates.minutes_2 / _KIB, rates.minutes_5 / _KIB, rates.minutes_10 / _KIB, rates.minutes_20 / _KIB)
     return None
 
 

@@ -403,9 +403,7 @@ class Statistics:
             self._all.byte_count,
             self._all.event_rates.rates(),
             self._all.byte_rates.rates(),
-            [
-                load.statistics(self._tick, tick_s, now_s) for load in self._segments.values() if not load.is_gone
-            ],
+            [load.statistics(self._tick, tick_s, now_s) for load in self._segments.values() if not load.is_gone],
         )
 
     def page(self, after: int, count_max: int) -> Page:

@@ -487,9 +487,7 @@ class SegmentStore:
             await _admit(container, found)
             return await container.tables.put(found, updates, expected_offset)
 
-    async def table_remove(
-        self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1
-    ) -> None:
+    async def table_remove(self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1) -> None:
         """See `Segments.table_remove`."""
         async with self._using_own(segment) as (container, found):
             await container.tables.remove(found, removals, expected_offset)

@@ -239,8 +239,9 @@ class DataDirectory:
             raise DataDirectoryLostError(self.root, self._loss)
         lock = self._lock
         if lock is None:
-            raise DataDirectoryLostError(self.root, "it has not locked the directory, or has closed it; it claims no "
-                "log")
+            raise DataDirectoryLostError(
+                self.root, "it has not locked the directory, or has closed it; it claims no log"
+            )
         match lock.state():
             case LockState.FILE_GONE:
                 raise DataDirectoryLostError(

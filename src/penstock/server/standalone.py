@@ -265,9 +265,7 @@ class Standalone:
         host = settings.host or self.settings.host
         await _listen("metrics", host, settings.port, endpoint.start(host, settings.port))
         self._stops.push_async_callback(endpoint.stop)
-        process = ProcessMetrics(
-            self.runtime.resident_bytes, self.runtime.wall_clock_ms() / 1000, penstock_version()
-        )
+        process = ProcessMetrics(self.runtime.resident_bytes, self.runtime.wall_clock_ms() / 1000, penstock_version())
         process.start()
         self._stops.push_async_callback(process.stop)
         endpoint.collectors.append(process.collect)
@@ -312,9 +310,7 @@ class Standalone:
         self._stops.push_async_callback(server.stop)
         self.segment_store_port = server.port
         if self.operations is not None:
-            self.operations.collectors.append(
-                StoreMetrics(store, server, settings.operations.streams_max).collect
-            )
+            self.operations.collectors.append(StoreMetrics(store, server, settings.operations.streams_max).collect)
         admin = AdminServer(store, authorise=allow_all if access is None else access.require_server, tls=tls)
         await admin.start()
         self._stops.push_async_callback(admin.stop)
@@ -338,9 +334,7 @@ class Standalone:
             hosts = ("localhost", socket.gethostname(), self.settings.advertised_host, "127.0.0.1", "::1")
             names = dict.fromkeys(hosts)
             now = datetime.datetime.fromtimestamp(self.runtime.wall_clock_ms() / 1000, datetime.UTC)
-            self.new_password = await self.runtime.work.run(
-                make_missing_files, paths, tuple(names), os.urandom, now
-            )
+            self.new_password = await self.runtime.work.run(make_missing_files, paths, tuple(names), os.urandom, now)
         wall_clock_s = self._wall_clock_s
         self.security = security = open_security(settings, paths, self.runtime.work, wall_clock_s)
         security.start()

@@ -69,9 +69,7 @@ def record_batches(
         rest = bytes(memoryview(data)[consumed - len(head) :])
         place.at += consumed
         parts, pending_bytes = [rest] if rest else [], len(rest)
-        wanted_bytes = max(
-            BATCH_BYTES_TARGET, framed_length_at(rest, source=segment_name, base_offset=place.at) or 0
-        )
+        wanted_bytes = max(BATCH_BYTES_TARGET, framed_length_at(rest, source=segment_name, base_offset=place.at) or 0)
     if not pending_bytes:
         return
     head, data = _joined(parts, segment_name, place.at)

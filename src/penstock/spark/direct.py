@@ -66,9 +66,7 @@ def plan_direct(stream: LayoutView, options: SourceOptions, pieces: Sequence[Byt
     counts = Counter(piece.segment for piece in pieces)
     for piece in pieces:
         known = wanted.get(piece.segment, piece)
-        wanted[piece.segment] = ByteRange(
-            piece.segment, min(known.start, piece.start), max(known.end, piece.end)
-        )
+        wanted[piece.segment] = ByteRange(piece.segment, min(known.start, piece.start), max(known.end, piece.end))
     asked = [each for each in wanted.values() if each.length >= bytes_min]
     answers = dict(zip((each.segment for each in asked), stream.layouts(asked, options.layout_lease_s), strict=True))
     plans: list[DirectPlan] = []

@@ -239,8 +239,9 @@ class SinkBatch:
                 if named.batch < identity.batch:
                     raise _lost(named, "all of its transactions were aborted, but Spark considers it written", refusal)
                 if isinstance(refusal, NoSuchTransactionError):
-                    raise _lost(named, "its transactions ended so long ago that their outcome is no longer "
-                        "recorded", refusal)
+                    raise _lost(
+                        named, "its transactions ended so long ago that their outcome is no longer recorded", refusal
+                    )
             # The steps above may have taken long, too.
             held = await decisions.extend_prepared(self._own)
         if row.batch == identity.batch and row.state is BatchState.DONE:

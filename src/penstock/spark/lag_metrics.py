@@ -72,9 +72,7 @@ class LagEndpoint:
         port: the port that it listens on.
     """
 
-    def __init__(
-        self, latest: Callable[[], Sequence[QueryLag]], *, port: int = 0, host: str = "127.0.0.1"
-    ) -> None:
+    def __init__(self, latest: Callable[[], Sequence[QueryLag]], *, port: int = 0, host: str = "127.0.0.1") -> None:
         """`latest` returns the lags at each request. `port` 0: any free one; `host` "0.0.0.0": for other machines.
 
         Raises `InvalidArgumentError`: it cannot listen there.

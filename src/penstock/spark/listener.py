@@ -119,5 +119,6 @@ class _AskedStream(StoredStream):
     def _count(self) -> None:
         self._question_count += 1
         if self._question_count > QUESTION_COUNT_MAX:
-            raise UnsupportedOperationError(f"finding its tail takes more than {QUESTION_COUNT_MAX} requests to the "
-                "store")
+            raise UnsupportedOperationError(
+                f"finding its tail takes more than {QUESTION_COUNT_MAX} requests to the store"
+            )

@@ -176,9 +176,7 @@ def from_offset(offset: object, scope: str, stream: str) -> dict[int, int]:
     if isinstance(version, int) and version > OFFSET_VERSION:
         raise LaterVersionError("the offset of the query", found=version, known=OFFSET_VERSION)
     if version != OFFSET_VERSION:
-        raise InvalidArgumentError(
-            f"offset has version {version!r}, this source knows {OFFSET_VERSION}"
-        )
+        raise InvalidArgumentError(f"offset has version {version!r}, this source knows {OFFSET_VERSION}")
     named = (offset.get("scope", scope), offset.get("stream", stream))
     if named != (scope, stream):
         raise InvalidArgumentError(

@@ -120,6 +120,7 @@ _STREAM_PATH = re.compile(r"[^/:\s,]+/[^/:\s,]+(\s*,\s*[^/:\s,]+/[^/:\s,]+)*\Z")
 
 _PATTERN_CHARACTERS = frozenset("*?[")
 
+
 def _default_uri() -> str:
     # Not at the top: Spark imports this in processes that only plan, and the settings import more than that needs.
     from penstock.runtime.settings import default_uri
@@ -487,9 +488,7 @@ def narrowed(options: SourceOptions, columns: Sequence[Column]) -> SourceOptions
                 f"the schema has column {column.name!r} as not null, but option 'malformed' is 'null': each row has "
                 f"null in '{VALUE}' or in '{MALFORMED}'; leave 'not null' out, or set malformed to fail"
             )
-    is_plain = all(
-        name == column.name and column.is_nullable for name, column in zip(names, columns, strict=True)
-    )
+    is_plain = all(name == column.name and column.is_nullable for name, column in zip(names, columns, strict=True))
     return replace(options, columns=names, declared=() if is_plain else tuple(columns))
 
 

@@ -240,9 +240,7 @@ class _Walk:
         return replaced
 
     def _is_finished(self, segment: int) -> bool:
-        return (
-            segment in self.cut and segment not in self.end and self.cut[segment] >= self.extent(segment).length
-        )
+        return segment in self.cut and segment not in self.end and self.cut[segment] >= self.extent(segment).length
 
     def _replacement_group(self, segment: int) -> tuple[set[int], set[int]] | None:
         """Return the segments that are replaced along with `segment` and their successors, or None if one is unread."""
@@ -392,10 +390,10 @@ def check_ranges(view: StreamView, ranges: Sequence[ByteRange]) -> None:
                 position=each.end,
                 end=extent.length,
                 message=f"stream {view.name}: bytes [{each.start}, {each.end}) of segment {each.segment} were "
-                    f"requested, but it ends at {extent.length}: the cut is after the end of the stream, which was "
-                    "restored "
+                f"requested, but it ends at {extent.length}: the cut is after the end of the stream, which was "
+                "restored "
                 "from an older backup, or deleted and created again; use cuts of this stream, or a new checkpoint "
-                "location"
+                "location",
             )
         if each.start < extent.start_offset:
             raise InvalidArgumentError(
@@ -425,7 +423,5 @@ def split_ranges(
         targets = [each.start + each.length * index // count for index in range(1, count)]
         cuts = list(view.boundaries(each.segment, each.start, targets)) if targets else []
         edges = sorted({each.start, *cuts, each.end})
-        result.extend(
-            ByteRange(each.segment, low, high) for low, high in pairwise(edges)
-        )
+        result.extend(ByteRange(each.segment, low, high) for low, high in pairwise(edges))
     return result

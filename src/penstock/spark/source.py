@@ -155,9 +155,7 @@ def _report(streams: str, losses: Losses) -> None:
         _log.warning("stream %s: data loss, ignored because failOnDataLoss is false: %s", streams, losses)
 
 
-def _partitions(
-    options: SourceOptions, start: Cuts, end: Cuts, *, is_checked: bool
-) -> list[SegmentRangePartition]:
+def _partitions(options: SourceOptions, start: Cuts, end: Cuts, *, is_checked: bool) -> list[SegmentRangePartition]:
     """Plan the ranges between two places in the streams of `end`, each of which has a start."""
     from penstock.spark.stream_set import StreamSet
 

@@ -160,9 +160,7 @@ def kept_segments(client: Client, stream: str) -> Iterator[tuple[SegmentRange, S
             return
 
 
-def chunks_of(
-    settings: StoreSettings, segment: str, start: int, end: int
-) -> Iterator[tuple[str, int, int, str]]:
+def chunks_of(settings: StoreSettings, segment: str, start: int, end: int) -> Iterator[tuple[str, int, int, str]]:
     """Yield the chunks of a range of a segment, as far as long-term storage has it.
 
     Name, offset of the first byte in the segment, length, place.

@@ -297,9 +297,7 @@ class WireConnection(asyncio.BufferedProtocol):
             return
         if self._keepalive_pending:
             silent_s = now_s - self._received_s
-            self.abort(
-                f"no byte was received for {silent_s:.1f} s, though a KeepAlive was sent", silent_s=silent_s
-            )
+            self.abort(f"no byte was received for {silent_s:.1f} s, though a KeepAlive was sent", silent_s=silent_s)
             return
         self._keepalive_pending = True
         self.send(KeepAlive())

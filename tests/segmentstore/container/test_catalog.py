@@ -387,8 +387,6 @@ async def test_many_more_segments_than_fit_keep_all_their_bytes(lives: Incarnati
         assert await read_all(container, await container.find(name)) == name.encode() + b" again"
 
 
-
-
 async def test_an_interrupted_freeing_is_finished_by_the_next_life(lives: Incarnations) -> None:
     """SS-26: storage is freed, the answer is lost or the process dies before that is noted; the repeat succeeds."""
     container = await lives.start()

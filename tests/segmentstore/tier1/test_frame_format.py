@@ -28,14 +28,10 @@ from penstock.segmentstore.tier1.frame_format import (
 )
 
 SALT = 0x0102030405060708
-HEADER = FileHeader(
-    container_id=3, epoch=7, number=9, salt=SALT, opens_incarnation=True, cluster_id=b"a cluster"
-)
+HEADER = FileHeader(container_id=3, epoch=7, number=9, salt=SALT, opens_incarnation=True, cluster_id=b"a cluster")
 #: Bytes of a header and its checksum: today's, and those of version 1.
 HEADER_LENGTH, HEADER_LENGTH_WITHOUT_CLUSTER = 88, 40
-FRAME = FrameHeader(
-    FrameKind.DATA, True, False, length=3, offset=4096, epoch=7, sequence=11, synced_offset=4096
-)
+FRAME = FrameHeader(FrameKind.DATA, True, False, length=3, offset=4096, epoch=7, sequence=11, synced_offset=4096)
 
 
 def frame_bytes(frame: FrameHeader, payload: list[Buffer]) -> bytes:
@@ -146,7 +142,7 @@ def test_any_changed_byte_of_a_file_header_is_named() -> None:
 def test_link_round_trip_and_bad_length() -> None:
     """Golden bytes of a link."""
     link = Link(epoch=5, number=6, end=8192)
-    assert encode_link(link).hex() == "0000000000000005" "00000006" "0000000000002000"
+    assert encode_link(link).hex() == "0000000000000005000000060000000000002000"
     assert decode_link(encode_link(link)) == link
     with pytest.raises(ValueError):
         decode_link(b"x" * 19)

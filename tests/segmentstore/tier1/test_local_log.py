@@ -148,8 +148,7 @@ async def run_and_crash(
 def is_allowed(found: list[bytes], everything: list[bytes], *, durable: int, low: int, high: int) -> bool:
     """Whether `found` is `everything` without its `low` to `high` oldest frames, and with at least `durable` in all."""
     return any(
-        found == everything[skip : skip + len(found)] and skip + len(found) >= durable
-        for skip in range(low, high + 1)
+        found == everything[skip : skip + len(found)] and skip + len(found) >= durable for skip in range(low, high + 1)
     )
 
 
@@ -379,9 +378,7 @@ async def test_open_overtaken_before_its_clean_up_removes_nothing() -> None:
 
 
 @pytest.mark.parametrize("length", [100, 15_000])
-async def test_a_batch_begins_when_it_comes_and_is_told_when_its_end_is_heard(
-    tmp_path: Path, length: int
-) -> None:
+async def test_a_batch_begins_when_it_comes_and_is_told_when_its_end_is_heard(tmp_path: Path, length: int) -> None:
     """Small or large, with real threads: no turn of the loop lies between, since those of a busy one are long."""
     work = ThreadedWork(2)
     runtime = Runtime(disk=LocalDisk(), work=work, rng=random.Random(), wall_clock_ms=lambda: 0)
@@ -916,9 +913,7 @@ async def test_disable_is_possible_after_an_open_that_found_corruption() -> None
 
 
 @pytest.mark.parametrize("is_mapped", [True, False])
-async def test_a_single_append_is_one_call_and_a_memory_check(
-    is_mapped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_single_append_is_one_call_and_a_memory_check(is_mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the epoch file can be mapped nothing asks for its name; else each batch does. Both see a later claim."""
     looks: list[str] = []
     is_linked = SimulatedFile.is_linked

@@ -100,8 +100,9 @@ async def test_a_log_of_another_cluster_is_refused_and_left_as_it_is() -> None:
     exchanged = {path: data for path, data in disk.files().items() if not path.startswith(TIER1)}
     exchanged |= {path: data for path, data in other.files().items() if path.startswith(TIER1)}
     mixed = new_disk(exchanged)
-    with pytest.raises(LogIdentityError, match="belongs to cluster cluster-b, this server belongs to cluster "
-        "cluster-a"):
+    with pytest.raises(
+        LogIdentityError, match="belongs to cluster cluster-b, this server belongs to cluster cluster-a"
+    ):
         await make_log(mixed).open()
     assert {path: data for path, data in mixed.files().items() if not path.endswith("log.lock")} == {
         path: data for path, data in exchanged.items() if not path.endswith("log.lock")

@@ -37,9 +37,7 @@ class CountedTable(MemoryMetadataTable):
         self.handed_out += sum(entry is not None for entry in found)
         return found
 
-    async def page(
-        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
-    ) -> TablePage:
+    async def page(self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None) -> TablePage:
         self.calls += 1
         self.looked_up += 1
         page = await super().page(limit=limit, token=token, first=first, last=last)

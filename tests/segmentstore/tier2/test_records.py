@@ -290,9 +290,7 @@ def test_checksums_grow_as_if_written_at_once(writes: list[bytes], block_length:
         checksums = extend_checksums(checksums, length, parts, block_length=block_length)
         length += len(data)
     whole = b"".join(writes)
-    assert checksums == tuple(
-        crc32c(whole[at : at + block_length], 0) for at in range(0, len(whole), block_length)
-    )
+    assert checksums == tuple(crc32c(whole[at : at + block_length], 0) for at in range(0, len(whole), block_length))
     verify_blocks("c", 0, whole, checksums, block_length=block_length)
 
 

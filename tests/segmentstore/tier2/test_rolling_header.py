@@ -48,9 +48,7 @@ def test_a_new_segment_has_a_header_without_chunks_and_an_empty_one_is_none() ->
     assert decode_header(NAME, b"") is None
 
 
-names = st.text(
-    st.characters(blacklist_characters="&", blacklist_categories=["Cs"]), min_size=1, max_size=20
-)
+names = st.text(st.characters(blacklist_characters="&", blacklist_categories=["Cs"]), min_size=1, max_size=20)
 headers = st.builds(
     lambda length, chunks: RollingHeader(
         length, tuple(RollingChunk(start, name) for start, name in sorted(chunks.items()))

@@ -343,9 +343,7 @@ def test_a_segment_in_a_bucket_is_adopted_though_requests_are_lost() -> None:
     chunks = ObjectChunkStorage(objects, random.Random(2), prefix="a/prefix")
     data = b"".join(PIECES)
     seeded = seeded_runtime()
-    runtime = Runtime(
-        disk=seeded.disk, work=InlineWork(), rng=seeded.rng, wall_clock_ms=seeded.wall_clock_ms
-    )
+    runtime = Runtime(disk=seeded.disk, work=InlineWork(), rng=seeded.rng, wall_clock_ms=seeded.wall_clock_ms)
 
     async def scenario() -> None:
         header = "maxsize=100&"

@@ -319,9 +319,7 @@ class Counted(MemoryMetadataTable):
     page_max = 0
     keys_max = 0
 
-    async def page(
-        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
-    ) -> TablePage:
+    async def page(self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None) -> TablePage:
         self.page_max = max(self.page_max, limit)
         return await super().page(limit=limit, token=token, first=first, last=last)
 

@@ -121,9 +121,7 @@ class FailingTable:
     async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         return await self._inner.get(keys)
 
-    async def page(
-        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
-    ) -> TablePage:
+    async def page(self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None) -> TablePage:
         return await self._inner.page(limit=limit, token=token, first=first, last=last)
 
     async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
@@ -491,9 +489,7 @@ class FencedTable:
     async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         return await self._inner.get(keys)
 
-    async def page(
-        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
-    ) -> TablePage:
+    async def page(self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None) -> TablePage:
         return await self._inner.page(limit=limit, token=token, first=first, last=last)
 
     async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:

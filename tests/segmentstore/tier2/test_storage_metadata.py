@@ -189,9 +189,7 @@ async def test_record_is_dead_before_it_is_removed() -> None:
 async def test_record_of_the_wrong_kind_is_corruption() -> None:
     """Under a key that only the other kind has, each record of a segment and of a chunk has: the key decides."""
     table = MemoryMetadataTable()
-    await table.commit(
-        [TableUpdate(b"s", encode_record(CHUNK)), TableUpdate(CHUNK.key, encode_record(SEGMENT))], []
-    )
+    await table.commit([TableUpdate(b"s", encode_record(CHUNK)), TableUpdate(CHUNK.key, encode_record(SEGMENT))], [])
     with pytest.raises(CorruptionError, match="belongs to"):
         await MetadataTransaction(table, epoch=1).segment("s")
     with pytest.raises(CorruptionError, match="belongs to"):

@@ -781,9 +781,7 @@ def test_what_readers_died_with_is_met_again_at_its_place() -> None:
     written(history, "1", "2")
     written(history, "t1", "t2", txn="t")
     committed(history, "t")
-    read_by_mortals(
-        history, ("1", 0), ("2", 10), ("1", 0), ("2", 10), ("t1", 20), ("t2", 30), ("t1", 20), ("t2", 30)
-    )
+    read_by_mortals(history, ("1", 0), ("2", 10), ("1", 0), ("2", 10), ("t1", 20), ("t2", 30), ("t1", 20), ("t2", 30))
     assert check_history(history) == []
 
 

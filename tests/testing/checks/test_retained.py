@@ -75,9 +75,7 @@ def test_a_head_that_goes_back_is_told() -> None:
     assert "began at 500 before" in model.judge(400, 1.0, 900)[0]
 
 
-@pytest.mark.parametrize(
-    ("head", "left"), [(0, []), (99, []), (100, ["a"]), (250, ["a", "b"]), (9_000, ["a", "b"])]
-)
+@pytest.mark.parametrize(("head", "left"), [(0, []), (99, []), (100, ["a"]), (250, ["a", "b"]), (9_000, ["a", "b"])])
 def test_chunks_before_the_one_that_holds_the_head_are_too_many(head: int, left: list[str]) -> None:
     assert chunks_too_many({"a": 0, "b": 100, "c": 250}, head) == left
     assert chunks_too_many({"a": 0, "again": 0}, head) == []

@@ -64,9 +64,7 @@ async def _tls_problem(host: str, port: int, tls: ssl.SSLContext | None) -> str 
         context.verify_mode = ssl.CERT_NONE
     try:
         async with asyncio.timeout(LOOK_TIMEOUT_S):
-            transport, _ = await asyncio.get_running_loop().create_connection(
-                asyncio.Protocol, host, port, ssl=context
-            )
+            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port, ssl=context)
     except ssl.SSLCertVerificationError as error:
         if tls is None:
             return None
@@ -79,7 +77,11 @@ async def _tls_problem(host: str, port: int, tls: ssl.SSLContext | None) -> str 
             "authority, ca= or PENSTOCK_CA; 'penstock standalone --secure' writes security/ca.crt in its data directory"
         )
     except ssl.SSLError:
-        return None if tls is None else "the server at this address does not use TLS: connect with tcp:// instead of tls://"
+        return (
+            None
+            if tls is None
+            else "the server at this address does not use TLS: connect with tcp:// instead of tls://"
+        )
     except (OSError, TimeoutError):
         return None
     transport.close()

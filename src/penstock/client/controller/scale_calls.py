@@ -71,11 +71,13 @@ class ScaleCalls(ABC):
             if {(each.key_low, each.key_high) for each in following} == set(key_ranges):
                 return
         if reply.status == pb.ScaleResponse.PRECONDITION_FAILED:
-            raise InvalidArgumentError(f"scale {name}: a segment to seal is not current, or too few segments would "
-                "remain")
+            raise InvalidArgumentError(
+                f"scale {name}: a segment to seal is not current, or too few segments would remain"
+            )
         if reply.status == pb.ScaleResponse.FAILURE:
-            raise MetadataConflictError(f"scale {name}: refused; ranges do not match, or another scaling is in "
-                "progress")
+            raise MetadataConflictError(
+                f"scale {name}: refused; ranges do not match, or another scaling is in progress"
+            )
         status = pb.ScaleStatusRequest(streamInfo=info, epoch=reply.epoch)
         try:
             async with asyncio.timeout(timeout_s):

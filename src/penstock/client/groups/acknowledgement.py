@@ -55,8 +55,9 @@ class Acknowledgement:
             raise InvalidArgumentError(f"reader group {self._name} reads {', '.join(state.streams)}, not {stream}")
         place = rgs.stream_cuts(state)[stream]
         if not await self._cluster.controller.is_valid_cut(cut):
-            raise InvalidArgumentError(f"{dict(cut.positions)} is not a valid cut of {stream}: it does not cover "
-                "every key exactly once")
+            raise InvalidArgumentError(
+                f"{dict(cut.positions)} is not a valid cut of {stream}: it does not cover every key exactly once"
+            )
         if not place.positions:
             return  # The stream is read to its end.
         try:

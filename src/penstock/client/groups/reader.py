@@ -371,9 +371,7 @@ class Reader(LifeCycle):
             return
         missing = {source.segment for source, offset in sources if source.stored.offset < offset}
         if is_everything:
-            missing.update(
-                segment for segment, (end, stored) in self._taken_away.items() if stored.offset < end
-            )
+            missing.update(segment for segment, (end, stored) in self._taken_away.items() if stored.offset < end)
         for segment in missing:
             self._taken_away.pop(segment, None)
         if missing:

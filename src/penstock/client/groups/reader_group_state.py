@@ -247,8 +247,7 @@ def acquire(state: GroupState, name: str, count_max: int, shunned: Collection[st
     if not chosen:
         return state
     taken = {
-        segment: HeldSegment(state.unassigned[segment], state.next_turn + index)
-        for index, segment in enumerate(chosen)
+        segment: HeldSegment(state.unassigned[segment], state.next_turn + index) for index, segment in enumerate(chosen)
     }
     left = {segment: offset for segment, offset in state.unassigned.items() if segment not in taken}
     renewed = msgspec.structs.replace(reader, segments={**reader.segments, **taken})
@@ -306,9 +305,7 @@ def give_up(state: GroupState, name: str, positions: Mapping[str, HeldSegment]) 
     return release(state, name, {segment: positions[segment] for segment in chosen})
 
 
-def exchange(
-    state: GroupState, name: str, positions: Mapping[str, HeldSegment], wanted: Sequence[str]
-) -> GroupState:
+def exchange(state: GroupState, name: str, positions: Mapping[str, HeldSegment], wanted: Sequence[str]) -> GroupState:
     """Release segments in `positions`, as `release` does, and give the reader as many of `wanted` in their place.
 
     Both in order, as far as both have elements: the reader's number of segments does not change.
@@ -354,9 +351,7 @@ def finish(
     redeliveries = {other: value for other, value in state.redeliveries.items() if other != segment}
     if segment in state.ends:
         ended = {**state.ended, segment: end.offset}
-        return _changed(
-            state, ended=ended, readers=_with_reader(state, name, renewed), redeliveries=redeliveries
-        )
+        return _changed(state, ended=ended, readers=_with_reader(state, name, renewed), redeliveries=redeliveries)
     free: dict[str, int] = {}
     waiting = dict(state.waiting)
     for successor, predecessors in successors.items():
@@ -367,9 +362,7 @@ def finish(
         else:
             waiting.pop(successor, None)
             free[successor] = 0
-    changed = _changed(
-        state, waiting=waiting, readers=_with_reader(state, name, renewed), redeliveries=redeliveries
-    )
+    changed = _changed(state, waiting=waiting, readers=_with_reader(state, name, renewed), redeliveries=redeliveries)
     return _freed(changed, free)
 
 
@@ -451,6 +444,4 @@ def _redelivered(state: GroupState, reader: ReaderState, handed_out: Mapping[str
 
 
 def _pruned(redeliveries: dict[str, Redelivery], reached: Mapping[str, int]) -> dict[str, Redelivery]:
-    return {
-        segment: value for segment, value in redeliveries.items() if reached.get(segment, 0) < value.until
-    }
+    return {segment: value for segment, value in redeliveries.items() if reached.get(segment, 0) < value.until}

@@ -172,9 +172,7 @@ class GroupStreams:
         await self._change(with_more)
         if wanted.patterns:
             # Only now: streams found earlier would not start at `start`.
-            await self._record.update(
-                lambda state: rgs.find_streams(state, {*state.patterns, *wanted.patterns})
-            )
+            await self._record.update(lambda state: rgs.find_streams(state, {*state.patterns, *wanted.patterns}))
 
     async def remove(self, names: Sequence[str]) -> None:
         """Read fewer streams; see `ReaderGroup.remove_streams`."""
@@ -243,9 +241,7 @@ class GroupStreams:
 
         await self._change(with_interval)
 
-    async def _found(
-        self, left: set[str], registered: RegisteredGroup, state: GroupState
-    ) -> RegisteredGroup | None:
+    async def _found(self, left: set[str], registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
         """Return the configuration with the streams that match the patterns now.
 
         A stream that was created again since it was found must be removed first; it is added to `left`.
@@ -316,9 +312,7 @@ async def recreated_in(cluster: Cluster, registered: RegisteredGroup, state: Gro
 
 def ends_of(registered: RegisteredGroup) -> dict[str, StreamCut]:
     """Return the group's end in each stream that has one."""
-    return {
-        stream: StreamCut(*split_scoped_name(stream), positions) for stream, positions in registered.ends.items()
-    }
+    return {stream: StreamCut(*split_scoped_name(stream), positions) for stream, positions in registered.ends.items()}
 
 
 def _without(registered: RegisteredGroup, gone: Collection[str]) -> RegisteredGroup:

@@ -153,9 +153,7 @@ def take_value(chunk: EventChunk, deserialize: Callable[[bytes], Value]) -> Valu
     return ValueEvent(value, *event[1:])
 
 
-def take_values(
-    chunk: EventChunk, deserialize: Callable[[bytes], Value], bytes_max: int
-) -> ValueBatch[Value]:
+def take_values(chunk: EventChunk, deserialize: Callable[[bytes], Value], bytes_max: int) -> ValueBatch[Value]:
     """Return the next events of a chunk as values, up to one that cannot be decoded."""
     start = chunk.following
     batch: EventBatch = chunk.hand_out_many(bytes_max)
@@ -163,9 +161,7 @@ def take_values(
     chunk.following = start
     values = _decoded(chunk, batch.events, deserialize)
     chunk.following = start + len(values)
-    return ValueBatch(
-        batch.stream, batch.segment_id, values, batch.offsets[: len(values) + 1], batch.redelivery_count
-    )
+    return ValueBatch(batch.stream, batch.segment_id, values, batch.offsets[: len(values) + 1], batch.redelivery_count)
 
 
 def _decoded(chunk: EventChunk, events: list[bytes], deserialize: Callable[[bytes], Value]) -> list[Value]:

@@ -270,9 +270,7 @@ def _checked(name: str, info: SegmentInfo | PenstockError, begin: int, behind: i
     return info.length if behind is None else behind
 
 
-async def _borders(
-    cluster: Cluster, segment: str, begin: int, end: int, range_bytes: int | None
-) -> list[int]:
+async def _borders(cluster: Cluster, segment: str, begin: int, end: int, range_bytes: int | None) -> list[int]:
     """Return where appends began, about `range_bytes` apart; none if that is None."""
     borders: list[int] = []
     at = begin

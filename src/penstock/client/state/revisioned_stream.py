@@ -160,9 +160,7 @@ class RevisionedStream(LifeCycle, Generic[Value]):
         old = NO_VALUE if expected is None else self._offset(expected)
         new = NO_VALUE if mark is None else self._offset(mark)
         try:
-            return await self._cluster.segments.update_attribute(
-                self._segment, MARK_ATTRIBUTE, value=new, expected=old
-            )
+            return await self._cluster.segments.update_attribute(self._segment, MARK_ATTRIBUTE, value=new, expected=old)
         except OutcomeUnknownError as error:
             raise OutcomeUnknownError(
                 f"stream {self._stream}: setting the mark to {mark} got no answer; it may or may not be set: {error}"

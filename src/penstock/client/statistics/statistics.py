@@ -268,9 +268,7 @@ def merged(answers: Iterable[Answer], since: ClusterStatistics | None) -> Cluste
             return cast(ClusterStatistics, end.value)
 
 
-def merging(
-    answers: Iterable[Answer], since: ClusterStatistics | None
-) -> Generator[None, None, ClusterStatistics]:
+def merging(answers: Iterable[Answer], since: ClusterStatistics | None) -> Generator[None, None, ClusterStatistics]:
     """Do what `merged` does, some thousand segments at a time."""
     answers = list(answers)
     chosen: dict[int, Answer] = {}
@@ -334,9 +332,7 @@ def _store(answer: Answer, earlier: StoreLoad | None) -> StoreLoad:
 
 
 def _objects(row: ObjectRow, measured_s: float, earlier: StoreLoad | None) -> ObjectLoad:
-    load = ObjectLoad(
-        row.bucket, row.write_count, row.read_count, row.delete_count, row.sent_bytes, row.received_bytes
-    )
+    load = ObjectLoad(row.bucket, row.write_count, row.read_count, row.delete_count, row.sent_bytes, row.received_bytes)
     before = None if earlier is None else earlier.objects.get(row.bucket)
     elapsed_s = 0.0 if earlier is None else measured_s - earlier.measured_s
     # Lower counts and times are those of another process.

@@ -227,9 +227,7 @@ class StatisticsCalls:
             length_bytes = min(length_bytes, state.ends.get(segment, length_bytes))
             unread[extent.stream] += max(length_bytes - max(positions[segment], extent.start_offset), 0)
         recreated = await self._recreated(name, state, [stream for stream in state.streams if stream not in there])
-        return GroupLag(
-            name, unread, len(state.readers), len(state.unassigned), None, state.is_finished, recreated
-        )
+        return GroupLag(name, unread, len(state.readers), len(state.unassigned), None, state.is_finished, recreated)
 
     async def _recreated(self, name: str, state: GroupState, streams: Sequence[str]) -> Sequence[str]:
         """Return those of `streams`, of which no known segment exists, that were deleted and created again."""

@@ -83,9 +83,7 @@ async def start_cuts(cluster: Cluster, start: CheckedStart, streams: Sequence[st
     return {stream: await _cut(cluster, start, stream, is_end=False) for stream in streams}
 
 
-async def end_cuts(
-    cluster: Cluster, until: CheckedStart, starts: Mapping[str, StreamCut]
-) -> dict[str, StreamCut]:
+async def end_cuts(cluster: Cluster, until: CheckedStart, starts: Mapping[str, StreamCut]) -> dict[str, StreamCut]:
     """Return the end cut in each of the streams that begin at `starts`; see `start_cuts`.
 
     For a time, no event after the cut is of an earlier time. Raises `InvalidArgumentError` also for an end before the
@@ -154,6 +152,6 @@ async def _check_cut(cluster: Cluster, stream: str, cut: StreamCut) -> None:
                 position=offset,
                 end=info.length,
                 message=f"the stream cut is after the end of {stream}: {segment} has {info.length} bytes, the cut "
-                    f"says {offset}. The data before it was lost, as after a restore from an older backup: take a new "
-                    "cut",
+                f"says {offset}. The data before it was lost, as after a restore from an older backup: take a new "
+                "cut",
             )

@@ -36,9 +36,7 @@ async def recreated_streams(cluster: Cluster, known: Mapping[str, Collection[int
     newest = [segment_name(*split_scoped_name(stream), SegmentId(max(known[stream]))) for stream in streams]
     infos = await segment_infos(cluster, newest)
     # No other error shows that the segment is missing.
-    missing = [
-        stream for stream, info in zip(streams, infos, strict=True) if isinstance(info, NoSuchSegmentError)
-    ]
+    missing = [stream for stream, info in zip(streams, infos, strict=True) if isinstance(info, NoSuchSegmentError)]
 
     async def check(stream: str) -> bool:
         return await is_recreated(cluster, stream, known[stream])

@@ -186,9 +186,7 @@ class StreamMarks:
         self._keys = {segment: keys for segment, keys in self._keys.items() if segment in position}
         for segment in position:
             if segment not in self._keys:
-                found = await self._cluster.controller.epoch_segments(
-                    self._scope, self._stream, segment_epoch(segment)
-                )
+                found = await self._cluster.controller.epoch_segments(self._scope, self._stream, segment_epoch(segment))
                 self._keys.update(
                     (each.segment_id, (each.key_low, each.key_high)) for each in found if each.segment_id in position
                 )

@@ -68,9 +68,7 @@ async def cut_at_time(cluster: Cluster, stream: str, at_ms: int, *, is_end: bool
                     raise answer
                 passed[parse_segment_name(full_name)[2]] = end, answer
             going_on = _going_on(passed)
-            frontier = {
-                successor.segment.segment_id: 0 for segment in going_on for successor in passed.pop(segment)[1]
-            }
+            frontier = {successor.segment.segment_id: 0 for segment in going_on for successor in passed.pop(segment)[1]}
         found.update({segment: end for segment, (end, _) in passed.items()})
     return StreamCut(scope, name, found)
 

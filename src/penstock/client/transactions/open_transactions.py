@@ -59,9 +59,7 @@ async def _with_lengths(
         for segment in segments[_epoch(found)]
     ]
     infos = iter(await cluster.segments.segment_infos(names))
-    return [
-        replace(found, length_bytes=_sum([next(infos) for _ in segments[_epoch(found)]])) for found in some
-    ]
+    return [replace(found, length_bytes=_sum([next(infos) for _ in segments[_epoch(found)]])) for found in some]
 
 
 def _sum(infos: Sequence[SegmentInfo | PenstockError]) -> int | None:

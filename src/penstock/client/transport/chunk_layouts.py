@@ -91,9 +91,7 @@ class ChunkLayouts:
         self._rng = rng
         self._fixed_token = token
 
-    async def ask(
-        self, segment: str, start: int, end: int, *, lease_s: float = 0.0, holder: str = ""
-    ) -> SegmentLayout:
+    async def ask(self, segment: str, start: int, end: int, *, lease_s: float = 0.0, holder: str = "") -> SegmentLayout:
         """Return the chunks of ``[start, end)``, leased for up to `lease_s` (0: not leased) on behalf of `holder`.
 
         Return the lease with `give_back`; otherwise it expires. While it lasts, data that is truncated, merged or
@@ -144,9 +142,7 @@ class ChunkLayouts:
         if lease is None:
             return
         with within(f"release the chunks of {segment}", self._settings.layout_timeout_s, "layout_timeout_s"):
-            reply = await self._exchange(
-                segment, ReturnChunkLease(0, segment, "", lease.epoch, lease.number)
-            )
+            reply = await self._exchange(segment, ReturnChunkLease(0, segment, "", lease.epoch, lease.number))
         expect(reply, ChunkLeaseReturned, segment)
 
     async def _page(self, segment: str, question: LayoutQuestion) -> LayoutPage:

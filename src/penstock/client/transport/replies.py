@@ -50,6 +50,7 @@ from penstock.wire.commands import (
 _TOKEN_EXPIRED = 1
 _Reply = TypeVar("_Reply", bound=WireCommand)
 
+
 def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
     """Return the error of a reply to a request about `segment`, or None if it is not an error."""
     match reply:

@@ -369,9 +369,7 @@ class WireSegments:
             return reply
 
         while True:
-            reply = await self._exchanges.run(
-                segment, exchange, Purpose.READ, is_repeatable=True, is_long_poll=True
-            )
+            reply = await self._exchanges.run(segment, exchange, Purpose.READ, is_repeatable=True, is_long_poll=True)
             if isinstance(reply, SegmentIsSealed):
                 # Sealed while waiting at the tail.
                 return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=True)

@@ -67,8 +67,9 @@ class BlockSender:
         Raises `SegmentSealedError`, `NoSuchSegmentError`, `OutcomeUnknownError` when the time limit expires.
         """
         if len(event) > EVENT_LENGTH_MAX:
-            raise InvalidArgumentError(f"{self._segment}: {len(event)} bytes in one append, the limit is "
-                f"{EVENT_LENGTH_MAX}")
+            raise InvalidArgumentError(
+                f"{self._segment}: {len(event)} bytes in one append, the limit is {EVENT_LENGTH_MAX}"
+            )
         return await self.append_bytes(frame_event(event), expected_offset)
 
     async def append_bytes(self, data: bytes, expected_offset: int | None = None) -> bool:
@@ -84,9 +85,7 @@ class BlockSender:
                     self._connection = None
                     raise
 
-    async def _append_reported(
-        self, data: bytes, number: int, expected_offset: int | None, deadline: Deadline
-    ) -> bool:
+    async def _append_reported(self, data: bytes, number: int, expected_offset: int | None, deadline: Deadline) -> bool:
         """Append, and report a long wait. Raises `StorageFullError` if a full disk uses up the time limit."""
         waits = self._pool.waits
         if waits is None:
@@ -102,8 +101,9 @@ class BlockSender:
                 text = f"{self._segment}: disk full on the server for {deadline.limit_s:g} s ({deadline.limit_name}): "
                 if isinstance(error, ConnectionLostError):
                     raise StorageFullError(f"{text}{full}; nothing was sent") from error
-                raise UnacknowledgedStorageFullError(f"{text}{full}; events that were sent may or may not be "
-                    "stored") from error
+                raise UnacknowledgedStorageFullError(
+                    f"{text}{full}; events that were sent may or may not be stored"
+                ) from error
 
     def _full_disk(self, endpoint: tuple[str, int]) -> str | None:
         """Return why this segment's store holds writes because of a full disk, as far as it reported that recently."""
@@ -229,8 +229,9 @@ def _unknown(error: PenstockError, unanswered: OutcomeUnknownError | None) -> Pe
     """Return the error to raise: an error after an unanswered attempt leaves that attempt's outcome unknown."""
     if unanswered is None or error is unanswered:
         return error
-    return OutcomeUnknownError(f"an attempt got no answer ({unanswered}), and its outcome could not be determined: "
-        f"{error}")
+    return OutcomeUnknownError(
+        f"an attempt got no answer ({unanswered}), and its outcome could not be determined: {error}"
+    )
 
 
 def _error_of(reply: WireCommand, segment: str) -> PenstockError:

@@ -37,9 +37,7 @@ class Election:
 
     async def _enter(self) -> None:
         try:
-            await self._store.create(
-                f"{ELECTION_PATH}/n-", self._content, is_ephemeral=True, is_sequential=True
-            )
+            await self._store.create(f"{ELECTION_PATH}/n-", self._content, is_ephemeral=True, is_sequential=True)
         except CoordinationOutcomeUnknownError:
             return  # The next list shows it, or not. A second node does no harm.
 

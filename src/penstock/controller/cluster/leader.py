@@ -295,5 +295,3 @@ class _Memory:
 def _cost(load: ContainerLoad) -> float:
     operations = load.operations_in + load.operations_out
     return operations + (load.bytes_in + load.bytes_out) / _BYTES_PER_OPERATION
-
-

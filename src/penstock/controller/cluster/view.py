@@ -89,9 +89,7 @@ async def read_cluster(store: CoordinationStore) -> ClusterView:
     )
 
 
-async def _read_all(
-    store: CoordinationStore, kind: type[C], parent: str, listed: Children
-) -> dict[str, tuple[int, C]]:
+async def _read_all(store: CoordinationStore, kind: type[C], parent: str, listed: Children) -> dict[str, tuple[int, C]]:
     """Return zxid and content of each child that still exists."""
     found = await asyncio.gather(*(_read(store, kind, f"{parent}/{name}") for name in sorted(listed.names)))
     return {name: each for name, each in zip(sorted(listed.names), found, strict=True) if each is not None}

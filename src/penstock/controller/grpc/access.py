@@ -45,6 +45,7 @@ class Access:
 #: Returns the access that a request requires; None: there is nothing to check.
 AccessOf = Callable[..., Access | None]
 
+
 def stream_resource(info: pb.StreamInfo) -> str:
     """Return the resource name of a stream, under its own name."""
     return f"{scope_resource(info.scope)}/stream:{info.stream}"
@@ -119,7 +120,6 @@ def stream(permission: Permission) -> AccessOf:
 
 def owner(permission: Permission) -> AccessOf:
     """Require a permission on the owner of the request's stream."""
-
 
     def access(request: Message) -> Access:
         info = stream_of(request)

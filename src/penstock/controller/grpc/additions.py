@@ -26,10 +26,7 @@ _REASONS = {
 }
 
 
-
-async def prepare_transaction(
-    front: Front, request: added.PrepareTransactionRequest
-) -> added.PrepareTransactionReply:
+async def prepare_transaction(front: Front, request: added.PrepareTransactionRequest) -> added.PrepareTransactionReply:
     """Answer prepareTransaction."""
     info, transaction = request.streamInfo, convert.transaction_id(request.txnId)
     need_stream(info)
@@ -40,9 +37,7 @@ async def prepare_transaction(
     return added.PrepareTransactionReply(state=added.PREPARED, leftMillis=max(0, left_ms))
 
 
-async def describe_transaction(
-    front: Front, request: added.DescribeTransactionRequest
-) -> added.TransactionDescription:
+async def describe_transaction(front: Front, request: added.DescribeTransactionRequest) -> added.TransactionDescription:
     """Answer describeTransaction."""
     info, transaction = request.streamInfo, convert.transaction_id(request.txnId)
     need_stream(info)

@@ -99,9 +99,7 @@ class CallGuard:
         if listing is not None:
             reply = await self._filtered(listing, answer, request, reply, caller)
         if "delegationToken" in reply.DESCRIPTOR.fields_by_name:
-            claims = claims or await claims_of(
-                call, request, service, caller.permission, is_strict=self._is_strict
-            )
+            claims = claims or await claims_of(call, request, service, caller.permission, is_strict=self._is_strict)
             if claims:
                 reply.delegationToken = self._signer.sign(claims)  # type: ignore[attr-defined]
         return reply
@@ -159,9 +157,7 @@ def _proceed_groups(request: added.DescribeReaderGroupsRequest, reply: added.Des
 _LISTINGS: Mapping[str, _Listing] = {
     "listScopes": _Listing("scopes", lambda request, scope: scope_resource(scope), _proceed),
     "listStreamsInScope": _Listing("streams", lambda request, stream: access.internal_resource(stream), _proceed),
-    "listStreamsInScopeForTag": _Listing(
-        "streams", lambda request, stream: access.internal_resource(stream), _proceed
-    ),
+    "listStreamsInScopeForTag": _Listing("streams", lambda request, stream: access.internal_resource(stream), _proceed),
     "listKeyValueTablesInScope": _Listing(
         "kvtables", lambda request, table: table_resource(table.scope, table.kvtName), _proceed
     ),

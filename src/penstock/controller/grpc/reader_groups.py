@@ -31,9 +31,7 @@ async def get_reader_group_config(front: Front, request: pb.ReaderGroupInfo) -> 
     )
 
 
-def no_config(
-    request: pb.ReaderGroupInfo, status: pb.ReaderGroupConfigResponse.Status
-) -> pb.ReaderGroupConfigResponse:
+def no_config(request: pb.ReaderGroupInfo, status: pb.ReaderGroupConfigResponse.Status) -> pb.ReaderGroupConfigResponse:
     """Return the error reply without a configuration."""
     return pb.ReaderGroupConfigResponse(config=pb.ReaderGroupConfiguration(), status=status)
 

@@ -62,9 +62,7 @@ async def get_segments_between(front: Front, request: pb.StreamCutRange) -> pb.S
         raise EarlyArgumentError("both stream cuts are empty")
     found = await front.service.segments_between(info.scope, info.stream, start, end)
     reply = pb.StreamCutRangeResponse()
-    await convert.extend(
-        reply.segments, found, lambda segment: convert.segment_id(info.scope, info.stream, segment.id)
-    )
+    await convert.extend(reply.segments, found, lambda segment: convert.segment_id(info.scope, info.stream, segment.id))
     return reply
 
 

@@ -189,7 +189,6 @@ class GrpcServer:
             found.append(grpc.method_handlers_generic_handler(described.full_name, handlers))
         return found
 
-
     def _checked(self, name: str, access_of: AccessOf, answer: _Answer) -> _CheckedAnswer:
         """Return a function that answers a call of a client, after the check of its credentials and permissions."""
         guard, service = self._guard, self._front.service

@@ -88,9 +88,7 @@ async def check_transaction_state(front: Front, request: pb.TxnRequest) -> pb.Tx
     return pb.TxnState(state=_STATES[await front.service.transactions.status(info.scope, info.stream, transaction)])
 
 
-async def list_completed_transactions(
-    front: Front, request: pb.ListCompletedTxnRequest
-) -> pb.ListCompletedTxnResponse:
+async def list_completed_transactions(front: Front, request: pb.ListCompletedTxnRequest) -> pb.ListCompletedTxnResponse:
     """Answer listCompletedTransactions."""
     info = request.streamInfo
     need_stream(info)

@@ -115,9 +115,7 @@ class CompletedTransactions:
         for batch in reversed(self._batches):
             table = layout.completed_batch(batch.record.number)
             try:
-                found = await self._records.get(
-                    table, f"{scope}/{stream}/{transaction.text}", CompletedTransaction
-                )
+                found = await self._records.get(table, f"{scope}/{stream}/{transaction.text}", CompletedTransaction)
             except NoSuchSegmentError:
                 continue
             if found is not None:

@@ -156,8 +156,7 @@ class _ChunkOfVersion1(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class TimeIndexNode(PackedRecord):
-    """Times in milliseconds, ascending, as a column: of successive epochs in a leaf, of leaves' first epochs in a root.
-    """
+    """Times in milliseconds, ascending, as a column: of epochs in a leaf, of leaves' first epochs in a root."""
 
     kind_number = 6
 

@@ -113,9 +113,7 @@ class RetentionChunk(PackedRecord):
         part = slice(max(0, first - self.first), max(0, until - self.first))
         return [RetentionEntry(*each) for each in zip(times[part], sizes[part], strict=True)]
 
-    def count_until(
-        self, first: int, *, time_ms: int | None = None, size_bytes: int | None = None
-    ) -> int:
+    def count_until(self, first: int, *, time_ms: int | None = None, size_bytes: int | None = None) -> int:
         """Return the number of the first cut that was recorded after a time, or has more than a size before it.
 
         Only cuts from number `first` on are compared: removed ones may have times of a fast clock.

@@ -92,9 +92,7 @@ class RetentionTables:
         found = await self._set()
         return await self._before(found, await self._count_until(found, size_bytes=size_bytes))
 
-    async def first_behind(
-        self, *, time_ms: int | None = None, size_bytes: int | None = None
-    ) -> RetentionEntry | None:
+    async def first_behind(self, *, time_ms: int | None = None, size_bytes: int | None = None) -> RetentionEntry | None:
         """Return the first cut that was recorded after a time, or that has more than `size_bytes` before it."""
         found = await self._set()
         cut = await self._count_until(found, time_ms=time_ms, size_bytes=size_bytes)

@@ -68,9 +68,7 @@ class ReaderGroupConfig:
         if not self.starts:
             raise InvalidArgumentError("a reader group needs a stream to read")
         if self.checkpoints_outstanding_max < 1:
-            raise InvalidArgumentError(
-                f"{self.checkpoints_outstanding_max} outstanding checkpoints: allow 1 or more"
-            )
+            raise InvalidArgumentError(f"{self.checkpoints_outstanding_max} outstanding checkpoints: allow 1 or more")
         if self.rollover_bytes < 0:
             raise InvalidArgumentError(f"rollover size of {self.rollover_bytes} bytes: use 0 (default) or more")
         starts = {cut.name: cut.positions for cut in self.starts}

@@ -80,9 +80,7 @@ class ScopedRecords(Generic[R]):
     async def list(self, scope: str, token: str, limit: int) -> NamePage:
         """Return up to `limit` names after `token` ('' = from the start)."""
         empty = NamePage((), token)
-        return await self._in_scope(
-            scope, lambda table: self._catalog.list_table(table, token, limit), empty
-        )
+        return await self._in_scope(scope, lambda table: self._catalog.list_table(table, token, limit), empty)
 
 
 def _check_size(record: object) -> None:

@@ -16,9 +16,7 @@ from penstock.model.errors import MetadataConflictError
 from penstock.model.segments import VERSION_ABSENT
 
 
-async def _read(
-    tables: StreamTables, subscriber: str
-) -> tuple[Versioned[SubscriberSet], Versioned[Subscriber] | None]:
+async def _read(tables: StreamTables, subscriber: str) -> tuple[Versioned[SubscriberSet], Versioned[Subscriber] | None]:
     keys = [layout.SUBSCRIBER_SET, layout.subscriber_key(subscriber)]
     set_row, row = await tables.records.get_rows(tables.metadata, keys)
     everybody = tables.records.decoded(tables.metadata, set_row, SubscriberSet)
@@ -101,9 +99,7 @@ async def remove_subscriber(tables: StreamTables, subscriber: str, generation: i
                 left = SubscriberSet(tuple(name for name in names if name != subscriber))
                 await tables.records.put(tables.metadata, layout.SUBSCRIBER_SET, left, version=everybody.version)
             if found is not None:
-                await tables.records.remove_version(
-                    tables.metadata, layout.subscriber_key(subscriber), found.version
-                )
+                await tables.records.remove_version(tables.metadata, layout.subscriber_key(subscriber), found.version)
         except MetadataConflictError:
             if attempt + 1 == attempts_max:
                 raise

@@ -104,9 +104,7 @@ class TransactionTables:
     async def epochs_with_transactions(self) -> AsyncIterator[int]:
         """Yield the epochs that have, or had, transactions."""
         try:
-            async for key, _ in self.records.walk(
-                layout.epochs_with_transactions(*self.key), EpochWithTransactions
-            ):
+            async for key, _ in self.records.walk(layout.epochs_with_transactions(*self.key), EpochWithTransactions):
                 yield int(key)
         except NoSuchSegmentError:
             return

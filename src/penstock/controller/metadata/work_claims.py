@@ -178,14 +178,10 @@ class WorkClaims:
         _, line, _ = _read(found)
         return self._waiting.is_free(line, work.subject, work.lane, self.owner, asyncio.get_running_loop().time())
 
-    async def _write(
-        self, work: PendingWork, fence: str, found: Versioned[AnnouncementFence] | None
-    ) -> WorkClaim:
+    async def _write(self, work: PendingWork, fence: str, found: Versioned[AnnouncementFence] | None) -> WorkClaim:
         count, line, expected = _read(found)
         now_s = asyncio.get_running_loop().time()
-        moved = AnnouncementFence(
-            count + 1, self._waiting.left(line, work.subject, work.lane, self.owner, now_s)
-        )
+        moved = AnnouncementFence(count + 1, self._waiting.left(line, work.subject, work.lane, self.owner, now_s))
         self._unfinished.add(work.subject)
         version, fence_version = await self._records.put_all(
             layout.PENDING_WORK, [(work.subject.key, work, VERSION_ABSENT), (fence, moved, expected)]

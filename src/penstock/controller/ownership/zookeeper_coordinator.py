@@ -60,9 +60,7 @@ class ZooKeeperCoordinator:
                     raise
         except NodeExistsError as error:
             await store.close()
-            raise InvalidArgumentError(
-                f"controller {name} is a member already: names are not given twice"
-            ) from error
+            raise InvalidArgumentError(f"controller {name} is a member already: names are not given twice") from error
         except CoordinationError as error:
             await store.close()
             raise ControllerUnavailableError(f"controller {name} cannot join: {error}") from error

@@ -104,9 +104,7 @@ class RetentionExplanations:
         found = await self._context.catalog.on_stream(scope, stream, self._explained)
         next_s = self._next_look_s(scope, stream) if self._settings.is_enabled else None
         interval_ms = round(1000 * self._settings.interval_s)
-        return replace(
-            found, interval_ms=interval_ms, next_look_ms=None if next_s is None else round(1000 * next_s)
-        )
+        return replace(found, interval_ms=interval_ms, next_look_ms=None if next_s is None else round(1000 * next_s))
 
     async def _explained(self, tables: StreamTables) -> RetentionExplanation:
         configured = (await tables.configuration()).record.configuration.retention

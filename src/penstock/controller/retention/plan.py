@@ -109,9 +109,7 @@ async def find_tail(
         wanted = [segment_name(tables.scope, tables.stream, segment.id) for segment in epoch.segments]
         infos = await context.segments.infos(wanted)
         lengths = {name: infos[name].length for name in wanted}
-        cut: dict[int, int] = {
-            segment.id: lengths[name] for segment, name in zip(epoch.segments, wanted, strict=True)
-        }
+        cut: dict[int, int] = {segment.id: lengths[name] for segment, name in zip(epoch.segments, wanted, strict=True)}
     else:
         cut = dict(whole_tail)
         lengths = {segment_name(tables.scope, tables.stream, segment): length for segment, length in cut.items()}

@@ -73,9 +73,7 @@ class Retention:
     It inspects the streams with a policy in this controller's `buckets`.
     """
 
-    def __init__(
-        self, context: WorkflowContext, buckets: Buckets, truncate: Truncate, whole_tail: WholeTail
-    ) -> None:
+    def __init__(self, context: WorkflowContext, buckets: Buckets, truncate: Truncate, whole_tail: WholeTail) -> None:
         self._context = context
         self._buckets = buckets
         self._truncate = truncate

@@ -23,6 +23,7 @@ class StreamView:
     current: EpochRecord
     configuration: StreamConfig
 
+
 class Creations:
     """Creations in progress by stream, and the last known state of `views_max` streams."""
 

@@ -110,9 +110,7 @@ class TransactionDescriptions:
 
         return await self._context.catalog.on_stream(scope, stream, read)
 
-    def _described(
-        self, transaction: TransactionId, record: ActiveTransaction, now_ms: int
-    ) -> TransactionDescription:
+    def _described(self, transaction: TransactionId, record: ActiveTransaction, now_ms: int) -> TransactionDescription:
         is_open = record.status is TransactionStatus.OPEN
         end_ms = record.lease_expiry_ms + self._context.settings.lease_slack_ms
         return TransactionDescription(

@@ -340,7 +340,6 @@ class Transactions:
     async def status(self, scope: str, stream: str, transaction: TransactionId) -> TransactionStatus:
         """Return a transaction's status, UNKNOWN if it does not exist or was completed too long ago."""
 
-
         async def read(tables: StreamTables) -> TransactionStatus:
             found = await tables.transaction(transaction)
             return found.record.status if found else await self._completed(tables, transaction)

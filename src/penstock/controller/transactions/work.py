@@ -119,9 +119,7 @@ class TransactionWork:
             del self._merged[next(iter(self._merged))]
         return merged or transactions
 
-    async def _commit_batches(
-        self, tables: StreamTables, posted: list[TransactionId]
-    ) -> Collection[TransactionId]:
+    async def _commit_batches(self, tables: StreamTables, posted: list[TransactionId]) -> Collection[TransactionId]:
         order = CommitTransactions()
         try:
             announced = await self._context.begin(tables.subject, order, tables.stream_id)
@@ -280,9 +278,7 @@ class TransactionWork:
             await asyncio.wait([self._inheritance])
         await self._inherited.empty(scope, stream)
 
-    async def _take_over(
-        self, scope: str, stream: str, transactions: list[TransactionId]
-    ) -> Collection[TransactionId]:
+    async def _take_over(self, scope: str, stream: str, transactions: list[TransactionId]) -> Collection[TransactionId]:
         async def one(transaction: TransactionId) -> None:
             try:
                 await self._context.catalog.on_stream(
@@ -322,9 +318,7 @@ class TransactionWork:
                 delay_ms = renewed.lease_expiry_ms - now_ms + self._context.settings.lease_slack_ms
                 self.timers.arm(opened, version, delay_ms, renewed)
 
-    def _renewed(
-        self, opened: OpenTransaction, found: Versioned[ActiveTransaction], now_ms: int
-    ) -> ActiveTransaction:
+    def _renewed(self, opened: OpenTransaction, found: Versioned[ActiveTransaction], now_ms: int) -> ActiveTransaction:
         """Return the record of an open transaction as written by the controller that takes it over."""
         record = found.record
         if record.is_prepared:

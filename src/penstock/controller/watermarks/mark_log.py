@@ -93,9 +93,7 @@ class MarkLog:
             _logger.info("%s: a watermark was not written, another one came first: %s", self.segment, error)
             return False
         if read.last is not None:
-            await self._requests.update_attribute(
-                self.segment, MARK_ATTRIBUTE, value=read.length, expected=read.mark
-            )
+            await self._requests.update_attribute(self.segment, MARK_ATTRIBUTE, value=read.length, expected=read.mark)
         return True
 
     async def truncate(self, offset: int) -> None:

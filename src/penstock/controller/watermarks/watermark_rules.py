@@ -141,12 +141,16 @@ def greatest_offsets(marks: Iterable[WriterMark], previous: Watermark | None) ->
 
 def records_of(watermark: Watermark | None) -> dict[int, SegmentRecord]:
     """Return the segment records of a watermark; their creation times are not known."""
-    return {} if watermark is None else {
-        marked.segment_id: SegmentRecord(
-            segment_number(marked.segment_id), segment_epoch(marked.segment_id), 0, marked.key_start, marked.key_end
-        )
-        for marked in watermark.segments
-    }
+    return (
+        {}
+        if watermark is None
+        else {
+            marked.segment_id: SegmentRecord(
+                segment_number(marked.segment_id), segment_epoch(marked.segment_id), 0, marked.key_start, marked.key_end
+            )
+            for marked in watermark.segments
+        }
+    )
 
 
 def is_at_or_before(watermark: Watermark, head: Mapping[int, int], records: Mapping[int, SegmentRecord]) -> bool:

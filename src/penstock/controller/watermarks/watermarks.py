@@ -71,9 +71,7 @@ class Watermarks:
         pace = CyclePace(
             settings.interval_s, settings.streams_at_once, settings.stream_timeout_s, "watermarks.stream_timeout_s"
         )
-        self._cycle = StreamScanner(
-            "watermarks", catalog, marked, buckets, pace, _Seen, self._inspect
-        )
+        self._cycle = StreamScanner("watermarks", catalog, marked, buckets, pace, _Seen, self._inspect)
 
     async def run(self) -> None:
         """Make watermarks until cancelled."""

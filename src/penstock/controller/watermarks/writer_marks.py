@@ -62,9 +62,7 @@ class WriterMarks:
         self._locks = locks
         self._writes = writes
 
-    async def note(
-        self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]
-    ) -> None:
+    async def note(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> None:
         """Record that all events of `writer` up to `timestamp`, in its own unit, lie before `position`.
 
         Raises `NoSuchStreamError`, `InvalidArgumentError`; `WriterTimeError` and `WriterPositionError` for a mark

@@ -89,9 +89,7 @@ async def delete_segments_of_epoch(
     """Delete the transaction's segments, given its epoch; missing ones are ignored. Reads no table of the stream."""
     await together(
         context.segments.delete(
-            transaction_segment_name(
-                segment_name(scope, stream, segment.id), transaction.high, transaction.low
-            )
+            transaction_segment_name(segment_name(scope, stream, segment.id), transaction.high, transaction.low)
         )
         for segment in epoch.segments
     )

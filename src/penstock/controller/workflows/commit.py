@@ -219,9 +219,7 @@ def _pick_known(context: WorkflowContext, tables: StreamTables) -> _Picked | Non
 async def _read_known(tables: StreamTables, picked: _Picked) -> Known:
     """Read the records of a batch left by an interrupted run."""
     rows = await tables.transactions_of(picked.batch.epoch, picked.transactions)
-    return {
-        text: row for text, row in zip(picked.batch.transactions, rows, strict=True) if row is not None
-    }
+    return {text: row for text, row in zip(picked.batch.transactions, rows, strict=True) if row is not None}
 
 
 async def _begin(context: WorkflowContext, tables: StreamTables) -> _Begun | None:

@@ -131,9 +131,7 @@ async def delete_group(context: WorkflowContext, scope: str, group: str, group_i
     await resume_group(context, announced)
 
 
-async def _announce(
-    context: WorkflowContext, scope: str, group: str, order: Order, group_id: str
-) -> WorkClaim:
+async def _announce(context: WorkflowContext, scope: str, group: str, order: Order, group_id: str) -> WorkClaim:
     return await context.begin(Subject(SubjectKind.GROUP, scope, group), order, group_id)
 
 

@@ -231,9 +231,7 @@ async def make_transition(
         {},
         (layout.EPOCH_TRANSITION, planned, transition.version),
     )
-    sizes = await seal_segments(
-        context, tables, planned.to_seal, lambda: context.claims.confirm(announced)
-    )
+    sizes = await seal_segments(context, tables, planned.to_seal, lambda: context.claims.confirm(announced))
     rows: list[Row] = [*finally_write, (layout.EPOCH_TRANSITION, EpochTransition(), version)]
     versions = (await tables.enter_epoch(following, sizes, rows))[: len(finally_write)]
     # Transactions begin in the new epoch from now on: the cached view of the stream is outdated.

@@ -44,9 +44,7 @@ async def seal_stream(context: WorkflowContext, tables: StreamTables, *, spares_
         raise _refusal(tables, prepared)
 
 
-async def resume_seal(
-    context: WorkflowContext, tables: StreamTables, announced: WorkClaim, order: SealStream
-) -> None:
+async def resume_seal(context: WorkflowContext, tables: StreamTables, announced: WorkClaim, order: SealStream) -> None:
     """Complete an announced seal, or revert it if there is a prepared transaction."""
     if prepared := await _seal(context, tables, announced, spares_prepared=True):
         _logger.info("%s", _refusal(tables, prepared))

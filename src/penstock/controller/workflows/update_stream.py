@@ -53,9 +53,7 @@ async def resume_update(
             await context.claims.withdraw(announced)
             raise StreamSealedError(f"stream {tables.name} was sealed before its configuration could change")
         dropped = {*found.record.removed_tags, *found.record.configuration.tags} - {*wanted.tags}
-        record = replace(
-            found.record, configuration=wanted, is_updating=True, removed_tags=tuple(sorted(dropped))
-        )
+        record = replace(found.record, configuration=wanted, is_updating=True, removed_tags=tuple(sorted(dropped)))
         version = found.version
         # After the read: otherwise an overtaken controller could replace a later configuration by an old one.
         await context.claims.confirm(announced)
@@ -81,4 +79,3 @@ async def resume_update(
     if state.record.state is StreamState.UPDATING:
         await tables.set_state(StreamState.ACTIVE, of=state)
     await context.claims.withdraw(announced)
-

@@ -137,9 +137,9 @@ class PositionBeyondEndError(SegmentError, InvalidArgumentError):
             segment,
             message
             or f"position {position} is after the end of the segment, byte {end}: the data before it was lost, as "
-                "after a restore from an older backup, or the stream was deleted and created again. The position "
-                "cannot be read, even after the segment grows. Start at a position that exists: reset the reader "
-                "group, seek, or take a new "
+            "after a restore from an older backup, or the stream was deleted and created again. The position "
+            "cannot be read, even after the segment grows. Start at a position that exists: reset the reader "
+            "group, seek, or take a new "
             "stream cut",
         )
         self.position = position

@@ -392,8 +392,9 @@ class RemoteFileCopiesError(RemoteFileError):
     """Not all copies of the file's end are known to the file system: an append could cost some. Nothing was done."""
 
     def __init__(self, path: str, *, known: int, wanted: int) -> None:
-        super().__init__(path, f"{known} of {wanted} copies of its last block are available; nothing was appended to "
-            "it")
+        super().__init__(
+            path, f"{known} of {wanted} copies of its last block are available; nothing was appended to it"
+        )
         self.known = known
         self.wanted = wanted
 

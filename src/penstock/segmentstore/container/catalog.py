@@ -345,10 +345,7 @@ class SegmentCatalog:
             records = [encode_record(segment) for segment in chosen]
             await self._tables.put(
                 self._table,
-                [
-                    TableUpdate(segment.name.encode(), record)
-                    for segment, record in zip(chosen, records, strict=True)
-                ],
+                [TableUpdate(segment.name.encode(), record) for segment, record in zip(chosen, records, strict=True)],
                 -1,
             )
             # Segments used or changed meanwhile stay active; their records are not read while they are active.

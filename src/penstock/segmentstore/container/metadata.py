@@ -290,9 +290,7 @@ class MetadataSnapshot:
         merges, self._merges = self._merges, []
         pinned, self._pinned = self._pinned, {}
         return _encoder.encode(
-            ContainerSnapshot(
-                SNAPSHOT_VERSION, self._container_id, self._next_segment_id, segments, merges, pinned
-            )
+            ContainerSnapshot(SNAPSHOT_VERSION, self._container_id, self._next_segment_id, segments, merges, pinned)
         )
 
 

@@ -242,9 +242,7 @@ class SegmentOperations:
         now_ms = self._runtime.wall_clock_ms()
         # Before anything is accepted: if encoding fails, no bytes may remain that the log does not have.
         number = pipeline.next_sequence_number()
-        header = encode_append_header(
-            number, segment.id, offset, now_ms, request.event_count, event_number, writer_id
-        )
+        header = encode_append_header(number, segment.id, offset, now_ms, request.event_count, event_number, writer_id)
         end = offset + len(data)
         try:
             state.accept_append(segment, request, now_ms)
@@ -401,9 +399,7 @@ class SegmentOperations:
                 f"{name}: a transient segment has at most {TRANSIENT_ATTRIBUTES_MAX} attributes"
             )
         values = {attribute_id: value}
-        await self.submit(
-            UpdateAttributes(segment.id, values), lambda: self.state.accept_attributes(segment, values)
-        )
+        await self.submit(UpdateAttributes(segment.id, values), lambda: self.state.accept_attributes(segment, values))
         return True
 
     async def info(self, name: str) -> SegmentInfo:

@@ -179,9 +179,7 @@ def decode_file_header(data: bytes, path: str) -> FileHeader:
     return FileHeader(container_id, epoch, number, salt, bool(flags & _OPENS_INCARNATION), cluster_id)
 
 
-def encode_frame(
-    salt: int, frame: FrameHeader, payload: Sequence[Buffer], out: list[Buffer]
-) -> None:
+def encode_frame(salt: int, frame: FrameHeader, payload: Sequence[Buffer], out: list[Buffer]) -> None:
     """Append the buffers of a frame to `out`: its header, its payload, and zeros to the block's end after a batch.
 
     Short payload parts are joined, which costs less than checksumming and writing each separately; long ones are not

@@ -236,9 +236,7 @@ def recover(
     return RecoveredLog([], 1, BLOCK_LENGTH, names)
 
 
-def read_file_header(
-    disk: Disk, directory: str, name: str, container_id: int, cluster_id: str = ""
-) -> FileHeader:
+def read_file_header(disk: Disk, directory: str, name: str, container_id: int, cluster_id: str = "") -> FileHeader:
     """Read a log file's header. `cluster_id`: the expected one; empty: any.
 
     Raises `CorruptionError` if it is damaged or belongs to another file, `LogIdentityError` if it belongs to another
@@ -469,8 +467,9 @@ def _chain(
         path = f"{directory}/{name}"
         if link.number != chain[-1].header.number - 1 or link.epoch > chain[-1].header.epoch:
             raise CorruptionError(
-                f"{directory}/{chain[-1].name}", BLOCK_LENGTH, f"the link refers to {name}, which cannot be its "
-                    "predecessor"
+                f"{directory}/{chain[-1].name}",
+                BLOCK_LENGTH,
+                f"the link refers to {name}, which cannot be its predecessor",
             )
         if not disk.exists(path):
             raise CorruptionError(path, 0, f"the file is missing; {chain[-1].name} follows it")

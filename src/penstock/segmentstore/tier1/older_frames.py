@@ -13,9 +13,7 @@ from penstock.segmentstore.tier1.log_recovery import ChainFile, FrameScanner, in
 OLDER_BYTES_MAX = 256 * 1024 * 1024
 
 
-def inspect_older_files(
-    disk: Disk, directory: str, files: Sequence[ChainFile], inspect: InspectFrame
-) -> None:
+def inspect_older_files(disk: Disk, directory: str, files: Sequence[ChainFile], inspect: InspectFrame) -> None:
     """Call `inspect` with the data frames of these files, the newest file first, of `OLDER_BYTES_MAX` bytes at most.
 
     `files`: oldest first. A damaged frame ends its file: the replay reports it. Raises `LaterVersionError`,

@@ -15,9 +15,7 @@ from penstock.segmentstore.tier2.records import ChunkRecord, leads_to
 from penstock.segmentstore.tier2.storage_context import StorageContext
 
 
-async def create_chunk(
-    context: StorageContext, segment: str, offset: int, pieces: Sequence[Buffer]
-) -> tuple[str, int]:
+async def create_chunk(context: StorageContext, segment: str, offset: int, pieces: Sequence[Buffer]) -> tuple[str, int]:
     """Create a chunk that holds `pieces`, bytes of `segment` from `offset` on; return its name and length.
 
     `segment` and `offset` must be those of the key that its record gets, so that the sweep for orphans finds the

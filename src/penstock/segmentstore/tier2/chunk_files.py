@@ -305,7 +305,6 @@ class ChunkFiles:
                     pending.append(name)
         return sorted(found, key=lambda info: info.name)
 
-
     def names(self, after: str, limit: int) -> list[str]:
         """Return the names of up to `limit` files after `after`, ordered by the parts of the names."""
         behind = after.split("/") if after else []

@@ -34,9 +34,7 @@ IMAGES_PREFIX = "_system/containers/_sysjournal."
 #: Length of a container's mark.
 CHUNK_MARK_BYTES = 6
 
-_CREATED_NAME = re.compile(
-    r"(?s)(.+)\.E-(\d+)-O-(\d+)\.([0-9a-f]{8})-([0-9a-f]{4})(?:-[0-9a-f]{4}){2}-[0-9a-f]{12}\Z"
-)
+_CREATED_NAME = re.compile(r"(?s)(.+)\.E-(\d+)-O-(\d+)\.([0-9a-f]{8})-([0-9a-f]{4})(?:-[0-9a-f]{4}){2}-[0-9a-f]{12}\Z")
 
 
 @dataclass(frozen=True, slots=True)

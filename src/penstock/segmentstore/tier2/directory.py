@@ -304,9 +304,7 @@ class DirectoryChunkStorage:
         if self._is_closed:
             raise StorageError(f"the chunk storage in {self._root} is closed")
 
-    async def _run(
-        self, function: Callable[..., T], *args: object, on_end: Callable[[], object] | None = None
-    ) -> T:
+    async def _run(self, function: Callable[..., T], *args: object, on_end: Callable[[], object] | None = None) -> T:
         """Run blocking work on names; if cancelled, wait a short time for its end before raising the cancellation."""
         return await self._finish(self._names.run(function, *args, on_end=on_end))
 
@@ -467,4 +465,3 @@ class DirectoryChunkStorage:
                 _log.warning("could not close %s: %s", file.path, error)
 
         self._closes.run(file.close).add_done_callback(closed)
-

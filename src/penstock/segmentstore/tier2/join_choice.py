@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def choose_pieces(
-    pieces: Sequence[Sequence[int]], *, count_min: int, full_length: int
-) -> tuple[int, int] | None:
+def choose_pieces(pieces: Sequence[Sequence[int]], *, count_min: int, full_length: int) -> tuple[int, int] | None:
     """Return the range of pieces to join, the one with most bytes; None if no range is worth joining.
 
     `pieces`: in order, the chunk lengths of each. A range is worth joining if it has `count_min` chunks, or fewer with

@@ -66,9 +66,7 @@ class MetadataTable(Protocol):
             PenstockError: after any other error the outcome is unknown.
         """
 
-    async def page(
-        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
-    ) -> TablePage:
+    async def page(self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None) -> TablePage:
         """Return up to `limit` live entries after `token` and in [`first`, `last`], in ascending order of keys.
 
         Only an empty page means that there are no more. Entries that exist throughout are returned exactly once.
@@ -123,9 +121,7 @@ class MemoryMetadataTable:
                     self._keys.discard(removal.key)
             return versions
 
-    async def page(
-        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
-    ) -> TablePage:
+    async def page(self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None) -> TablePage:
         """See `MetadataTable.page`."""
         found: list[TableEntry] = []
         for key in self._keys.from_key(max(token, first)):

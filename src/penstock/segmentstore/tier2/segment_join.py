@@ -298,9 +298,7 @@ async def copy_chunks(context: StorageContext, plan: JoinPlan, settings: JoinSet
     ]
     growth = Growth((), 0, context.settings.block_length, pieces)
     # First compute the new checksums, then verify the old ones again: see `written_checksums`.
-    (checksums,) = await sum_written(
-        context.runtime.work, plan.segment, plan.base + plan.start, [growth], blocks
-    )
+    (checksums,) = await sum_written(context.runtime.work, plan.segment, plan.base + plan.start, [growth], blocks)
     name, count = await create_chunk(context, plan.run.segment, plan.start, pieces)
     joined = ChunkRecord(
         run=plan.run,
@@ -330,8 +328,9 @@ async def _read_again(context: StorageContext, joined: ChunkRecord) -> None:
         wanted = min(step, joined.length - at)
         data = await context.chunks.read(joined.name, at, wanted)
         if len(data) != wanted:
-            raise ChunkError(joined.name, f"{len(data)} of {wanted} bytes were returned from offset {at} soon after "
-                "its creation")
+            raise ChunkError(
+                joined.name, f"{len(data)} of {wanted} bytes were returned from offset {at} soon after its creation"
+            )
         try:
             verify_blocks(joined.name, at, data, joined.block_checksums, block_length=joined.block_length)
         except CorruptionError as error:

@@ -75,9 +75,7 @@ async def placed_chunks(
     page_length = context.settings.page_length
     try:
         if limit is None:
-            return await find_chunks(
-                transaction, record, begin, end, page_length=page_length, is_remembered=False
-            )
+            return await find_chunks(transaction, record, begin, end, page_length=page_length, is_remembered=False)
         (first,) = await find_chunks(transaction, record, begin, begin + 1, page_length=page_length)
         found: list[PlacedChunk] = []
         walk = ChunkWalk(transaction, record, first.start_offset)
@@ -134,8 +132,9 @@ async def read_chunk(context: StorageContext, chunk: ChunkRecord, start: int, en
         raise CorruptionError(chunk.name, first, f"the chunk is too short, its record says {chunk.length}") from error
     if len(data) != last - first:
         raise CorruptionError(
-            chunk.name, first + len(data), f"the chunk ends here, its record says {chunk.length}; requested up to "
-                f"{last}"
+            chunk.name,
+            first + len(data),
+            f"the chunk ends here, its record says {chunk.length}; requested up to {last}",
         )
     verify_blocks(chunk.name, first, data, chunk.block_checksums, block_length=chunk.block_length)
     return memoryview(data)[start - first : end - first]

@@ -28,9 +28,7 @@ async def skip_segment(context: StorageContext, segment: str, offset: int) -> No
         record, dropped = await drop_head(context, transaction, record, record.length)
         is_finished = record.chunk_count == 0
         if is_finished:
-            record = replace(
-                record, start_offset=offset, length=offset, first_chunk_start=offset, last_start=offset
-            )
+            record = replace(record, start_offset=offset, length=offset, first_chunk_start=offset, last_start=offset)
         check(record)
         transaction.put(replace(record, last_modified_ms=context.runtime.wall_clock_ms()))
         context.garbage.stage(transaction, dropped)

@@ -339,9 +339,7 @@ class StorageCheck:
         token, first = b"", run.key(position)
         while True:
             try:
-                page = await table.page(
-                    limit=self._settings.page_length, token=token, first=first, last=run.last_key
-                )
+                page = await table.page(limit=self._settings.page_length, token=token, first=first, last=run.last_key)
             except UnreadableDataError:
                 return
             if not page.entries:
@@ -381,9 +379,7 @@ class StorageCheck:
         except (StorageError, InvalidArgumentError, OSError) as error:
             note(ProblemKind.CHUNK_UNREADABLE, str(error))
 
-    async def _verify_blocks(
-        self, chunk: ChunkRecord, end: int, note: Callable[[ProblemKind, str, int], None]
-    ) -> None:
+    async def _verify_blocks(self, chunk: ChunkRecord, end: int, note: Callable[[ProblemKind, str, int], None]) -> None:
         block_length = chunk.block_length
         step = max(1, self._settings.read_bytes // block_length) * block_length
         for start in range(0, end, step):

@@ -120,9 +120,7 @@ class StoreChild:
         await server.start(settings.host, self._order.port)
         self._stops.push_async_callback(server.stop)
         if operations is not None:
-            operations.collectors.append(
-                StoreMetrics(store, server, settings.operations.streams_max).collect
-            )
+            operations.collectors.append(StoreMetrics(store, server, settings.operations.streams_max).collect)
         # The administrator's port of store n is the configured one plus n.
         administrators = settings.segment_store.admin
         port = administrators.port + self._order.store if administrators.port else 0
@@ -143,9 +141,7 @@ class StoreChild:
         port = settings.port + 1 + self._order.store if settings.port else 0
         await endpoint.start(settings.host or self.settings.host, port)
         self._stops.push_async_callback(endpoint.stop)
-        process = ProcessMetrics(
-            self._runtime.resident_bytes, self._runtime.wall_clock_ms() / 1000, penstock_version()
-        )
+        process = ProcessMetrics(self._runtime.resident_bytes, self._runtime.wall_clock_ms() / 1000, penstock_version())
         process.start()
         self._stops.push_async_callback(process.stop)
         endpoint.collectors.append(process.collect)

@@ -21,9 +21,7 @@ def _health_of(processes: StoreProcesses, store: StoreProcess) -> Health:
         if failure is not None:
             containers[str(container_id)] = Health(Status.DOWN, failure.message)
         else:
-            containers[str(container_id)] = Health(
-                Status.UP if container_id in store.running else Status.STARTING
-            )
+            containers[str(container_id)] = Health(Status.UP if container_id in store.running else Status.STARTING)
     children = {
         "containers": Health(children=containers),
         "storage": Health(problem=store.storage_problem or ""),

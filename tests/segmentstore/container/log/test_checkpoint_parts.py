@@ -49,9 +49,7 @@ def decoded(snapshots: Sequence[bytes]) -> dict[int, SegmentSnapshot]:
     segments = [segment for part in parts for segment in part.segments]
     assert len({segment.segment_id for segment in segments}) == len(segments)
     return {
-        segment.segment_id: msgspec.structs.replace(
-            segment, storage_length=0, storage_sealed=False, has_record=False
-        )
+        segment.segment_id: msgspec.structs.replace(segment, storage_length=0, storage_sealed=False, has_record=False)
         for segment in segments
     }
 

@@ -419,8 +419,7 @@ async def test_clients_take_turns_where_storage_is_read(lives: Incarnations) -> 
     reads = note_reads(container)
     lives.chunks.hold("read")
     many = [
-        asyncio.ensure_future(container.reader.read(segment, 100 * number, 8, client="many"))
-        for number in range(40)
+        asyncio.ensure_future(container.reader.read(segment, 100 * number, 8, client="many")) for number in range(40)
     ]
     await turns()
     one = asyncio.ensure_future(container.reader.read(segment, 9000, 8, client="one"))

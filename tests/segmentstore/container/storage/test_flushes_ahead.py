@@ -59,9 +59,7 @@ class Commits:
         patch.setattr(SegmentWrite, "commit", commit)
 
 
-async def test_nothing_counts_as_stored_before_its_record(
-    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_counts_as_stored_before_its_record(lives: Incarnations, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first commit hangs: nothing leaves the cache, nothing of the log is given up, all is read."""
     container = await begin(lives)
     commits = Commits(monkeypatch)
@@ -89,9 +87,7 @@ async def test_nothing_counts_as_stored_before_its_record(
 
 @pytest.mark.parametrize("has_effect", [False, True])
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_commit_that_fails_is_gone_on_from(
-    lives: Incarnations, has_effect: bool, is_restarted: bool
-) -> None:
+async def test_a_commit_that_fails_is_gone_on_from(lives: Incarnations, has_effect: bool, is_restarted: bool) -> None:
     """At each commit in turn: writes ahead of it are void, whatever the chunks contain, and are repeated."""
     for fails_at in range(20):
         lives = Incarnations()

@@ -343,9 +343,7 @@ async def test_a_rollover_size_below_the_floor_is_raised_to_it(lives: Incarnatio
             await append(container, name, bytes(1000))
         await container.flush()
         assert container.segment(name).rollover_bytes == rollover_bytes
-    lengths = {
-        name: [len(stored_chunks(lives)[chunk]) for chunk in chunk_names(lives, name)] for name in (A, B, C)
-    }
+    lengths = {name: [len(stored_chunks(lives)[chunk]) for chunk in chunk_names(lives, name)] for name in (A, B, C)}
     assert lengths == {A: [1000] * 3, B: [1500] * 2, C: [3000]}
     assert ContainerSettings().rollover_bytes_min == 1024 * 1024
 
@@ -783,6 +781,7 @@ async def test_stuck_flushes_are_bounded(lives: Incarnations) -> None:
 
 async def test_one_segment_that_fails_does_not_slow_the_others_down(lives: Incarnations) -> None:
     """Its retries wait `writer_retry_s`, theirs do not; a failure of many is one line in the log at a time."""
+
     class FailsFor(StuckFor):
         async def _pass(self, name: str) -> None:
             if name.startswith(self.segments):

@@ -1,5 +1,5 @@
 """Formats of the log in a bucket: written data is read back, every flipped bit is found, later versions are "
-    "reported."""
+"reported."""
 
 from __future__ import annotations
 

@@ -183,4 +183,3 @@ def _encode(value: int) -> bytes:
 
 def _decode(value: bytes) -> int:
     return int.from_bytes(value, "big", signed=True)
-

@@ -59,8 +59,6 @@ def evaluate(segment: str, attributes: Mapping[bytes, int], updates: Sequence[At
             case UpdateKind.REPLACE_IF_EQUALS:
                 holds = old == update.expected
         if not holds:
-            raise BadAttributeError(
-                segment, attribute_id=update.attribute_id, expected=update.expected, actual=old
-            )
+            raise BadAttributeError(segment, attribute_id=update.attribute_id, expected=update.expected, actual=old)
         values[update.attribute_id] = value
     return values

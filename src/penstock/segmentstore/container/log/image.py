@@ -142,8 +142,9 @@ class ContainerImage:
             frames.append(frame)
             start += frame_length
         if start != length or len(data) != length:
-            raise CorruptionError(name.name, start, f"it has {len(data)} bytes, its frames {start}, its header says "
-                f"{length}")
+            raise CorruptionError(
+                name.name, start, f"it has {len(data)} bytes, its frames {start}, its header says {length}"
+            )
         return cls(name, count, created_ms, frames)
 
 

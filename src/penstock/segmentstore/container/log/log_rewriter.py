@@ -302,9 +302,7 @@ class LogRewriter:
                     return 0
                 found = segment.index.arrived(start, length)
                 if found is None:
-                    raise CorruptionError(
-                        segment.name, start, "bytes left memory before long-term storage had them"
-                    )
+                    raise CorruptionError(segment.name, start, "bytes left memory before long-term storage had them")
                 end = start + found.length
                 number = self._log(CarriedBytes(segment.id, start, _as_arrived(segment, start, found)))
                 batch.append(lambda: self._settle(segment, number, start, end))

@@ -376,9 +376,7 @@ class OperationPipeline:
                     self._report(second)
 
     def _report(self, fault: Exception, what: str = "a failure could not be reported to a caller") -> None:
-        self._loop.call_exception_handler(
-            {"message": f"container {self.container_id}: {what}", "exception": fault}
-        )
+        self._loop.call_exception_handler({"message": f"container {self.container_id}: {what}", "exception": fault})
 
     async def close(self) -> None:
         """Send the current frame, wait for all frames in flight, then accept nothing more."""

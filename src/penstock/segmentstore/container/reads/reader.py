@@ -341,11 +341,7 @@ class SegmentReader:
         """Read a range ahead of the reader, if the cache has room and no other read has to wait for it."""
         if segment.is_deleted or segment.is_merged:
             self._ahead.forget(segment.id)
-        elif (
-            self._is_closed
-            or len(self._tasks) >= self._settings.storage_reads_max
-            or not segment.index.takes_stored
-        ):
+        elif self._is_closed or len(self._tasks) >= self._settings.storage_reads_max or not segment.index.takes_stored:
             self._ahead.not_read(segment.id, start)
         elif isinstance(segment.index.lookup(start, end - start, is_use=False), Missing):
             end = segment.index.gap_end(start, end)

@@ -138,8 +138,9 @@ class ChunkedIndexStorage:
             self._judged(self._storage.read(self._name, offset, length)), f"return {length} bytes at {offset}"
         )
         if len(data) != length:
-            raise CorruptionError(self._name, offset + len(data), f"{length - len(data)} bytes of the index are "
-                "missing")
+            raise CorruptionError(
+                self._name, offset + len(data), f"{length - len(data)} bytes of the index are missing"
+            )
         return data
 
     async def _in_time(self, call: Awaitable[T], what: str) -> T:

@@ -94,8 +94,9 @@ class ImageCapture:
             bytes_max = self._settings.bytes_max
             if self.waits_for_flush:
                 waiting_bytes = self._state.backlog.byte_count
-                raise ImageTooLongError(f"{waiting_bytes} bytes wait for long-term storage, the limit is "
-                    f"{bytes_max // 2}")
+                raise ImageTooLongError(
+                    f"{waiting_bytes} bytes wait for long-term storage, the limit is {bytes_max // 2}"
+                )
             recorder = self._pipeline.recorder = FrameRecorder(bytes_max)
             try:
                 durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

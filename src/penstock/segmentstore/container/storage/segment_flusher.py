@@ -93,9 +93,8 @@ class SegmentFlusher:
     @staticmethod
     def _can_leave_out(target: Segment, piece: PendingMerge[Segment]) -> bool:
         """Return whether a merge not done in storage is wholly truncated, and its source has no pending merges."""
-        return (
-            target.storage_length < piece.end <= target.durable_start_offset
-            and not any(isinstance(waiting, PendingMerge) for waiting in piece.source.pending)
+        return target.storage_length < piece.end <= target.durable_start_offset and not any(
+            isinstance(waiting, PendingMerge) for waiting in piece.source.pending
         )
 
     @staticmethod
@@ -225,9 +224,7 @@ class SegmentFlusher:
             self._check_open()
             if segment.is_deleted:
                 raise NoSuchSegmentError(segment.name)
-            raise InconsistentStateError(
-                segment.name, start, "bytes left memory before long-term storage had them"
-            )
+            raise InconsistentStateError(segment.name, start, "bytes left memory before long-term storage had them")
 
         def stored(length: int) -> None:
             before, segment.storage_length = segment.storage_length, length

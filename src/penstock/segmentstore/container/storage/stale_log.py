@@ -40,9 +40,7 @@ class StaleLogCheck:
     `table`: the segment with the container's storage records. Every incarnation that flushes anything writes to it.
     """
 
-    def __init__(
-        self, container_id: int, chunks: ChunkStorage, log: DurableLog, *, table: str
-    ) -> None:
+    def __init__(self, container_id: int, chunks: ChunkStorage, log: DurableLog, *, table: str) -> None:
         self._id = container_id
         self._chunks = chunks
         self._log = log

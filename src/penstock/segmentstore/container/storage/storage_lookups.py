@@ -111,8 +111,10 @@ class StorageLookups:
                 logger.info("container %d queries long-term storage again: %s", self._container_id, error)
                 await asyncio.sleep(self._settings.writer_retry_s)
             else:
-                logger.warning("container %d has read the state of its segments in long-term storage, and flushes "
-                    "again", self._container_id)
+                logger.warning(
+                    "container %d has read the state of its segments in long-term storage, and flushes again",
+                    self._container_id,
+                )
                 self._end()
 
     def _end(self) -> None:

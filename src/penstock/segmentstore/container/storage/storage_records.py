@@ -70,9 +70,7 @@ class SegmentMetadataTable:
             self._spawn(self._do_rounds())
         return await asyncio.shield(commit.done)
 
-    async def page(
-        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
-    ) -> TablePage:
+    async def page(self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None) -> TablePage:
         """See `MetadataTable.page`."""
         return await self._tables.entries(self._segment, limit=limit, token=token, first=first, last=last)
 

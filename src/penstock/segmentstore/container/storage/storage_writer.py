@@ -117,9 +117,7 @@ class StorageWriter:
         self._retry_at_s: dict[int, float] = {}
         #: Time since when flushes of a segment fail, and the last error.
         self._failing: dict[int, tuple[float, BaseException]] = {}
-        self._outage = OutageLog(
-            logger, f"container {state.metadata.container_id}: flushes to long-term storage"
-        )
+        self._outage = OutageLog(logger, f"container {state.metadata.container_id}: flushes to long-term storage")
         self.failed_job_count: int = 0
         #: Fires when the first truncation since the last firing is due.
         self._truncation_timer: asyncio.TimerHandle | None = None

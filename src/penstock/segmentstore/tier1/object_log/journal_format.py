@@ -199,8 +199,9 @@ def decode_section(section: Section, data: bytes, key: str) -> list[bytes]:
     """Return the frames of a section from its bytes. Raises `CorruptionError`."""
     if len(data) != section.length or crc32c_at_once(data, 0) != section.checksum:
         raise CorruptionError(
-            key, section.offset, f"the frames of container {section.container} are truncated or their checksum does "
-                "not match"
+            key,
+            section.offset,
+            f"the frames of container {section.container} are truncated or their checksum does not match",
         )
     frames: list[bytes] = []
     offset = 0

@@ -144,9 +144,7 @@ class LogBucket:
         head = await self.slot_start(journal, slot, HEADER_LENGTH, is_repeated=is_repeated)
         return None if head is None else decode_header(head, journal_key(self.prefix, journal, slot), journal, slot)
 
-    async def slot_start(
-        self, journal: bytes, slot: int, length: int, *, is_repeated: bool = True
-    ) -> bytes | None:
+    async def slot_start(self, journal: bytes, slot: int, length: int, *, is_repeated: bool = True) -> bytes | None:
         """Return the first `length` bytes of a slot, or all if it is shorter; None if it is free."""
         try:
             return await self.slot_range(journal, slot, 0, length, is_repeated=is_repeated)

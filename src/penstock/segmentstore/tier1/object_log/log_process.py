@@ -193,4 +193,3 @@ class LogProcess:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.writer.close()
-

@@ -418,9 +418,11 @@ class ObjectLog:
             end, first, is_empty = last + 1, writer.settled, self._last_slot < piece.first
             await finished(
                 self._change(
-                    lambda record: record.truncated(self._truncation)
-                    .with_end(end, is_empty=is_empty)
-                    .with_piece(piece.journal, first)
+                    lambda record: (
+                        record.truncated(self._truncation)
+                        .with_end(end, is_empty=is_empty)
+                        .with_piece(piece.journal, first)
+                    )
                 )
             )
 
