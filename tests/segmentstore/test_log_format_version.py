@@ -59,3 +59,15 @@ def test_a_log_holds_nothing_that_the_version_of_its_epoch_record_does_not_annou
         "index page, footer": (PAGE_FORMAT_VERSION, FOOTER_FORMAT_VERSION),
         "image": IMAGE_FORMAT_VERSION,
     }
+
+
+#: Format version of the log files, by log version. Each log version has a format version of files of its own: the
+#: header of each file is read before a log is claimed, so no frame that needs a later version is missed.
+FILE_VERSIONS = {3: 1, 4: 2}
+
+
+def test_each_log_version_has_a_format_version_of_log_files_of_its_own() -> None:
+    assert max(FILE_VERSIONS) == EPOCH_VERSION
+    assert FILE_VERSIONS[EPOCH_VERSION] == frame_format.FORMAT_VERSION
+    assert len(set(FILE_VERSIONS.values())) == len(FILE_VERSIONS)
+    assert sorted(FILE_VERSIONS.values()) == [FILE_VERSIONS[version] for version in sorted(FILE_VERSIONS)]

@@ -166,6 +166,59 @@ async def test_what_a_later_version_wrote_is_refused_before_the_claim(case: str)
     assert len(await data_of(files)) == 3
 
 
+async def log_of_many_files() -> Files:
+    disk = SimulatedDisk(random.Random(0))
+    for seed in range(3):
+        log = make_log(disk, seed)
+        await log.open()
+        for number in range(4):
+            data = bytes([number]) * 5_000
+            await log.append([data], len(data))
+        await log.close()
+    return disk.files()
+
+
+@pytest.mark.parametrize("damage", ["none", "newest file", "truncation", "missing file"])
+async def test_each_file_of_a_later_version_is_found_before_the_claim_at_any_length_of_the_log(
+    damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block of each file is read, however long the log is, and damage of other files does not hide it."""
+    monkeypatch.setattr(older_frames, "OLDER_BYTES_MAX", 0)
+    files = await log_of_many_files()
+    names = log_names(files)
+    assert len(names) >= 6
+    for path in names[:-1]:
+        later = files | {path: of_later_version(files[path], 84)}
+        if damage == "newest file":
+            tail = later[names[-1]]
+            later[names[-1]] = tail[:BLOCK_LENGTH] + b"X" + tail[BLOCK_LENGTH + 1 :]
+        elif damage == "truncation":
+            later[f"{LOG}/log.truncation"] = b"damaged"
+        elif damage == "missing file":
+            del later[names[-2 if path != names[-2] else 0]]
+        disk = disk_of(later)
+        log = make_log(disk, seed=9)
+        with pytest.raises(LaterVersionError, match="format version 3") as refusal:
+            await log.open()
+        await log.close()
+        assert refusal.value.path == path
+        assert disk.files() == later, "every byte is as it was"
+
+
+async def test_an_incarnation_writes_only_to_files_that_it_created() -> None:
+    """So the header of a file announces the formats of all frames in it."""
+    files = await log_of_many_files()
+    disk = disk_of(files)
+    log = make_log(disk, seed=9)
+    await log.open()
+    for _ in range(4):
+        await log.append([bytes(5_000)], 5_000)
+    await log.close()
+    after = disk.files()
+    assert {path: after[path] for path in log_names(files)} == {path: files[path] for path in log_names(files)}
+    assert len(log_names(after)) > len(log_names(files))
+
+
 async def test_a_frame_of_a_later_version_far_back_does_not_disable_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The length of older files that are read before the claim is limited. The replay finds the rest."""
     monkeypatch.setattr(older_frames, "OLDER_BYTES_MAX", 16 * 1024)

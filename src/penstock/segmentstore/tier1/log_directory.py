@@ -59,7 +59,14 @@ from penstock.segmentstore.tier1.log_records import (
     write_epoch,
     write_truncation,
 )
-from penstock.segmentstore.tier1.log_recovery import RecoveredLog, check_end, check_log, log_file_name, recover
+from penstock.segmentstore.tier1.log_recovery import (
+    RecoveredLog,
+    check_end,
+    check_file_versions,
+    check_log,
+    log_file_name,
+    recover,
+)
 from penstock.segmentstore.tier1.made_logs import MadeLogs
 from penstock.segmentstore.tier1.older_frames import inspect_older_files
 
@@ -131,6 +138,8 @@ class LogDirectory:
                 self._made_logs.contains(self.container_id)
             if not self._disk.exists(self.path):
                 return
+            # First: damage elsewhere must not lead to the claim of a log that a later version has written.
+            check_file_versions(self._disk, self.path)
             read_epoch(self._disk, self.path)
             record = read_truncation(self._disk, self.path)
             address = 0 if record is None else record.address

@@ -243,12 +243,7 @@ def read_file_header(disk: Disk, directory: str, name: str, container_id: int, c
     cluster, `LaterVersionError`.
     """
     path = f"{directory}/{name}"
-    file = disk.open(path, writable=False)
-    try:
-        data = file.read(0, BLOCK_LENGTH)
-    finally:
-        file.close()
-    header = decode_file_header(data, path)
+    header = decode_file_header(_read_header_block(disk, path), path)
     found = header.cluster_id.decode()
     if found and cluster_id and found != cluster_id:
         raise LogIdentityError(path, found=found, expected=cluster_id)
@@ -260,6 +255,30 @@ def read_file_header(disk: Disk, directory: str, name: str, container_id: int, c
             f"but the file lies in the log of container {container_id}",
         )
     return header
+
+
+def check_file_versions(disk: Disk, directory: str) -> None:
+    """Raise `LaterVersionError` if the header of any log file has a later format version. Changes nothing.
+
+    An incarnation writes only to files that it created. So the header of a file announces the formats of all of its
+    frames, and one block of each file is enough, at any length of the log. Damaged headers are left to `recover`.
+    """
+    for name in disk.list_directory(directory):
+        if not _NAME.fullmatch(name):
+            continue
+        path = f"{directory}/{name}"
+        try:
+            decode_file_header(_read_header_block(disk, path), path)
+        except (CorruptionError, FileNotFoundError):
+            continue
+
+
+def _read_header_block(disk: Disk, path: str) -> bytes:
+    file = disk.open(path, writable=False)
+    try:
+        return file.read(0, BLOCK_LENGTH)
+    finally:
+        file.close()
 
 
 def check_log(disk: Disk, directory: str, record: EpochRecord, cluster_id: str) -> None:
