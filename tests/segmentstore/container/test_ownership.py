@@ -51,7 +51,11 @@ async def test_nothing_that_may_be_out_of_date_is_answered_after_the_lease(
 ) -> None:
     """At its end all requests are answered, after it none, refusals included; a check of the log begins a new one."""
     container = store.containers[0]
-    monkeypatch.setattr(container._log, "confirm_ownership", asyncio.Event().wait)  # Its disk hangs.
+
+    async def hang(*, is_shared: bool = False) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(container._log, "confirm_ownership", hang)  # Its disk hangs.
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "read": lambda: store.read(SEGMENT, 0, 100),
         "info": lambda: store.segment_info(SEGMENT),
@@ -123,7 +127,7 @@ async def test_a_log_that_cannot_say_is_asked_again(monkeypatch: pytest.MonkeyPa
     failures = 3
     original = MemoryLog.confirm_ownership
 
-    async def confirm(self: MemoryLog) -> None:
+    async def confirm(self: MemoryLog, *, is_shared: bool = False) -> None:
         nonlocal failures
         failures -= 1
         if failures >= 0:

@@ -2,7 +2,7 @@
 
 A fenced incarnation cannot write, because its log rejects writes. But it could answer reads from outdated memory. It
 therefore answers only within one lease after the start of the last check that confirmed its ownership. Every successful
-append is such a check; an idle container makes a few checks per lease.
+append is such a check; an idle container makes a few checks per lease, or one where each is billed.
 
 Guarantees and failure cases: docs/ownership.md.
 """
@@ -20,6 +20,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 #: Ownership checks of an idle container per lease: one may fail, and another be late, before reads are refused.
 _LOOKS_PER_LEASE = 3
+#: Where each check is billed: the age, in leases, at which a container that gives answers renews the confirmation.
+_RENEWED_AT = 0.9
 _PAUSE_S_MIN = 0.001
 
 
@@ -32,10 +34,13 @@ class OwnershipLease:
         self._log = log
         self._now_s = now_s
         self._is_ended = False
+        #: Set when an answer was due since the last confirmation.
+        self._used = asyncio.Event()
 
     @property
     def is_confirmed(self) -> bool:
         """Whether the container may answer from its state now."""
+        self._used.set()
         return not self._is_ended and self._now_s() - self._log.ownership_confirmed_s <= self.lease_s
 
     def end(self) -> None:
@@ -65,6 +70,7 @@ class OwnershipLease:
 
         Call it after an answer is computed and before it is sent: then it was correct at a moment in between.
         """
+        self._used.set()
         confirmed_before_s = self._now_s() - self._log.ownership_confirmed_s
         if self._is_ended or confirmed_before_s > self.lease_s:
             raise OwnershipUnconfirmedError(
@@ -77,17 +83,40 @@ class OwnershipLease:
         Waits for a log whose disk hangs: once the lease has expired no reads are answered, until the disk recovers.
         Raises `LogFencedError` if the log has another owner, `LogClosedError` if it has failed.
         """
-        interval_s = self.lease_s / _LOOKS_PER_LEASE
+        is_billed = self._log.is_check_billed
+        interval_s = self.lease_s * _RENEWED_AT if is_billed else self.lease_s / _LOOKS_PER_LEASE
+        pause_s = self.lease_s * (1 - _RENEWED_AT) if is_billed else interval_s
         while True:
-            rest_s = self._log.ownership_confirmed_s + interval_s - self._now_s()
-            if rest_s > 0:
+            if (rest_s := self._rest_s(interval_s)) > 0:
                 # Never so short that the clock does not advance.
                 await asyncio.sleep(max(rest_s, _PAUSE_S_MIN))
                 continue
+            if is_billed and await self._is_unused():
+                continue
+            self._used.clear()
             try:
-                await self._log.confirm_ownership()
+                await self._log.confirm_ownership(is_shared=True)
             except (LogFencedError, LogClosedError):
                 raise
             except StorageError as error:
                 logger.warning("container %d: its owner cannot be read from its log: %s", self._container_id, error)
-                await asyncio.sleep(interval_s)
+                await asyncio.sleep(pause_s)
+
+    def _rest_s(self, after_s: float) -> float:
+        """Return the time until the last confirmation is `after_s` old."""
+        return self._log.ownership_confirmed_s + after_s - self._now_s()
+
+    async def _is_unused(self) -> bool:
+        """Wait for a request or the end of the lease. Return whether neither has come, and the lease was renewed.
+
+        A container without requests needs no confirmation until the next answer. A request in the gap between the end
+        of the lease and the confirmation is refused, and retried by its client.
+        """
+        if self._used.is_set() or (rest_s := self._rest_s(self.lease_s)) <= 0:
+            return False
+        try:
+            async with asyncio.timeout(max(rest_s, _PAUSE_S_MIN)):
+                await self._used.wait()
+        except TimeoutError:
+            return self._rest_s(self.lease_s) > 0
+        return False

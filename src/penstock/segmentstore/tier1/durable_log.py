@@ -69,6 +69,10 @@ class DurableLog(Protocol):
         """
 
     @property
+    def is_check_billed(self) -> bool:
+        """Whether each check of ownership costs a request to a service: then one is made per lease."""
+
+    @property
     def may_predecessor_answer(self) -> bool:
         """Whether an earlier incarnation may still answer reads and must be waited for; valid after `open`.
 
@@ -81,8 +85,10 @@ class DurableLog(Protocol):
         Raises `LogFencedError`, `LogClosedError`, `StorageError`.
         """
 
-    async def confirm_ownership(self) -> None:
+    async def confirm_ownership(self, *, is_shared: bool = False) -> None:
         """Check that this incarnation still owns the log. Takes as long as the log's disk does.
+
+        `is_shared`: a check in progress, which may have begun before this call, is enough.
 
         Raises `LogFencedError` when another incarnation has opened it, `LogClosedError`, `StorageError`.
         """

@@ -146,6 +146,11 @@ class LocalLog:
         return self._confirmed_s
 
     @property
+    def is_check_billed(self) -> bool:
+        """See `DurableLog.is_check_billed`."""
+        return False
+
+    @property
     def may_predecessor_answer(self) -> bool:
         """See `DurableLog.may_predecessor_answer`."""
         return self._directory.may_predecessor_answer
@@ -156,7 +161,7 @@ class LocalLog:
         # Cancelled half way it would leave a thread writing to an epoch file that is being closed.
         await self._work.shielded(self._settle())
 
-    async def confirm_ownership(self) -> None:
+    async def confirm_ownership(self, *, is_shared: bool = False) -> None:
         """See `DurableLog.confirm_ownership`. Costs one `fstat`."""
         self._check_open()
         began_s = self._runtime.monotonic_s()

@@ -100,6 +100,11 @@ class MemoryLog:
         return self._confirmed_s
 
     @property
+    def is_check_billed(self) -> bool:
+        """See `DurableLog.is_check_billed`."""
+        return False
+
+    @property
     def may_predecessor_answer(self) -> bool:
         """See `DurableLog.may_predecessor_answer`."""
         return self._may_predecessor_answer
@@ -112,7 +117,7 @@ class MemoryLog:
         self._may_predecessor_answer = False
         self._stored.unsettled_epoch = 0
 
-    async def confirm_ownership(self) -> None:
+    async def confirm_ownership(self, *, is_shared: bool = False) -> None:
         """See `DurableLog.confirm_ownership`."""
         self._check_open()
         await asyncio.sleep(0)

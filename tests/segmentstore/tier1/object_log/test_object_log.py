@@ -12,6 +12,7 @@ import pytest
 from penstock.model.errors import CorruptionError, LogFencedError, StorageUnreachableError
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.journal_format import (
@@ -200,6 +201,48 @@ def test_an_idle_process_looks_once_for_all_its_containers_and_finds_the_seal() 
             await logs[1].confirm_ownership()
         await logs[0].confirm_ownership()
         await logs[2].confirm_ownership()
+
+    play(scenario)
+
+
+def test_an_idle_process_makes_one_request_per_lease_and_one_that_answers_stays_confirmed() -> None:
+    """For all containers together. Requests of one container renew the lease of all before it ends."""
+
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        factory = world.process()
+        logs = [await opened(factory, number) for number in range(3)]
+        leases = [OwnershipLease(log.container_id, log, lease_s=10.0, now_s=loop.time) for log in logs]
+        keeping = [asyncio.ensure_future(lease.keep()) for lease in leases]
+        before = sum(world.clients[0].counts.values())
+        await asyncio.sleep(600)
+        assert 55 <= sum(world.clients[0].counts.values()) - before <= 60
+        leases[1].check()
+        before = sum(world.clients[0].counts.values())
+        for _ in range(6000):
+            await asyncio.sleep(0.1)
+            leases[1].check()
+        assert sum(world.clients[0].counts.values()) - before <= 600 / 9 + 1
+        await opened(world.process(), 1)
+        await asyncio.sleep(11)
+        assert [type(each.exception()) if each.done() else None for each in keeping] == [None, LogFencedError, None]
+
+    play(scenario)
+
+
+def test_a_check_that_must_begin_now_does_not_take_an_earlier_one() -> None:
+    """The answer to the earlier one was on its way when another process opened the log."""
+
+    async def scenario(world: World) -> None:
+        log = await opened(world.process())
+        world.clients[0].inject("get_range", ObjectFault.SLOW)
+        earlier = asyncio.ensure_future(log.confirm_ownership())
+        await asyncio.sleep(0.3)  # It has been sent.
+        shared = asyncio.ensure_future(log.confirm_ownership(is_shared=True))
+        called_s = asyncio.get_running_loop().time()
+        await log.confirm_ownership()
+        assert log.ownership_confirmed_s >= called_s
+        await asyncio.gather(earlier, shared)
 
     play(scenario)
 

@@ -18,7 +18,13 @@ from penstock.model.errors import LogClosedError, LogFencedError, PenstockError,
 from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.durable_log import LogAddress
-from penstock.segmentstore.tier1.object_log.journal_format import FRAMES_MAX, ObjectKind, SectionFrames, encode_data
+from penstock.segmentstore.tier1.object_log.journal_format import (
+    FRAMES_MAX,
+    ObjectHeader,
+    ObjectKind,
+    SectionFrames,
+    encode_data,
+)
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 
@@ -126,6 +132,9 @@ class JournalWriter:
         self._in_flight_bytes = 0
         self._last_sent_s = float("-inf")
         self._sealed_at: int | None = None
+        #: When the last check that no other process has sealed the journal began.
+        self._owned_s = float("-inf")
+        self._checking: asyncio.Task[bool] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._wakeup = asyncio.Event()
         #: Set and replaced whenever slots settle, the journal changes, or a member ends.
@@ -174,32 +183,65 @@ class JournalWriter:
             await self._next_progress()
         return self.settled if self.journal == journal else None
 
-    async def confirm(self) -> None:
+    async def confirm(self, *, is_shared: bool) -> None:
         """Check whether the journal was sealed, by its next slot, and note the answer with all members.
 
-        Raises `StorageError` if the bucket does not answer.
+        `is_shared`: a check or a creation in progress is enough; otherwise one that begins after this call is. Raises
+        `StorageError` if the bucket does not answer.
         """
-        if self._sealed_at is not None or self._slots:
-            await self._next_progress()
-            return
+        called_s = self._runtime.monotonic_s()
+        while True:
+            if self._sealed_at is not None or self._slots:
+                await self._next_progress()
+            else:
+                if self._checking is None or self._checking.done():
+                    self._checking = asyncio.get_running_loop().create_task(self._check_next_slot())
+                    # After a cancellation no caller is left to retrieve the result.
+                    self._checking.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+                if not await asyncio.shield(self._checking):
+                    return
+            if is_shared or self._owned_s >= called_s or not self._members:
+                return
+
+    async def _check_next_slot(self) -> bool:
+        """Check the next slot of the journal once. Return False if it says nothing. Raises `StorageError`."""
         journal, slot = self.journal, self.next_slot
         began_s = self._runtime.monotonic_s()
-        header = await self._bucket.header(journal, slot, is_repeated=False)
+        header = await self._hedged_header(journal, slot)
         if self.journal != journal:
-            return
+            return True
         if header is None:
             self._owned_at(began_s)
         elif header.kind is ObjectKind.SEAL:
             self._found_seal(slot)
             while self.journal == journal and self._members:
                 await self._next_progress()
-        # Otherwise it was sent meanwhile; if another process wrote it, its creation finds that out.
+        elif not self._slots:
+            return False  # Another process wrote it, which the next creation finds out.
+        return True
+
+    async def _hedged_header(self, journal: bytes, slot: int) -> ObjectHeader | None:
+        """Read a header once, and a second time if the bucket takes long. The first answer counts."""
+        loop = asyncio.get_running_loop()
+        tasks = {loop.create_task(self._bucket.header(journal, slot, is_repeated=False))}
+        try:
+            if self._settings.hedge_s:
+                _, waiting = await asyncio.wait(tasks, timeout=self._settings.hedge_s)
+                if waiting:
+                    tasks.add(loop.create_task(self._bucket.header(journal, slot, is_repeated=False)))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
         """Stop, and seal the journal, so that all of it may be deleted one day. Every member has been detached."""
-        if self._sender is not None:
-            self._sender.cancel()
-            await asyncio.gather(self._sender, return_exceptions=True)
+        tasks = [task for task in (self._sender, self._checking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._cancel_slots(self._slots)
         if self.next_slot and not self._slots:
             try:
@@ -331,6 +373,7 @@ class JournalWriter:
             self._told()
 
     def _owned_at(self, began_s: float) -> None:
+        self._owned_s = max(self._owned_s, began_s)
         for member in self._members.values():
             member.owned_at(began_s)
 

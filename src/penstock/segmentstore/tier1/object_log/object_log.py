@@ -98,6 +98,11 @@ class ObjectLog:
         return self._confirmed_s
 
     @property
+    def is_check_billed(self) -> bool:
+        """See `DurableLog.is_check_billed`."""
+        return True
+
+    @property
     def may_predecessor_answer(self) -> bool:
         """See `DurableLog.may_predecessor_answer`."""
         return self._may_predecessor_answer
@@ -288,7 +293,9 @@ class ObjectLog:
 
     def append(self, buffers: Sequence[Buffer], length: int) -> asyncio.Future[LogAddress]:
         """See `DurableLog.append`."""
-        self._check_open()
+        fenced = self._fenced or (self._failure if isinstance(self._failure, LogFencedError) else None)
+        if fenced is None or self._state not in (_State.OPEN, _State.FAILED):
+            self._check_open()
         if length > self._settings.frame_length_max_bytes:
             raise InvalidArgumentError(
                 f"a frame of {length} bytes is longer than {self._settings.frame_length_max_bytes}, "
@@ -297,9 +304,9 @@ class ObjectLog:
         if sum(map(len, buffers)) != length:
             raise InvalidArgumentError(f"the buffers hold {sum(map(len, buffers))} bytes, not {length}")
         future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
-        if self._fenced is not None:
-            future.set_exception(self._fenced)
-            self.fail(self._fenced)
+        if fenced is not None:
+            future.set_exception(fenced)
+            self.fail(fenced)
             return future
         append = Append(self, buffers, length, future)
         self._unacknowledged.append(append)
@@ -374,10 +381,10 @@ class ObjectLog:
         self._may_predecessor_answer = False
         self._confirmed_s = max(self._confirmed_s, began_s)
 
-    async def confirm_ownership(self) -> None:
+    async def confirm_ownership(self, *, is_shared: bool = False) -> None:
         """See `DurableLog.confirm_ownership`. One request for all logs of this process."""
         self._check_usable()
-        await self._process.writer.confirm()
+        await self._process.writer.confirm(is_shared=is_shared)
         self._check_usable()
 
     async def truncate(self, address: LogAddress) -> None:
