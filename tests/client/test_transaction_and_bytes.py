@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
+import grpc.aio
 import pytest
 
 from penstock.model.errors import (
@@ -13,6 +15,8 @@ from penstock.model.errors import (
     TransactionAbortedError,
     TransactionError,
 )
+from penstock.rpc import STORAGE_FULL_KEY
+from penstock.rpc import controller_pb2 as pb
 
 
 async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
@@ -48,6 +52,91 @@ async def test_lease_is_renewed_by_who_goes_on_with_the_transaction(cluster):
                     await cluster.controller.pinged.wait()
             await resumed.write(b"two")
         assert await second.transaction_state("retail/orders", transaction_id) == "COMMITTED"
+
+
+def refused(code, details, *marks):
+    metadata = grpc.aio.Metadata(*marks)
+    return grpc.aio.AioRpcError(code, metadata, metadata, details)
+
+
+#: What a controller answers while a fault passes, none of it about the transaction itself.
+PASSING = {
+    "unreachable": lambda: refused(grpc.StatusCode.UNAVAILABLE, "connection refused"),
+    "disk full": lambda: refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no space left", (STORAGE_FULL_KEY, "1")),
+    "too many calls": lambda: refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded"),
+    "a proxy's limit": lambda: refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "slow down"),
+    "login refused": lambda: refused(grpc.StatusCode.UNAUTHENTICATED, "accounts are being replaced"),
+    "not permitted": lambda: refused(grpc.StatusCode.PERMISSION_DENIED, "accounts are being replaced"),
+    "precondition": lambda: refused(grpc.StatusCode.FAILED_PRECONDITION, "not now"),
+    "internal": lambda: refused(grpc.StatusCode.INTERNAL, "container offline"),
+    "unknown": lambda: refused(grpc.StatusCode.UNKNOWN, "unexpected"),
+    "shutting down": lambda: pb.PingTxnStatus(status=pb.PingTxnStatus.DISCONNECTED),
+    "about to end": lambda: pb.PingTxnStatus(status=pb.PingTxnStatus.COMMITTED),
+}  # fmt: skip
+
+#: What it answers when no renewal can succeed any more.
+PERMANENT = {
+    "too old": lambda: pb.PingTxnStatus(status=pb.PingTxnStatus.MAX_EXECUTION_TIME_EXCEEDED),
+    "too long": lambda: pb.PingTxnStatus(status=pb.PingTxnStatus.LEASE_TOO_LARGE),
+    "no stream": lambda: refused(grpc.StatusCode.NOT_FOUND, "no stream"),
+    "unsupported": lambda: refused(grpc.StatusCode.UNIMPLEMENTED, "no transactions here"),
+}  # fmt: skip
+
+
+class FailingPings:
+    """Answers `pingTransaction` by `answer` while there is one, and counts the requests that it got."""
+
+    def __init__(self, cluster, answer):
+        self.answer = answer
+        self.count = 0
+        self._pinged = asyncio.Event()
+        self._ping = cluster.controller.rpc_ping_transaction
+        cluster.controller.rpc_ping_transaction = self.ping
+
+    async def ping(self, request):
+        self.count += 1
+        self._pinged.set()
+        if self.answer is None:
+            return await self._ping(request)
+        found = self.answer()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def more(self, count):
+        """Wait for `count` more requests."""
+        end = self.count + count
+        async with asyncio.timeout(60):
+            while self.count < end:
+                self._pinged.clear()
+                await self._pinged.wait()
+
+
+@pytest.mark.parametrize("fault", PASSING)
+async def test_a_lease_is_renewed_again_after_any_fault_that_passes(cluster, fault, caplog):
+    async with cluster.client(controller_attempt_count_max=1) as client:
+        await client.create_stream("retail/orders")
+        pings = FailingPings(cluster, PASSING[fault])
+        async with await client.begin_transaction("retail/orders", lease_s=0.03) as transaction:
+            await transaction.write(b"x")
+            await pings.more(12)
+            assert caplog.text.count("could not be renewed, retrying") == 1
+            pings.answer = None
+            await pings.more(3)
+        assert await transaction.state() == "COMMITTED"
+
+
+@pytest.mark.parametrize("end", PERMANENT)
+async def test_a_lease_is_not_renewed_after_an_error_that_does_not_pass(cluster, end):
+    async with cluster.client() as client:
+        await client.create_stream("retail/orders")
+        pings = FailingPings(cluster, PERMANENT[end])
+        transaction = await client.begin_transaction("retail/orders", lease_s=0.03)
+        async with asyncio.timeout(60):
+            await asyncio.wait([transaction._keeper])
+        assert pings.count == 1
+        pings.answer = None
+        await transaction.abort()
 
 
 async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):

@@ -20,16 +20,15 @@ from penstock.client.controller.transaction_endings import over_error
 from penstock.client.controller.transaction_ids import id_of, transaction_text
 from penstock.client.controller.transaction_times import TransactionTimes, commit_time
 from penstock.client.settings import ClientSettings
+from penstock.client.transactions.lease import keep_renewed
 from penstock.client.transport.connection_pool import ConnectionPool
 from penstock.client.writing.ack import Ack, AckState, OnDelivery
 from penstock.client.writing.event_runs import Events, RoutingKeys
 from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import (
-    ControllerUnavailableError,
     InvalidArgumentError,
     NoSuchStreamError,
     NoSuchTransactionError,
-    PenstockError,
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionError,
@@ -42,9 +41,6 @@ from penstock.rpc import controller_pb2 as pb
 _log = logging.getLogger(__name__)
 
 _EPOCH_SHIFT = 32
-
-#: A lease is renewed when this part of it has passed.
-_RENEWAL_PART = 1 / 3
 
 
 class _Fate(Enum):
@@ -407,17 +403,8 @@ class Transaction(LifeCycle):
             self._writer._on_forked()
 
     async def _keep_open(self) -> None:
-        """Renew the lease. A permanent error ends the renewal: the next write or the commit meets it too."""
-        while True:
-            await asyncio.sleep(self._lease_s * _RENEWAL_PART)
-            if self._fate not in (_Fate.OPEN, _Fate.PREPARING, _Fate.COMMITTING):
-                return
-            try:
-                await self._renew()
-            except ControllerUnavailableError:
-                continue
-            except PenstockError:
-                return
+        needed = (_Fate.OPEN, _Fate.PREPARING, _Fate.COMMITTING)
+        await keep_renewed(self._name, self._lease_s, self._renew, lambda: self._fate in needed, self._settings)
 
     async def _renew(self) -> None:
         await self._controller.ping_transaction(
