@@ -16,6 +16,9 @@ from penstock.model.errors import InvalidArgumentError, ProtocolError
 
 #: Longest text on the wire, in encoded bytes: its count is an unsigned 16-bit number.
 TEXT_LENGTH_MAX = 0xFFFF
+#: Longest text that is not plain UTF-8, in encoded bytes. Its decoding costs 0.09 us per byte, and a command has up to
+#: four texts. Names and tokens are ASCII; messages of servers are longer only with characters above U+FFFF in them.
+MODIFIED_LENGTH_MAX = 16 * 1024
 _UTF16_UNIT = struct.Struct("<H")
 
 
@@ -40,11 +43,16 @@ def decode_text(encoded: bytes | bytearray | memoryview) -> str:
     """Decode plain UTF-8, or else modified UTF-8, so that the texts of all clients are decoded correctly.
 
     Raises:
-        ProtocolError: the bytes are neither.
+        ProtocolError: the bytes are neither, or more than `MODIFIED_LENGTH_MAX` and not plain UTF-8.
     """
     try:
         return str(encoded, "utf-8")
     except UnicodeDecodeError:
+        if len(encoded) > MODIFIED_LENGTH_MAX:
+            raise ProtocolError(
+                f"text of {len(encoded)} bytes is not plain UTF-8; up to {MODIFIED_LENGTH_MAX} bytes of modified UTF-8 "
+                "are read"
+            ) from None
         return _decode_modified(bytes(encoded))
 
 
