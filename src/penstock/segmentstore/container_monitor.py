@@ -54,11 +54,15 @@ class ContainerMonitor(Generic[C]):
     Attributes:
         running: incarnations that serve, by container id.
         failures: why an assigned container is not running, for messages and probes.
+        before_open: called before each start of a container; its error prevents the start, which is retried.
+        on_changed: called when any of `running`, `failures` and `held` may have changed.
     """
 
     def __init__(self, start_container: StartContainer[C], settings: SegmentStoreSettings) -> None:
         self.running: dict[int, C] = {}
         self.failures: dict[int, BaseException] = {}
+        self.before_open: Callable[[int], Awaitable[None]] | None = None
+        self.on_changed: Callable[[], None] = lambda: None
         self._start_container = start_container
         self._settings = settings
         self._assigned: frozenset[int] = frozenset()
@@ -140,6 +144,7 @@ class ContainerMonitor(Generic[C]):
                 raise error
 
     def _round(self) -> None:
+        self.on_changed()
         if self.is_stopping:
             return
         loop = asyncio.get_running_loop()
@@ -190,7 +195,7 @@ class ContainerMonitor(Generic[C]):
                 raise ContainerOfflineError(container_id, "it is not assigned to this process any more")
 
         steps = ContainerStart(self._slots, check)
-        start = asyncio.ensure_future(self._start_container(container_id, steps))
+        start = asyncio.ensure_future(self._open(container_id, steps))
         try:
             while True:
                 before = steps.step_count
@@ -206,6 +211,12 @@ class ContainerMonitor(Generic[C]):
             if not start.done():
                 start.cancel()
                 await asyncio.gather(start, return_exceptions=True)
+
+    async def _open(self, container_id: int, steps: ContainerStart) -> C:
+        if self.before_open is not None:
+            async with steps.waiting():
+                await self.before_open(container_id)
+        return await self._start_container(container_id, steps)
 
     def _retry_later(self, container_id: int, error: BaseException, delay_s: float | None = None) -> None:
         if self.is_stopping or container_id not in self._assigned:
@@ -243,6 +254,7 @@ class ContainerMonitor(Generic[C]):
     def _stop_later(self, container_id: int, container: C, failure: BaseException | None = None) -> None:
         task = asyncio.get_running_loop().create_task(self._stop(container_id, container, failure))
         self._stops[container_id] = task
+        self.on_changed()
 
     async def _stop(self, container_id: int, container: C, failure: BaseException | None) -> None:
         timeout_s = self._settings.stop_timeout_s

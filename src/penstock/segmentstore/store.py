@@ -109,15 +109,16 @@ class SegmentStore:
         )
         self._container_ids = range(settings.container_count) if container_ids is None else container_ids
         self._assignment = assignment
-        self._monitor = ContainerMonitor(self._start_container, settings)
+        #: Starts and stops the containers.
+        self.monitor: ContainerMonitor[SegmentContainer] = ContainerMonitor(self._start_container, settings)
         #: Counts the reads of connections that wait at the ends of segments.
         self.tail_reads: TailReadBudget = TailReadBudget(
             settings.connection.tail_reads_bytes_max, settings.connection.tail_read_bytes_max
         )
         self._bulk = BulkRequests(self, settings.bulk_requests_max)
-        self._containers = self._monitor.running
+        self._containers = self.monitor.running
         #: Why a container is not running, for messages and probes.
-        self.failures: dict[int, BaseException] = self._monitor.failures
+        self.failures: dict[int, BaseException] = self.monitor.failures
 
     async def start(self) -> None:
         """Wait until long-term storage is available, or does not respond; then recover all containers, a few at a time.
@@ -138,20 +139,20 @@ class SegmentStore:
         await self._chunks.claim_when_there(self._logs.has_logs)
         self._chunks.start()
         if self._assignment is None:
-            await self._monitor.start(self._container_ids)
+            await self.monitor.start(self._container_ids)
             return
-        await self._monitor.start(())
-        await self._monitor.refresh(self._assignment)
-        self._monitor.follow(self._assignment)
+        await self.monitor.start(())
+        await self.monitor.refresh(self._assignment)
+        self.monitor.follow(self._assignment)
 
     def set_assignment(self, container_ids: Collection[int]) -> None:
         """Run these containers from now on; see `held` for when the others are released. Returns at once."""
-        self._monitor.assign(container_ids)
+        self.monitor.assign(container_ids)
 
     async def refresh_assignment(self) -> None:
         """Read the assignment now: it may have changed."""
         if self._assignment is not None:
-            await self._monitor.refresh(self._assignment)
+            await self.monitor.refresh(self._assignment)
 
     async def _start_container(self, container_id: int, steps: ContainerStart) -> SegmentContainer:
         # Before its log is claimed: the present owner may have access to the storage that is missing here.
@@ -174,12 +175,12 @@ class SegmentStore:
         return container
 
     def _container_failed(self, container: SegmentContainer, error: BaseException) -> None:
-        self._monitor.failed(container.id, container, error)
+        self.monitor.failed(container.id, container, error)
 
     async def stop(self) -> None:
         """Finish accepted operations and stop every container."""
         try:
-            await self._monitor.stop()
+            await self.monitor.stop()
         finally:
             try:
                 await self._close_logs()
@@ -207,17 +208,17 @@ class SegmentStore:
     @property
     def is_ready(self) -> bool:
         """Whether all assigned containers serve, and no others."""
-        return sorted(self._containers) == self._monitor.assigned
+        return sorted(self._containers) == self.monitor.assigned
 
     @property
     def assigned(self) -> Collection[int]:
         """The containers assigned to this process, ascending."""
-        return self._monitor.assigned
+        return self.monitor.assigned
 
     @property
     def held(self) -> Collection[int]:
         """The containers that run here, or are being started or stopped; this process does not touch the others."""
-        return self._monitor.held
+        return self.monitor.held
 
     @property
     def containers(self) -> Sequence[SegmentContainer]:

@@ -62,6 +62,8 @@ class LeaderSettings:
         moves: limits of moves.
         join_delay_s: after a store has joined, containers are not moved to it for this time, so that several stores
             that start together cause one plan. No wait if a container has no live store.
+        first_wait_s: a leader that has just begun moves no container of a store that is missing for this time: the
+            sessions of all may have ended at once, and the stores announce themselves again.
         poll_s: the cluster is read at least this often ...
         moving_poll_s: ... and this often while containers move.
         stuck_s: a container that is not served for longer does not hold up hand-overs of others.
@@ -70,6 +72,7 @@ class LeaderSettings:
 
     moves: MoveSettings = field(default_factory=MoveSettings)
     join_delay_s: float = 5.0
+    first_wait_s: float = 5.0
     poll_s: float = 10.0
     moving_poll_s: float = 0.5
     stuck_s: float = 60.0
@@ -144,7 +147,7 @@ class ClusterLeader:
         memory.note(view, store.session_timeout_s, settings)
         owners = view.assignment.owners
         has_lost = any(owner != UNASSIGNED and owner not in view.hosts for owner in owners)
-        wait_s = 0.0 if has_lost else memory.join_wait_s(settings.join_delay_s)
+        wait_s = memory.first_wait_s(settings.first_wait_s) if has_lost else memory.join_wait_s(settings.join_delay_s)
         if wait_s > 0:
             return min(wait_s, settings.poll_s)
         moving = memory.moving(view, settings.stuck_s)
@@ -238,6 +241,10 @@ class _Memory:
                 self._hot_since_s.setdefault(name, now_s)
             else:
                 self._hot_since_s.pop(name, None)
+
+    def first_wait_s(self, delay_s: float) -> float:
+        """Return the time until containers of missing stores may be moved."""
+        return self._began_s + delay_s - self._clock()
 
     def join_wait_s(self, delay_s: float) -> float:
         """Return the time until the store that joined last may get containers."""

@@ -1,0 +1,23 @@
+"""`first_of`: waits for the first of several events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+
+async def first_of(*waits: Awaitable[object], timeout_s: float | None = None) -> bool:
+    """Wait until one of `waits` ends, and cancel the others. Return False if none has ended within `timeout_s`.
+
+    Raises the error of one that has ended with an error.
+    """
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+    return bool(done)

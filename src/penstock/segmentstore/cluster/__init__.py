@@ -1,0 +1,1 @@
+"""A segment store as a member of a cluster: it announces itself, and runs the containers that are assigned to it."""
