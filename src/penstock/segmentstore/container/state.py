@@ -370,22 +370,11 @@ class ContainerState:
         by_id = self.metadata.by_id
         match operation:
             case Append():
-                segment = self.check_append(operation.segment_id, operation.offset)
-                if type(operation.data) is not bytes:
-                    # A view would keep the whole buffer read from the log alive.
-                    operation = msgspec.structs.replace(operation, data=bytes(operation.data))
-                self.accept_append(segment, operation, operation.time_ms)
-                self.durable_append(segment, sequence_number, operation.offset, segment.length)
+                self._replay_append(sequence_number, operation)
             case Create():
-                if operation.segment_id in by_id or operation.name in self.metadata.by_name:
-                    raise ValueError(f"segment {operation.name} (id {operation.segment_id}) created twice")
-                self.accept_create(operation)
+                self._replay_create(operation)
             case Seal():
-                segment = by_id[operation.segment_id]
-                if operation.length != segment.length:
-                    raise ValueError(f"seal of {segment.name} at {operation.length}, its length is {segment.length}")
-                self.accept_seal(segment, operation.time_ms)
-                self.durable_seal(segment, sequence_number)
+                self._replay_seal(sequence_number, operation)
             case Truncate():
                 self._replay_truncate(sequence_number, operation.segment_id, operation.offset, operation.time_ms)
             case TruncateMany():
@@ -400,31 +389,15 @@ class ContainerState:
                 self.accept_delete(segment)
                 self.durable_delete(segment)
             case Merge():
-                target, source = by_id[operation.target_id], by_id[operation.source_id]
-                if operation.offset != target.length or operation.length != source.length:
-                    raise ValueError(
-                        f"merge of {source.name} ({source.length} bytes) into {target.name} at {operation.offset}, "
-                        f"but its length is {target.length}"
-                    )
-                self.accept_merge(target, source, operation)
-                self.durable_merge(target, source, sequence_number, operation.offset, target.length)
+                self._replay_merge(sequence_number, operation)
             case Forget():
-                if operation.segment_id in self.gone:
-                    segment = self.gone[operation.segment_id]
-                    self._replay_merged(segment)
-                    self.accept_forget(segment)
-                    self.durable_forget(segment.id)
+                self._replay_forget(operation)
             case UpdatePinned():
                 self.accept_pinned(operation.values)
             case Deactivate():
-                segments = [by_id[segment_id] for segment_id in operation.segment_ids]
-                for segment in segments:
-                    # Storage had all of it, whatever earlier records of the log show.
-                    segment.pending.clear()
-                    self.unflushed.pop(segment.id, None)
-                self.accept_deactivate(segments)
+                self._replay_deactivate(operation)
             case Activate():
-                segment = self.accept_activate(operation)
+                self.accept_activate(operation)
             case SpillAttributes():
                 self.accept_spill(by_id[operation.segment_id])
             case CarriedBytes():
@@ -435,6 +408,51 @@ class ContainerState:
                 # Equal to the replay of everything before it, except for the stored lengths. They allow the cache to
                 # evict bytes that it would otherwise have to hold during the replay of a long log.
                 self.metadata.refresh_storage(operation.snapshot)
+
+    def _replay_append(self, sequence_number: int, operation: Append) -> None:
+        segment = self.check_append(operation.segment_id, operation.offset)
+        if type(operation.data) is not bytes:
+            # A view would keep the whole buffer read from the log alive.
+            operation = msgspec.structs.replace(operation, data=bytes(operation.data))
+        self.accept_append(segment, operation, operation.time_ms)
+        self.durable_append(segment, sequence_number, operation.offset, segment.length)
+
+    def _replay_create(self, operation: Create) -> None:
+        if operation.segment_id in self.metadata.by_id or operation.name in self.metadata.by_name:
+            raise ValueError(f"segment {operation.name} (id {operation.segment_id}) created twice")
+        self.accept_create(operation)
+
+    def _replay_seal(self, sequence_number: int, operation: Seal) -> None:
+        segment = self.metadata.by_id[operation.segment_id]
+        if operation.length != segment.length:
+            raise ValueError(f"seal of {segment.name} at {operation.length}, its length is {segment.length}")
+        self.accept_seal(segment, operation.time_ms)
+        self.durable_seal(segment, sequence_number)
+
+    def _replay_merge(self, sequence_number: int, operation: Merge) -> None:
+        target, source = self.metadata.by_id[operation.target_id], self.metadata.by_id[operation.source_id]
+        if operation.offset != target.length or operation.length != source.length:
+            raise ValueError(
+                f"merge of {source.name} ({source.length} bytes) into {target.name} at {operation.offset}, "
+                f"but its length is {target.length}"
+            )
+        self.accept_merge(target, source, operation)
+        self.durable_merge(target, source, sequence_number, operation.offset, target.length)
+
+    def _replay_forget(self, operation: Forget) -> None:
+        segment = self.gone.get(operation.segment_id)
+        if segment is not None:
+            self._replay_merged(segment)
+            self.accept_forget(segment)
+            self.durable_forget(segment.id)
+
+    def _replay_deactivate(self, operation: Deactivate) -> None:
+        segments = [self.metadata.by_id[segment_id] for segment_id in operation.segment_ids]
+        for segment in segments:
+            # Storage had all of it, whatever earlier records of the log show.
+            segment.pending.clear()
+            self.unflushed.pop(segment.id, None)
+        self.accept_deactivate(segments)
 
     def _replay_carried(self, sequence_number: int, operation: CarriedBytes) -> None:
         """Restore bytes of the segment whose original record may have been truncated; nothing else changes."""

@@ -239,131 +239,182 @@ async def recover(
     Raises `CorruptionError` if the frames are not what was written, `LaterVersionError` if a later version wrote them.
     The container must not serve in either case.
     """
-    reader = RecordReader()
-    latest = RepeatedRecords()
-    appends = AppendRuns(state)
-    last = 0
-    operations = frames = byte_count = repeated = rare_count = turn_bytes = 0
-    address: LogAddress | None = None
-    first = FirstCheckpoint()
-    later = LaterCheckpoints(checkpoints_max)
-    #: The last frame before the current record, if that record begins its frame.
-    cut: LogAddress | None = None
-    cut_bytes = 0
-    container = f"log of container {state.metadata.container_id}"
+    replay = _Replay(state, progress, checkpoints_max)
     async for run in log.frame_runs():
+        await replay.take_run(run)
+    return replay.finish(is_truncated=log.is_truncated)
+
+
+class _Replay:
+    """The replay of one log into a state.
+
+    Frames with one append each are read by column, several at a time. Other appends go through `AppendRuns` as well,
+    and all other records are replayed one by one.
+    """
+
+    def __init__(self, state: ContainerState, progress: Callable[[], None], checkpoints_max: int) -> None:
+        self._state = state
+        self._progress = progress
+        self._log_name = f"log of container {state.metadata.container_id}"
+        self._reader = RecordReader()
+        self._latest = RepeatedRecords()
+        self._appends = AppendRuns(state)
+        self._first = FirstCheckpoint()
+        self._later = LaterCheckpoints(checkpoints_max)
+        #: The number of the last record, and the address of the last frame.
+        self._last = 0
+        self._address: LogAddress | None = None
+        self._operation_count = self._frame_count = self._byte_count = self._repeated_count = 0
+        #: Records replayed one by one.
+        self._single_count = 0
+        #: Bytes of frames, with their overhead, since the last yield to the event loop.
+        self._turn_bytes = 0
+        #: The last frame before the current record, if that record begins its frame, and the bytes up to there.
+        self._cut: LogAddress | None = None
+        self._cut_bytes = 0
+
+    async def take_run(self, run: LogFrameRun) -> None:
+        """Replay frames that the log returned together. Raises as `recover`."""
         index = 0
         is_in_order = all(map(lt, run.addresses, run.addresses[1:]))
         while index < len(run.data):
-            before, bytes_before = address, byte_count
-            address, data = LogAddress(run.addresses[index]), run.data[index]
+            before, bytes_before = self._address, self._byte_count
+            address = self._address = LogAddress(run.addresses[index])
             if before is not None and address <= before:
-                raise CorruptionError(container, address, f"frame address does not follow {before}")
+                raise CorruptionError(self._log_name, address, f"frame address does not follow {before}")
             try:
-                if first.is_complete and is_in_order:
-                    lone_count, last = appends.take_frames(run.data, index, last)
-                    if lone_count:
-                        lone = run.data[index : index + lone_count]
-                        index += lone_count
-                        address = LogAddress(run.addresses[index - 1])
-                        length = sum(map(len, lone))
-                        frames += lone_count
-                        operations += lone_count
-                        byte_count += length
-                        turn_bytes += length + _LONE_FRAME_COST_BYTES * lone_count
-                        reader.pass_whole()
-                        latest.add([record_of(frame) for frame in lone[-REPEATED_RECORDS_MAX:]])
-                        progress()
-                        if turn_bytes >= _TURN_BYTES:
-                            turn_bytes = 0
-                            appends.flush()
-                            let_live()
-                            await asyncio.sleep(0)
-                        continue
-                index += 1
-                frames += 1
-                byte_count += len(data)
-                check_frame_version(data)
-                view = memoryview(data)
-                position = 1
-                records: list[Buffer] = []
-                while position < len(view):
-                    if first.is_complete:
-                        starts: list[int] = []
-                        position, last = appends.take(view, position, last, starts)
-                        if starts:
-                            operations += len(starts)
-                            reader.pass_whole()
-                            if records:
-                                latest.add(records)
-                                records = []
-                            latest.add_entries(view, starts)
-                            if len(starts) >= TAKEN_COUNT_MAX:
-                                appends.flush()
-                                await asyncio.sleep(0)
-                            continue
-                    if view[position] & FIRST:
-                        cut, cut_bytes = before if position == 1 else None, bytes_before
-                    record, position = reader.feed_entry(view, position)
-                    if record is None:
-                        continue
-                    number = record_number(record)
-                    if number <= last:
-                        # Rare: earlier records of this frame also count among the latest.
-                        latest.add(records)
-                        records = []
-                        latest.check(number, last, record)
-                        repeated += 1
-                        logger.warning(
-                            "%s: record %d is repeated at %d, byte for byte; the repetition is skipped",
-                            container,
-                            number,
-                            address,
-                        )
-                        continue
-                    last = number
-                    records.append(record)
-                    if first.is_complete:
-                        appends.flush()
-                        _, operation = decode_operation(record)
-                        state.replay(number, operation)
-                        operations += 1
-                        if isinstance(operation, Checkpoint):
-                            later.add(operation, cut, cut_bytes)
-                        rare_count += 1
-                        if rare_count % _REPLAY_STEP == 0:  # A frame may hold many of these, about 10 us each.
-                            await asyncio.sleep(0)
-                    elif first.add(record):
-                        for _ in state.restore(*first.parts):
-                            let_live()
-                            await asyncio.sleep(0)
-                        for step, between in enumerate(first.later):
-                            state.replay(*decode_operation(between))
-                            if step % _REPLAY_STEP == _REPLAY_STEP - 1:
-                                await asyncio.sleep(0)
-                        operations += len(first.later)
-                        first.later.clear()
-                latest.add(records)
-                turn_bytes += len(view) + _FRAME_COST_BYTES
-                if turn_bytes >= _TURN_BYTES:
-                    appends.flush()
+                count = self._take_single_appends(run, index) if self._first.is_complete and is_in_order else 0
+                if not count:
+                    count = 1
+                    await self._take_frame(run.data[index], before, bytes_before)
+                if self._turn_bytes >= _TURN_BYTES:
+                    self._appends.flush()
                     let_live()
-                progress()
+                self._progress()
             except LaterFormatError as error:
-                raise error.at(f"{container}, frame {address},") from error
+                raise error.at(f"{self._log_name}, frame {self._address},") from error
             except (KeyError, ValueError) as error:
-                raise CorruptionError(container, address, f"record cannot be replayed: {error!r}") from error
-            if turn_bytes >= _TURN_BYTES:
+                raise CorruptionError(self._log_name, self._address, f"record cannot be replayed: {error!r}") from error
+            index += count
+            if self._turn_bytes >= _TURN_BYTES:
                 # Let other containers serve, and let the next frames be read.
-                turn_bytes = 0
+                self._turn_bytes = 0
                 await asyncio.sleep(0)
-    appends.flush()
-    let_live()
-    if log.is_truncated and not first.is_complete:
-        # A log is truncated right before a durable checkpoint. Without that checkpoint the container would start empty.
-        raise CorruptionError(
-            container, address or 0, "the log was truncated, but the checkpoint at its new start is missing"
+
+    def _take_single_appends(self, run: LogFrameRun, index: int) -> int:
+        """Replay the frames from `index` on that have one append each; return how many there were."""
+        count, self._last = self._appends.take_frames(run.data, index, self._last)
+        if count:
+            frames = run.data[index : index + count]
+            self._address = LogAddress(run.addresses[index + count - 1])
+            length = sum(map(len, frames))
+            self._frame_count += count
+            self._operation_count += count
+            self._byte_count += length
+            self._turn_bytes += length + _LONE_FRAME_COST_BYTES * count
+            self._reader.pass_whole()
+            self._latest.add([record_of(frame) for frame in frames[-REPEATED_RECORDS_MAX:]])
+        return count
+
+    async def _take_frame(self, data: bytes, before: LogAddress | None, bytes_before: int) -> None:
+        """Replay a frame with any records. `before`: the address of the last frame, after `bytes_before` bytes."""
+        self._frame_count += 1
+        self._byte_count += len(data)
+        check_frame_version(data)
+        view = memoryview(data)
+        position = 1
+        records: list[Buffer] = []
+        while position < len(view):
+            if self._first.is_complete:
+                starts: list[int] = []
+                position, self._last = self._appends.take(view, position, self._last, starts)
+                if starts:
+                    self._operation_count += len(starts)
+                    self._reader.pass_whole()
+                    if records:
+                        self._latest.add(records)
+                        records = []
+                    self._latest.add_entries(view, starts)
+                    if len(starts) >= TAKEN_COUNT_MAX:
+                        self._appends.flush()
+                        await asyncio.sleep(0)
+                    continue
+            if view[position] & FIRST:
+                self._cut, self._cut_bytes = before if position == 1 else None, bytes_before
+            record, position = self._reader.feed_entry(view, position)
+            if record is None:
+                continue
+            number = record_number(record)
+            if number <= self._last:
+                # Rare: earlier records of this frame also count among the latest.
+                self._latest.add(records)
+                records = []
+                self._skip_repeated(number, record)
+                continue
+            self._last = number
+            records.append(record)
+            if self._first.is_complete:
+                self._replay_record(record)
+                if self._single_count % _REPLAY_STEP == 0:  # A frame may hold many of these, about 10 us each.
+                    await asyncio.sleep(0)
+            elif self._first.add(record):
+                await self._begin_from_checkpoint()
+        self._latest.add(records)
+        self._turn_bytes += len(view) + _FRAME_COST_BYTES
+
+    def _skip_repeated(self, number: int, record: Buffer) -> None:
+        """Raise `ValueError` unless a record that does not follow the last one repeats one of the latest."""
+        self._latest.check(number, self._last, record)
+        self._repeated_count += 1
+        logger.warning(
+            "%s: record %d is repeated at %d, byte for byte; the repetition is skipped",
+            self._log_name,
+            number,
+            self._address,
         )
-    return Recovered(
-        last, address, operations, frames, byte_count, first.is_complete, repeated, checkpoints=tuple(later.found)
-    )
+
+    def _replay_record(self, record: Buffer) -> None:
+        """Apply a record after the first checkpoint."""
+        self._appends.flush()
+        number, operation = decode_operation(record)
+        self._state.replay(number, operation)
+        self._operation_count += 1
+        self._single_count += 1
+        if isinstance(operation, Checkpoint):
+            self._later.add(operation, self._cut, self._cut_bytes)
+
+    async def _begin_from_checkpoint(self) -> None:
+        """Apply the first checkpoint, and the records that were logged between its parts."""
+        first = self._first
+        for _ in self._state.restore(*first.parts):
+            let_live()
+            await asyncio.sleep(0)
+        for step, between in enumerate(first.later):
+            self._state.replay(*decode_operation(between))
+            if step % _REPLAY_STEP == _REPLAY_STEP - 1:
+                await asyncio.sleep(0)
+        self._operation_count += len(first.later)
+        first.later.clear()
+
+    def finish(self, *, is_truncated: bool) -> Recovered:
+        """Apply what is left at the end of the log. Raises `CorruptionError` if its first checkpoint is missing."""
+        self._appends.flush()
+        let_live()
+        if is_truncated and not self._first.is_complete:
+            # A log is truncated right before a durable checkpoint. Without that checkpoint the container would start
+            # empty.
+            raise CorruptionError(
+                self._log_name,
+                self._address or 0,
+                "the log was truncated, but the checkpoint at its new start is missing",
+            )
+        return Recovered(
+            self._last,
+            self._address,
+            self._operation_count,
+            self._frame_count,
+            self._byte_count,
+            self._first.is_complete,
+            self._repeated_count,
+            checkpoints=tuple(self._later.found),
+        )

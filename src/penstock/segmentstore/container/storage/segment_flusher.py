@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum
 from typing import Protocol
 
 from penstock.model.errors import (
@@ -39,6 +40,17 @@ from penstock.segmentstore.container_settings import ContainerSettings
 
 #: Another incarnation owns the container: these errors end this one, whatever segment they concern.
 _SHUT_OUT = (LogFencedError, StorageNotPrimaryError)
+
+
+class _Step(Enum):
+    """What was done with the piece at the head of a segment's queue."""
+
+    #: Storage has it: it may leave the queue.
+    DONE = "done"
+    #: Inspect the head of the queue again.
+    REPEAT = "repeat"
+    #: The rest is left to the next flush.
+    STOP = "stop"
 
 
 class Submit(Protocol):
@@ -149,37 +161,50 @@ class SegmentFlusher:
             piece = pending[0]
             match piece:
                 case PendingAppend():
-                    if piece.end > segment.storage_length:
-                        if segment.storage_length >= stop:
-                            return
-                        if segment.storage_length < segment.durable_start_offset:
-                            await self._skip(segment)
-                            continue
-                        await self._write(segment, stop)
-                    if piece.end > segment.storage_length:
-                        continue
+                    step = await self._flush_append(segment, piece, stop)
                 case PendingMerge():
-                    if piece.start >= stop and piece.end > segment.storage_length:
-                        return
-                    if await self._is_in_memory(segment, piece):
-                        await self._write(segment, stop)
-                    elif not await self._merge(segment, piece):
-                        return
-                    continue
+                    step = await self._flush_merge(segment, piece, stop)
                 case PendingSeal():
-                    if segment.storage_length and not segment.storage_sealed:
-                        await self._storage.of(segment).seal(segment.name)
-                    segment.storage_sealed = True
+                    step = await self._flush_seal(segment)
                 case PendingTruncate():
-                    if segment.storage_length:
-                        await self._storage.of(segment).truncate(
-                            segment.name, min(piece.offset, segment.storage_length)
-                        )
-                    segment.index.truncate(segment.durable_start_offset)
-            if pending and pending[0] is piece:
+                    step = await self._flush_truncation(segment, piece)
+            if step is _Step.STOP:
+                return
+            if step is _Step.DONE and pending and pending[0] is piece:
                 pending.popleft()
         if not pending:
             self._state.unflushed.pop(segment.id, None)
+
+    async def _flush_append(self, segment: Segment, piece: PendingAppend, stop: int) -> _Step:
+        if piece.end > segment.storage_length:
+            if segment.storage_length >= stop:
+                return _Step.STOP
+            if segment.storage_length < segment.durable_start_offset:
+                await self._skip(segment)
+                return _Step.REPEAT
+            await self._write(segment, stop)
+        return _Step.REPEAT if piece.end > segment.storage_length else _Step.DONE
+
+    async def _flush_merge(self, segment: Segment, piece: PendingMerge[Segment], stop: int) -> _Step:
+        if piece.start >= stop and piece.end > segment.storage_length:
+            return _Step.STOP
+        if await self._is_in_memory(segment, piece):
+            await self._write(segment, stop)
+        elif not await self._merge(segment, piece):
+            return _Step.STOP
+        return _Step.REPEAT  # A completed merge has left the queue.
+
+    async def _flush_seal(self, segment: Segment) -> _Step:
+        if segment.storage_length and not segment.storage_sealed:
+            await self._storage.of(segment).seal(segment.name)
+        segment.storage_sealed = True
+        return _Step.DONE
+
+    async def _flush_truncation(self, segment: Segment, piece: PendingTruncate) -> _Step:
+        if segment.storage_length:
+            await self._storage.of(segment).truncate(segment.name, min(piece.offset, segment.storage_length))
+        segment.index.truncate(segment.durable_start_offset)
+        return _Step.DONE
 
     async def _open(self, segment: Segment) -> None:
         stored = await self._storage.open_for_write(segment)
