@@ -46,12 +46,14 @@ def accounts() -> str:
 
 
 class SecuredServer:
-    """A server in memory with TLS and accounts, and stubs for its users."""
+    """A server with TLS and accounts, and stubs for its users: in memory, or with several segment store processes."""
 
-    def __init__(self, directory: Path, **changes: Any) -> None:
+    def __init__(self, directory: Path, *, segment_stores: int = 1, **changes: Any) -> None:
         (directory / "passwd").write_text(accounts())
         self.settings = StandaloneSettings(
-            is_memory=True,
+            is_memory=segment_stores == 1,
+            data_dir=str(directory / "data"),
+            segment_stores=segment_stores,
             controller_port=0,
             segment_store_port=0,
             security=SecuritySettings(

@@ -28,6 +28,8 @@ ADMINISTRATOR = "admin"
 #: Length of a key that is made here. Signatures of HMAC-SHA512 need no longer one.
 _KEY_LENGTH = 64
 _PASSWORD_LENGTH = 18
+#: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the module `ssl` does not name.
+_NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
 
 
 class SecurityFileError(InvalidArgumentError):
@@ -148,6 +150,27 @@ def load_certificate(context: ssl.SSLContext, paths: SecurityPaths) -> None:
         raise SecurityFileError(
             f"certificate {paths.certificate} with key {paths.private_key} cannot be used: {error}"
         ) from error
+
+
+def trust_own_certificate(context: ssl.SSLContext, paths: SecurityPaths) -> None:
+    """Let a context of `peer_context` accept the server's certificate, too. Raises `SecurityFileError`."""
+    try:
+        context.load_verify_locations(paths.certificate)
+    except (OSError, ssl.SSLError) as error:
+        raise SecurityFileError(f"certificate {paths.certificate} cannot be used: {error}") from error
+
+
+def peer_context() -> ssl.SSLContext:
+    """Return a context for connections between the processes of one server, which share its certificate.
+
+    Only certificates added with `trust_own_certificate` are accepted, under any host name, also after their expiry:
+    the processes run on one host, and an expired certificate must not stop the server.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    return context
 
 
 def _no_password() -> str:

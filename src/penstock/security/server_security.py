@@ -23,9 +23,11 @@ from penstock.security.authenticator import Authenticator
 from penstock.security.secrets_directory import (
     SecurityPaths,
     load_certificate,
+    peer_context,
     read_accounts,
     read_token_keys,
     server_context,
+    trust_own_certificate,
 )
 from penstock.security.settings import SecuritySettings
 from penstock.security.tokens import TokenKeys, TokenSigner, TokenVerifier
@@ -45,6 +47,7 @@ class ServerSecurity:
         authenticator, signer: None without authentication, or in a process without controller.
         verifier: None without authentication.
         tls: the context of ports of asyncio; None without TLS.
+        peer_tls: the context of connections to other processes of this server; None without TLS.
         problem: why the files could not be read again; empty: they could.
     """
 
@@ -55,6 +58,7 @@ class ServerSecurity:
         self.signer: TokenSigner | None = None
         self.verifier: TokenVerifier | None = None
         self.tls: ssl.SSLContext | None = None
+        self.peer_tls: ssl.SSLContext | None = None
         self.problem: str = ""
         self._pem: tuple[bytes, bytes] = (b"", b"")
         self._stamps: dict[Path, _Stamp] = {}
@@ -132,6 +136,9 @@ class ServerSecurity:
     def _load_certificate(self) -> None:
         assert self.tls is not None
         load_certificate(self.tls, self.paths)
+        if self.peer_tls is not None:
+            # Earlier ones stay: another process may read the new files later.
+            trust_own_certificate(self.peer_tls, self.paths)
         try:
             self._pem = (self.paths.private_key.read_bytes(), self.paths.certificate.read_bytes())
         except OSError as error:
@@ -168,6 +175,8 @@ def open_security(
     security = ServerSecurity(settings, paths)
     if settings.has_tls:
         security.tls = server_context()
+        if has_controller:
+            security.peer_tls = peer_context()
     if settings.has_auth:
         keys = TokenKeys((os.urandom(_KEY_LENGTH_GOOD),))  # Until the file is read, right below.
         security.verifier = TokenVerifier(keys, wall_clock_s)

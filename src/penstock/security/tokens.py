@@ -107,9 +107,13 @@ class TokenSigner:
     """Makes tokens that are valid for `ttl_s` seconds. `wall_clock_s` returns the Unix time."""
 
     def __init__(self, keys: TokenKeys, ttl_s: int, wall_clock_s: Callable[[], float]) -> None:
+        self.ttl_s: int = ttl_s
         self._keys = keys
-        self._ttl_s = ttl_s
         self._wall_clock_s = wall_clock_s
+
+    def now_s(self) -> float:
+        """Return the Unix time."""
+        return self._wall_clock_s()
 
     def replace_keys(self, keys: TokenKeys) -> None:
         """Sign with other keys from now on."""
@@ -124,7 +128,7 @@ class TokenSigner:
             "sub": SUBJECT,
             "aud": AUDIENCE,
             "iat": now_s,
-            "exp": now_s + self._ttl_s,
+            "exp": now_s + self.ttl_s,
             **{name: permission.name for name, permission in claims.items()},
         }
         with warnings.catch_warnings():
@@ -134,6 +138,36 @@ class TokenSigner:
     def master(self) -> str:
         """Return a token of the servers themselves."""
         return self.sign({MASTER_CLAIM: Permission.READ_UPDATE})
+
+
+class MasterTokens:
+    """Tokens of the servers themselves, for their requests to segment stores. One token is used for half its life.
+
+    Has the methods that a connection pool needs (`penstock.client.transport.delegation_tokens.Tokens`).
+    """
+
+    def __init__(self, signer: TokenSigner) -> None:
+        self._signer = signer
+        self._token = ""
+        self._made_s = 0.0
+
+    async def prepare(self, segment: str) -> None:
+        """Tokens are made here, so nothing is fetched."""
+
+    def of(self, segment: str) -> str:
+        """Return a token that covers every segment."""
+        age_s = self._signer.now_s() - self._made_s
+        # Below zero: the clock was set back.
+        if not self._token or not 0 <= age_s < self._signer.ttl_s / 2:
+            self._token, self._made_s = self._signer.master(), self._signer.now_s()
+        return self._token
+
+    def forget(self, segment: str) -> None:
+        """Make a new token for the next request: a store has refused this one."""
+        self._token = ""
+
+    def alias(self, segment: str, stream: str) -> None:
+        """One token covers all segments."""
 
 
 class TokenVerifier:

@@ -275,10 +275,6 @@ class StandaloneSettings:
                 )
 
     def _check_several_stores(self) -> None:
-        if self.security.has_tls or self.security.has_auth:
-            raise InvalidArgumentError(
-                f"segment_stores is {self.segment_stores}: TLS and authentication work with one segment store so far"
-            )
         if self.is_memory:
             raise InvalidArgumentError(
                 f"segment_stores is {self.segment_stores}, but what is in memory belongs to one process: "

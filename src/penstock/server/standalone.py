@@ -56,6 +56,7 @@ from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.version import penstock_version
 from penstock.security.secrets_directory import make_missing_files, security_paths
 from penstock.security.server_security import ServerSecurity, open_security
+from penstock.security.tokens import MasterTokens
 from penstock.segmentstore.admin_server import AdminServer, allow_all
 from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
@@ -220,7 +221,9 @@ class Standalone:
             segments, advisor = store, StoreScaleAdvisor(store)
         else:
             pool, client, locator, cluster_id = await self._start_processes()
-            segments = WireSegments(pool, client, self.runtime.rng, token=cluster_id, waits_for_space=False)
+            # With authentication, each request has a token from the pool.
+            token = "" if self._has_auth else cluster_id
+            segments = WireSegments(pool, client, self.runtime.rng, token=token, waits_for_space=False)
             advisor = WireScaleAdvisor(pool, locator.container_count)
         several = settings.segment_stores > 1
         controller = with_several_stores(settings.controller) if several else settings.controller
@@ -346,6 +349,10 @@ class Standalone:
     def _wall_clock_s(self) -> float:
         return self.runtime.wall_clock_ms() / 1000
 
+    @property
+    def _has_auth(self) -> bool:
+        return self.settings.security.has_auth
+
     def _guard(self) -> CallGuard | None:
         """Return the check of the controller's callers, if enabled."""
         security = self.security
@@ -363,6 +370,7 @@ class Standalone:
         directory = DataDirectory(settings.data_dir, self.runtime)
         identity = await self._open_directory(directory, wait_s=settings.store_processes.lock_wait_s_max)
         await self._wait_for_storage(directory, identity)
+        await self._open_security()
         processes = StoreProcesses(settings, directory.lock_descriptor, self.runtime)
         self.processes = processes
         self._stops.push_async_callback(processes.stop)
@@ -387,7 +395,13 @@ class Standalone:
             keepalive_interval_s=watch.health_timeout_s,
             retry_time_max_s=watch.retry_time_max_s,
         )
-        pool = ConnectionPool(processes.locator.resolve_locally, client)
+        security = self.security
+        pool = ConnectionPool(
+            processes.locator.resolve_locally,
+            client,
+            ssl_context=None if security is None else security.peer_tls,
+            tokens=None if security is None or security.signer is None else MasterTokens(security.signer),
+        )
         self._stops.push_async_callback(pool.close)
         return pool, client, processes.locator, identity.cluster_id
 

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Collection
 from contextlib import AsyncExitStack
@@ -28,9 +29,12 @@ from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_from
 from penstock.runtime.version import penstock_version
-from penstock.segmentstore.admin_server import AdminServer
+from penstock.security.secrets_directory import security_paths
+from penstock.security.server_security import open_security
+from penstock.segmentstore.admin_server import AdminServer, allow_all
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.token_access import TokenAccess
 from penstock.server.data_directory import DataDirectory, DataDirectoryError
 from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.server.settings import StandaloneSettings
@@ -97,6 +101,7 @@ class StoreChild:
             self._receive_locks(directory, self._order.lock_socket)
         identity = await runtime.work.run(directory.identity)
         operations = await self._start_operations()
+        access, tls = self._open_security()
         store = self._store = SegmentStore(
             logs=directory.logs(
                 identity,
@@ -116,7 +121,9 @@ class StoreChild:
         budget = share_descriptors(
             descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=False
         )
-        server = SegmentStoreServer(store, settings=settings.segment_store.connection.within(budget))
+        server = SegmentStoreServer(
+            store, settings=settings.segment_store.connection.within(budget), access=access, tls=tls
+        )
         await server.start(settings.host, self._order.port)
         self._stops.push_async_callback(server.stop)
         if operations is not None:
@@ -124,10 +131,31 @@ class StoreChild:
         # The administrator's port of store n is the configured one plus n.
         administrators = settings.segment_store.admin
         port = administrators.port + self._order.store if administrators.port else 0
-        admin = AdminServer(store, settings=replace(administrators, port=port))
+        admin = AdminServer(
+            store,
+            settings=replace(administrators, port=port),
+            authorise=allow_all if access is None else access.require_server,
+            tls=tls,
+        )
         await admin.start()
         self._stops.push_async_callback(admin.stop)
         self._say(Ready(server.port, failures_of(store.failures)))
+
+    def _open_security(self) -> tuple[TokenAccess | None, ssl.SSLContext | None]:
+        """Read the files of encryption and authentication, if enabled. The parent process has made missing ones."""
+        settings = self.settings.security
+        if not (settings.has_tls or settings.has_auth):
+            return None, None
+        paths = security_paths(settings, self.settings.data_dir)
+        security = open_security(settings, paths, self._runtime.work, self._wall_clock_s, has_controller=False)
+        security.start()
+        self._stops.push_async_callback(security.stop)
+        if security.verifier is None:
+            return None, security.tls
+        return TokenAccess(security.verifier, self._wall_clock_s), security.tls
+
+    def _wall_clock_s(self) -> float:
+        return self._runtime.wall_clock_ms() / 1000
 
     async def _start_operations(self) -> OperationsEndpoint | None:
         """Serve health and metrics, if enabled. The port of store n is the configured one plus 1 plus n."""
