@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.security.access_list import AccessList, parse_entry
 from penstock.security.accounts import Account, format_accounts
+from penstock.security.audit_log import AuditSettings
 from penstock.security.authenticator import basic_header
 from penstock.security.passwords import hash_password
 from penstock.security.settings import SecuritySettings
@@ -48,12 +49,15 @@ def accounts() -> str:
 class SecuredServer:
     """A server with TLS and accounts, and stubs for its users: in memory, or with several segment store processes."""
 
-    def __init__(self, directory: Path, *, segment_stores: int = 1, **changes: Any) -> None:
+    def __init__(
+        self, directory: Path, *, segment_stores: int = 1, audit: AuditSettings | None = None, **changes: Any
+    ) -> None:
         (directory / "passwd").write_text(accounts())
         self.settings = StandaloneSettings(
             is_memory=segment_stores == 1,
             data_dir=str(directory / "data"),
             segment_stores=segment_stores,
+            audit=audit or AuditSettings(),
             controller_port=0,
             segment_store_port=0,
             security=SecuritySettings(

@@ -45,6 +45,26 @@ def _file(data_dir: str, accounts: Path | None) -> AccountsFile:
     return AccountsFile(accounts or Path(data_dir) / "security" / "passwd", os.urandom)
 
 
+def _record(file: AccountsFile, command: str, name: str, **change: object) -> None:
+    """Record a change in the audit log, if the server has one beside the accounts. Raises `AuditLogError`."""
+    import time
+
+    from penstock.security.audit_log import AuditEntry, AuditLogError, AuditSettings, append_to_file
+    from penstock.security.secrets_directory import AUDIT_LOG_NAME
+
+    path = file.path.with_name(AUDIT_LOG_NAME)
+    if not path.exists():
+        return
+    now_ms = time.time_ns() // 1_000_000
+    entry = AuditEntry(
+        now_ms, f"system user {getpass.getuser()}", "local", f"user {command}", f"account:{name}", "done", change=change
+    )
+    try:
+        append_to_file(path, entry.line(), AuditSettings(file_bytes_max=2**62))  # The server renames full files.
+    except OSError as error:
+        raise AuditLogError(f"the change is made, but {path} cannot be written: {error.strerror or error}") from error
+
+
 def _password(file: Path | None) -> str:
     """Return a password from a file, the terminal (asked twice), or standard input."""
     from penstock.model.errors import InvalidArgumentError
@@ -95,6 +115,7 @@ def add(
         entries = [_entry(text) for text in grant or ()]
         file = _file(data_dir, accounts)
         file.add(name, None if no_password else _password(password_file), entries)
+        _record(file, "add", name, entries=list(map(str, entries)))
     fields: dict[str, object] = {"user": name, "file": str(file.path)}
     tell("user_added", fields, [f"account {name} is added to {file.path}"], as_json=as_json)
 
@@ -114,6 +135,7 @@ def passwd(
     with exit_on_error(as_json=as_json):
         file = _file(data_dir, accounts)
         file.set_password(name, _password(password_file))
+        _record(file, "passwd", name)
         if name == "admin" and accounts is None:
             (file.path.parent / "admin.password").unlink(missing_ok=True)
     tell("password_set", {"user": name}, [f"account {name} has a new password"], as_json=as_json)
@@ -128,7 +150,9 @@ def remove(
     Example: penstock user remove ann
     """
     with exit_on_error(as_json=as_json):
-        _file(data_dir, accounts).remove(name)
+        file = _file(data_dir, accounts)
+        file.remove(name)
+        _record(file, "remove", name)
     tell("user_removed", {"user": name}, [f"account {name} is removed"], as_json=as_json)
 
 
@@ -145,7 +169,9 @@ def grant(
     Example: penstock user grant ann 'prn::/scope:shop/stream:orders,READ_UPDATE'
     """
     with exit_on_error(as_json=as_json):
-        _file(data_dir, accounts).grant(name, _entry(entry))
+        file = _file(data_dir, accounts)
+        file.grant(name, _entry(entry))
+        _record(file, "grant", name, entry=entry)
     tell("permission_granted", {"user": name, "entry": entry}, [f"account {name} has {entry}"], as_json=as_json)
 
 
@@ -162,7 +188,9 @@ def revoke(
     Example: penstock user revoke ann prn::/scope:shop/stream:orders
     """
     with exit_on_error(as_json=as_json):
-        _file(data_dir, accounts).revoke(name, pattern)
+        file = _file(data_dir, accounts)
+        file.revoke(name, pattern)
+        _record(file, "revoke", name, pattern=pattern)
     tell("permission_revoked", {"user": name, "pattern": pattern}, [f"account {name} lost {pattern}"], as_json=as_json)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from penstock.controller.grpc.server import GrpcServer
 from penstock.operations.metrics import Metrics
+from penstock.security.audit_log import AuditLog
 
 
 class ControllerMetrics:
     """Collects the calls that a controller has answered."""
 
-    def __init__(self, server: GrpcServer) -> None:
+    def __init__(self, server: GrpcServer, audit: AuditLog | None = None) -> None:
         self._server = server
+        self._audit = audit
 
     def collect(self, metrics: Metrics) -> None:
         """Add the present numbers."""
@@ -21,6 +23,9 @@ class ControllerMetrics:
             )
         for call, durations in calls.durations.items():
             metrics.histogram("rpc_duration_seconds", "Time to answer a call.", durations, call=call)
+        if self._audit is not None:
+            metrics.counter("audit_entries_total", "Entries written to the audit log.", self._audit.written_count)
+            metrics.counter("audit_lost_total", "Entries of the audit log that were lost.", self._audit.lost_count)
         metrics.gauge(
             "rpc_in_flight", "Calls being served.", self._server.slots.held_count + self._server.slots.waiting_count
         )

@@ -25,6 +25,8 @@ from penstock.security.tokens import TokenKeys
 
 #: The first account, which may do everything.
 ADMINISTRATOR = "admin"
+#: The log of changes and refusals, beside the accounts.
+AUDIT_LOG_NAME = "audit.jsonl"
 #: Length of a key that is made here. Signatures of HMAC-SHA512 need no longer one.
 _KEY_LENGTH = 64
 _PASSWORD_LENGTH = 18
@@ -50,6 +52,11 @@ class SecurityPaths:
     def authority(self) -> Path:
         """The certificate of the authority that was made with the server's certificate, for clients."""
         return self.directory / "ca.crt"
+
+    @property
+    def audit_log(self) -> Path:
+        """The log of changes and refusals, unless it is elsewhere."""
+        return self.directory / AUDIT_LOG_NAME
 
     @property
     def administrator_password(self) -> Path:

@@ -12,6 +12,7 @@ from penstock.operations.settings import OperationsSettings
 from penstock.runtime.descriptors import DescriptorSettings
 from penstock.runtime.files import FILE_SCHEMES, FilePlace
 from penstock.runtime.objects import ObjectPlace
+from penstock.security.audit_log import AuditSettings
 from penstock.security.settings import SecuritySettings
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
@@ -134,6 +135,7 @@ class StandaloneSettings:
         descriptors: how the file descriptors of each process are divided.
         store_processes: how segment stores are monitored when there are several.
         security: encryption, authentication and authorization.
+        audit: the log of changes and refusals.
         operations: the port on which each process reports its health and its metrics.
         segment_store, controller, durable_log: settings of the parts.
         object_log: settings of a log in a bucket.
@@ -158,6 +160,7 @@ class StandaloneSettings:
     descriptors: DescriptorSettings = field(default_factory=DescriptorSettings)
     store_processes: StoreProcessSettings = field(default_factory=StoreProcessSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     segment_store: SegmentStoreSettings = field(default_factory=SegmentStoreSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,7 @@ from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.version import penstock_version
+from penstock.security.audit_log import AuditLog
 from penstock.security.secrets_directory import make_missing_files, security_paths
 from penstock.security.server_security import ServerSecurity, open_security
 from penstock.security.tokens import MasterTokens
@@ -118,6 +120,8 @@ class Standalone:
         self.front: GrpcServer | None = None
         #: Encryption and authentication, if enabled.
         self.security: ServerSecurity | None = None
+        #: The log of changes and refusals, if enabled.
+        self.audit: AuditLog | None = None
         #: The password of the administrator, if this start has made the account.
         self.new_password: str | None = None
         #: Health and metrics of this process, if enabled.
@@ -177,7 +181,10 @@ class Standalone:
         else:
             stores = Health(Status.STARTING)
         controller = Health(Status.UP if self.controller_port else Status.STARTING)
-        return Health(children={"controller": controller, "stores": stores})
+        children = {"controller": controller, "stores": stores}
+        if self.audit is not None:
+            children["audit"] = Health(problem=self.audit.problem)
+        return Health(children=children)
 
     @property
     def data_description(self) -> str:
@@ -248,13 +255,14 @@ class Standalone:
             settings=controller,
             connections_max=budget.controller_connections,
             guard=self._guard(),
+            audit=await self._start_audit(),
             credentials=None if self.security is None else self.security.grpc_credentials(),
         )
         await _listen("controller", settings.host, settings.controller_port, front.start())
         self._stops.push_async_callback(front.stop)
         self.controller_port, self.front = front.port, front
         if self.operations is not None:
-            self.operations.collectors.append(ControllerMetrics(front).collect)
+            self.operations.collectors.append(ControllerMetrics(front, self.audit).collect)
 
     async def _start_operations(self) -> OperationsEndpoint | None:
         """Serve health and metrics, if enabled."""
@@ -352,6 +360,19 @@ class Standalone:
     @property
     def _has_auth(self) -> bool:
         return self.settings.security.has_auth
+
+    async def _start_audit(self) -> AuditLog | None:
+        settings = self.settings.audit
+        path = settings.file
+        if not path:
+            if self.security is None or not self.settings.security.makes_missing_files:
+                return None
+            path = str(self.security.paths.audit_log)
+        audit = AuditLog(Path(path), settings, self.runtime.work, self.runtime.wall_clock_ms)
+        await audit.start()
+        self._stops.push_async_callback(audit.stop)
+        self.audit = audit
+        return audit
 
     def _guard(self) -> CallGuard | None:
         """Return the check of the controller's callers, if enabled."""

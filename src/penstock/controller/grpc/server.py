@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.controller.grpc.access import AccessOf
 from penstock.controller.grpc.call import Front, refusal_reason
+from penstock.controller.grpc.call_audit import CallAudit, CallRecord, principal
 from penstock.controller.grpc.call_counts import CallCounts
 from penstock.controller.grpc.guard import CallGuard
 from penstock.controller.grpc.slots import CallSlots, subject_of
@@ -26,6 +27,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError, ReplyTooLongError
 from penstock.rpc import REFUSAL_REASON_KEY
 from penstock.runtime.sockets import check_port_is_unused
+from penstock.security.audit_log import AuditLog
 
 _logger = logging.getLogger(__name__)
 
@@ -41,8 +43,8 @@ _PROGRAM_LENGTH_MAX = 200
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Call = Callable[[bytes, _Context], Awaitable[bytes]]
 _Answer = Callable[[Message], Awaitable[Message]]
-#: Returns the function that answers the call of a client.
-_CheckedAnswer = Callable[[_Context], Awaitable[_Answer]]
+#: Returns the function that answers the call of a client. The record of the call: None without an audit log.
+_CheckedAnswer = Callable[[_Context, CallRecord | None], Awaitable[_Answer]]
 
 
 class GrpcServer:
@@ -50,7 +52,8 @@ class GrpcServer:
 
     `published_host` and `published_port` are returned to clients that request the list of controllers; `settings`
     limits concurrent calls and message sizes; at most `connections_max` connections are served at once (None: no
-    limit), further ones are closed. `guard` checks callers; None: every caller may do everything.
+    limit), further ones are closed. `guard` checks callers; None: every caller may do everything. `audit` is the log of
+    changes and refusals; None: there is none.
     `credentials` encrypt the port; None: it is not encrypted.
 
     Attributes:
@@ -69,10 +72,12 @@ class GrpcServer:
         settings: ControllerSettings | None = None,
         connections_max: int | None = None,
         guard: CallGuard | None = None,
+        audit: AuditLog | None = None,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self._connections_max = connections_max
         self._guard = guard
+        self._audit_log = audit
         self._credentials = credentials
         self._host = host
         self._wanted_port = port
@@ -169,6 +174,7 @@ class GrpcServer:
 
     def _handlers(self) -> list[grpc.GenericRpcHandler[bytes, bytes]]:
         built, accesses = call_table(self._front), access_table()
+        audit = None if self._audit_log is None else CallAudit(self._audit_log, built)
         reply_bytes_max = self._settings.message_bytes_max
         found = []
         for described in services():
@@ -184,6 +190,7 @@ class GrpcServer:
                         self._clients.note,
                         self.slots,
                         self.calls,
+                        None if audit is None else partial(audit.begin, method.name, accesses[method.name]),
                     )
                 )
             found.append(grpc.method_handlers_generic_handler(described.full_name, handlers))
@@ -193,15 +200,23 @@ class GrpcServer:
         """Return a function that answers a call of a client, after the check of its credentials and permissions."""
         guard, service = self._guard, self._front.service
 
-        async def unchecked(context: _Context) -> _Answer:
-            return answer
+        async def unchecked(context: _Context, record: CallRecord | None) -> _Answer:
+            return answer if record is None else partial(_recorded, record, answer)
 
-        async def checked(context: _Context) -> _Answer:
+        async def checked(context: _Context, record: CallRecord | None) -> _Answer:
             assert guard is not None
             caller = await guard.caller(_authorization(context), peer_address(context.peer() or ""))
-            return partial(guard.serve, name, access_of, answer, service, caller)
+            if caller.account is not None:
+                principal.set(caller.account.name)
+            allowed = await unchecked(context, record)
+            return partial(guard.serve, name, access_of, allowed, service, caller)
 
         return unchecked if guard is None else checked
+
+
+async def _recorded(record: CallRecord, answer: _Answer, request: Message) -> Message:
+    await record.note_permitted(request)
+    return await answer(request)
 
 
 def peer_address(peer: str) -> str:
@@ -239,6 +254,19 @@ class _Clients:
         _logger.info("client %s connects, program %s", peer, str(program)[:_PROGRAM_LENGTH_MAX])
 
 
+def _refusal(name: str, kind: type[Message], error: Exception) -> tuple[grpc.StatusCode, str, Metadata]:
+    """Return the status that a failed call ends with, and log an unexpected error."""
+    if isinstance(error, DecodeError):
+        return grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.name}", ()
+    if isinstance(error, PenstockError):
+        code, text = status_of(error)
+        _logger.debug("%s: %s (%s)", name, text, code.name)
+        return code, text, metadata_of(error)
+    # Last resort: the log gets the details, the client only the fact that there was an error.
+    _logger.error("%s failed with an unexpected error", name, exc_info=error)
+    return grpc.StatusCode.INTERNAL, f"{name} failed; see the controller's log for the reason", ()
+
+
 def _guarded(
     name: str,
     kind: type[Message],
@@ -247,18 +275,23 @@ def _guarded(
     note_client: Callable[[_Context], None],
     slots: CallSlots,
     calls: CallCounts,
+    begin_record: Callable[[str], CallRecord] | None,
 ) -> _Call:
     async def serve(request: bytes, context: _Context) -> bytes:
         note_client(context)
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        metadata: Metadata = ()
+        record = None if begin_record is None else begin_record(context.peer() or "")
+        failure: Exception
         try:
             # Before anything else: a client without credentials must not cost more than that.
-            answer = await answer_for(context)
+            answer = await answer_for(context, record)
             message = kind.FromString(request)
+            if record is not None:
+                record.note_request(message)
             async with slots.hold(subject_of(message)):
-                reply = (await answer(message)).SerializeToString()
+                answered = await answer(message)
+            reply = answered.SerializeToString()
             if len(reply) > reply_bytes_max:
                 # gRPC would answer RESOURCE_EXHAUSTED, and clients would retry repeatedly.
                 raise ReplyTooLongError(
@@ -270,18 +303,19 @@ def _guarded(
                 encoded = reason.encode()[:_REASON_BYTES_MAX]
                 context.set_trailing_metadata(((REFUSAL_REASON_KEY, encoded),))
             calls.note(name, "OK", loop.time() - begun_s)
+            if record is not None:
+                record.end(answered, loop.time() - begun_s)
             return reply
-        except DecodeError:
-            code, text = grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.name}"
-        except PenstockError as error:
-            code, text = status_of(error)
-            metadata = metadata_of(error)
-            _logger.debug("%s: %s (%s)", name, text, code.name)
-        except Exception:
-            # Last resort: the log gets the details, the client only the fact that there was an error.
-            _logger.exception("%s failed with an unexpected error", name)
-            code, text = grpc.StatusCode.INTERNAL, f"{name} failed; see the controller's log for the reason"
+        except asyncio.CancelledError:
+            if record is not None:
+                record.cancel(loop.time() - begun_s)
+            raise
+        except Exception as error:  # noqa: BLE001  # the client gets the status, the log the rest
+            failure = error
+        code, text, metadata = _refusal(name, kind, failure)
         calls.note(name, code.name, loop.time() - begun_s)
+        if record is not None:
+            record.fail(failure, code.name, loop.time() - begun_s)
         await context.abort(code, text, metadata)
         raise AssertionError("abort raises")
 

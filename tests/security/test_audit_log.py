@@ -1,0 +1,212 @@
+"""The audit log: its file, and what a secured server records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.controller.grpc.call_audit import NOT_CHANGES
+from penstock.controller.grpc.table import access_table
+from penstock.model.errors import ControllerUnavailableError
+from penstock.rpc import controller_pb2 as pb
+from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.security import audit_log
+from penstock.security.audit_log import AuditEntry, AuditLog, AuditLogError, AuditSettings
+from support.command_line import run_command
+from support.containers import until
+from support.secured_server import PASSWORD, SecuredServer
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[Runtime]:
+    running = real_runtime()
+    yield running
+    await running.work.close()
+
+
+def entry(call: str = "createScope", **change: object) -> AuditEntry:
+    return AuditEntry(1_700_000_000_123, "ann", "ipv4:1.2.3.4:5", call, "prn::/", "done", "SUCCESS", 1.26, "7", change)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def test_an_entry_is_a_line_of_json(tmp_path: Path, runtime: Runtime) -> None:
+    log = AuditLog(tmp_path / "made" / "audit.jsonl", AuditSettings(), runtime.work, lambda: 0)
+    await log.start()
+    log.record(entry(request={"scope": "caf\u00e9"}))
+    await log.stop()
+    assert lines(log.path) == [{
+        "time": "2023-11-14T22:13:20.123Z", "call": "createScope", "outcome": "done", "principal": "ann",
+        "peer": "ipv4:1.2.3.4:5", "resource": "prn::/", "detail": "SUCCESS", "request_id": "7", "duration_ms": 1.3,
+        "change": {"request": {"scope": "caf\u00e9"}},
+    }]  # fmt: skip
+    assert log.path.stat().st_mode & 0o777 == 0o600
+    assert log.written_count == 1
+
+
+async def test_a_long_change_is_cut() -> None:
+    found = json.loads(entry(text="x" * 100_000).line())
+    assert len(found["change"]) == audit_log.CHANGE_LENGTH_MAX
+
+
+async def test_files_are_renamed_by_size_and_the_oldest_is_removed(tmp_path: Path, runtime: Runtime) -> None:
+    size = len(entry().line())
+    log = AuditLog(tmp_path / "a", AuditSettings(file_bytes_max=2 * size, files_max=2), runtime.work, lambda: 0)
+    await log.start()
+    for number in range(8):
+        log.record(entry(f"call{number:08}"[-11:]))
+        await until(lambda: log.written_count == number + 1)  # noqa: B023  # called within this turn of the loop
+    await log.stop()
+    kept = [[line["call"][-1] for line in lines(tmp_path / name)] for name in ("a", "a.1", "a.2")]
+    assert kept == [["6", "7"], ["4", "5"], ["2", "3"]]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+async def test_a_file_moved_by_another_program_is_made_anew(tmp_path: Path, runtime: Runtime) -> None:
+    log = AuditLog(tmp_path / "a", AuditSettings(), runtime.work, lambda: 0)
+    await log.start()
+    log.record(entry("first"))
+    await until(lambda: log.written_count == 1)
+    log.path.rename(tmp_path / "moved")
+    log.record(entry("second"))
+    await log.stop()
+    assert [line["call"] for line in lines(tmp_path / "moved") + lines(log.path)] == ["first", "second"]
+
+
+async def test_a_file_that_cannot_be_written_prevents_the_start(tmp_path: Path, runtime: Runtime) -> None:
+    with pytest.raises(AuditLogError, match="cannot be written: Is a directory"):
+        await AuditLog(tmp_path, AuditSettings(), runtime.work, lambda: 0).start()
+
+
+async def test_entries_wait_for_a_file_that_cannot_be_written(
+    tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bounded number waits; further ones are lost and counted. Changes are refused only where that is set."""
+    monkeypatch.setattr(audit_log, "_WAITING_MAX", 3)
+    monkeypatch.setattr(audit_log, "_RETRY_DELAY_S", 0.01)
+    log = AuditLog(tmp_path / "a", AuditSettings(on_failure="refuse"), runtime.work, lambda: 0)
+    await log.start()
+    log.path.unlink()
+    log.path.mkdir()
+    log.check_may_change()
+    for number in range(5):
+        log.record(entry(f"call {number}"))
+    await until(lambda: bool(log.problem))
+    assert "Is a directory" in log.problem
+    assert log.lost_count == 2
+    with pytest.raises(ControllerUnavailableError, match=r"audit\.on_failure"):
+        log.check_may_change()
+    log.path.rmdir()
+    await until(lambda: not log.problem)
+    log.check_may_change()
+    await log.stop()
+    assert [line["call"] for line in lines(log.path)] == ["call 0", "call 1", "call 2"]
+
+
+async def test_a_write_that_is_cut_short_leaves_no_partial_line(
+    tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_log, "_RETRY_DELAY_S", 0.01)
+    write, cuts = audit_log.os.write, [10]
+
+    def cut(descriptor: int, data: bytes) -> int:
+        return write(descriptor, data[: cuts.pop()] if cuts else data)
+
+    log = AuditLog(tmp_path / "a", AuditSettings(), runtime.work, lambda: 0)
+    await log.start()
+    monkeypatch.setattr(audit_log.os, "write", cut)
+    log.record(entry())
+    await log.stop()
+    assert not cuts
+    assert len(lines(log.path)) == 1
+
+
+@pytest.fixture
+async def secured(tmp_path: Path) -> AsyncIterator[SecuredServer]:
+    running = SecuredServer(tmp_path, audit=AuditSettings(file=str(tmp_path / "audit.jsonl")))
+    await running.server.start()
+    yield running
+    await running.close()
+
+
+def stream(name: str, segments: int = 1) -> pb.StreamConfig:
+    return pb.StreamConfig(
+        streamInfo=pb.StreamInfo(scope="shop", stream=name),
+        scalingPolicy=pb.ScalingPolicy(scaleType=pb.ScalingPolicy.FIXED_NUM_SEGMENTS, minNumSegments=segments),
+    )
+
+
+async def test_a_server_records_changes_and_refusals(tmp_path: Path, secured: SecuredServer) -> None:
+    root, reader, wrong = secured.stub("root"), secured.stub("reader"), secured.stub("root", "wrong")
+    await root.createScope(pb.ScopeInfo(scope="shop"))
+    await root.createStream(stream("orders"))
+    await root.createStream(stream("orders"))
+    await root.updateStream(stream("orders", 2))
+    await reader.getStreamConfiguration(pb.StreamInfo(scope="shop", stream="orders"))
+    await root.getDelegationToken(pb.StreamInfo(scope="shop", stream="orders"))
+    for stub in (reader, wrong):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.sealStream(pb.StreamInfo(scope="shop", stream="orders"))
+    assert secured.server.audit is not None
+    await until(lambda: secured.server.audit.written_count == 6)
+    found = lines(tmp_path / "audit.jsonl")
+    assert [(line["call"], line["principal"], line["outcome"], line["detail"][:13]) for line in found] == [
+        ("createScope", "root", "done", "SUCCESS"),
+        ("createStream", "root", "done", "SUCCESS"),
+        ("createStream", "root", "done", "STREAM_EXISTS"),
+        ("updateStream", "root", "done", "SUCCESS"),
+        ("sealStream", "reader", "refused", "sealStream: u"),
+        ("sealStream", "", "refused", found[5]["detail"][:13]),
+    ]
+    change = found[3]["change"]
+    assert change["request"]["scalingPolicy"]["minNumSegments"] == 2
+    assert change["before"]["scalingPolicy"]["minNumSegments"] == 1
+    assert {line["resource"] for line in found[1:5]} == {"prn::/scope:shop", "prn::/scope:shop/stream:orders"}
+    assert PASSWORD not in (tmp_path / "audit.jsonl").read_text()
+
+
+async def test_changes_are_refused_while_the_log_cannot_be_written(tmp_path: Path) -> None:
+    running = SecuredServer(tmp_path, audit=AuditSettings(file=str(tmp_path / "audit.jsonl"), on_failure="refuse"))
+    await running.server.start()
+    try:
+        root = running.stub("root")
+        await root.createScope(pb.ScopeInfo(scope="shop"))
+        audit = running.server.audit
+        assert audit is not None
+        await until(lambda: audit.written_count == 1)
+        audit.problem = "the disk is full"
+        assert running.server.health.problems() == ["audit: the disk is full"]
+        with pytest.raises(grpc.aio.AioRpcError, match="the disk is full"):
+            await root.createStream(stream("orders"))
+        assert (await root.checkScopeExists(pb.ScopeInfo(scope="shop"))).exists
+    finally:
+        await running.close()
+
+
+def test_the_calls_without_an_entry_exist() -> None:
+    assert set(access_table()) >= NOT_CHANGES
+
+
+def test_changes_of_accounts_are_recorded(tmp_path: Path) -> None:
+    directory = tmp_path / "security"
+    directory.mkdir()
+    (directory / "audit.jsonl").touch()
+    (tmp_path / "password").write_text("secret\n")
+    options = ("--data-dir", str(tmp_path))
+    for arguments in (
+        ("add", "ann", "--password-file", str(tmp_path / "password"), "--grant", "prn::*,READ"),
+        ("grant", "ann", "prn::/,READ_UPDATE"), ("revoke", "ann", "prn::/"),
+        ("passwd", "ann", "--password-file", str(tmp_path / "password")), ("remove", "ann"),
+    ):  # fmt: skip
+        assert run_command("user", *arguments, *options).code == 0
+    found = lines(directory / "audit.jsonl")
+    assert [line["call"] for line in found] == ["user add", "user grant", "user revoke", "user passwd", "user remove"]
+    assert found[0]["change"] == {"entries": ["prn::*,READ"]}
+    assert "secret" not in (directory / "audit.jsonl").read_text()
