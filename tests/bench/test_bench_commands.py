@@ -81,14 +81,33 @@ def run(name: str, *options: str, limit_s: float = 100) -> subprocess.CompletedP
 def test_every_command_is_run_here() -> None:
     """A command without a test stops working unnoticed. Java's has a test below."""
     found = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("_")}
-    # `plan` measures a function alone, so its report has no fields about a server.
-    assert found - {"java_client", "plan"} == COMMANDS.keys() | SPARK_COMMANDS.keys()
+    # `plan` measures a function alone, so its report has no fields about a server; `compare` runs other commands.
+    assert found - {"java_client", "plan", "compare"} == COMMANDS.keys() | SPARK_COMMANDS.keys()
 
 
 def test_the_plan_of_assignments_is_measured(tmp_path: Path) -> None:
     done = run("plan", "--quick", "--directory", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert {"cases", "containers", "stores"} <= json.loads(done.stdout).keys()
+
+
+def test_two_checkouts_are_compared_in_turns(tmp_path: Path) -> None:
+    """Here a checkout with itself: each figure of both is there, once for each round, and so is their ratio."""
+    root = str(BENCH.parent)
+    done = run("compare", root, root, "--quick", "--command", "startup", "--directory", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    compared = json.loads(done.stdout)
+    figure = compared["figures"]["startup"]["idle_memory.rss_mb"]
+    assert [len(figure["base"]), len(figure["changed"])] == [compared["rounds"]] * 2 == [2, 2]
+    ratios = [after / before for before, after in zip(figure["base"], figure["changed"], strict=True)]
+    assert figure["ratio"]["lowest"] == round(min(ratios), 4) <= figure["ratio"]["median"] <= figure["ratio"]["highest"]
+    assert compared["base"] == compared["changed"]
+
+
+def test_what_is_no_checkout_is_not_compared(tmp_path: Path) -> None:
+    done = run("compare", str(tmp_path), str(BENCH.parent), "--quick")
+    assert done.returncode == 1
+    assert "no checkout of the project" in done.stderr
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *BY_NIGHT])
