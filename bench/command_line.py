@@ -1,4 +1,4 @@
-"""The command line: lines per second of `penstock write` and `read` through pipes, and how soon `--help` is there.
+"""The command line: lines per second of `penstock write` and `read` through pipes, and the start of short ones.
 
     python bench/command_line.py --lines 2000000
 
@@ -97,6 +97,7 @@ def main() -> None:
         with open(os.devnull, "rb") as nothing:
             run(running, "stream", "create", STREAM, "--segments", "4", stdin=nothing, stdout=subprocess.DEVNULL)
             shown = [run(running, "--help", stdin=nothing, stdout=subprocess.DEVNULL) for _ in range(11)]
+            listed = [run(running, "scope", "list", stdin=nothing, stdout=subprocess.DEVNULL) for _ in range(11)]
         written = {
             "write": write(running, lines, count),
             "write_key_field": write(running, lines, count, "--key-field", "key"),
@@ -115,6 +116,8 @@ def main() -> None:
             **reads,
             "help": percentiles_ms([each["seconds"] for each in shown]),
             "help_cpu_ms": round(min(each["cpu_s"] for each in shown) * 1000),
+            "scope_list": percentiles_ms([each["seconds"] for each in listed]),
+            "scope_list_cpu_ms": round(min(each["cpu_s"] for each in listed) * 1000),
             "raw_disk": disk,
         },
     )

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from typer.main import get_command
 
 from penstock.cli import COMMANDS, SECTIONS, _app
+from penstock.cli.examples import EXAMPLES
 from penstock.server.settings import StandaloneSettings
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"
@@ -52,7 +53,7 @@ def _command(command: Any, name: str) -> Iterator[str]:
     yield from (f"### {name}", "", f"`{usage}`", "", _escaped(command.help), "")
     for parameter in shown:
         yield f"- {_parameter(parameter)}"
-    yield ""
+    yield from ("", "```sh", *EXAMPLES[name.removeprefix("penstock ")], "```", "")
 
 
 def _argument_name(argument: Any) -> str:

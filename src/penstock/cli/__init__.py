@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import typer
 import typer.core
 
+from penstock.cli.examples import epilog_of
 from penstock.cli.standard_output import OutputError, checked_output
 from penstock.runtime.standard_descriptors import open_standard_files
 
@@ -180,11 +181,13 @@ def _app(names: list[str], *, is_overview: bool) -> typer.Typer:
             for one in group.registered_commands:
                 # The whole first sentence of each; what it would take by itself ends in dots after some words.
                 one.short_help = (one.callback.__doc__ or "").partition("\n\n")[0] if one.callback else None
-            app.add_typer(group, name=name, help=command.summary)
+                verb = one.name or (one.callback.__name__ if one.callback else "")
+                one.epilog = epilog_of(f"{name} {verb.replace('_', '-')}")
+            app.add_typer(group, name=name, help=command.summary, epilog=epilog_of(name))
         else:
             function = command.load()
             assert callable(function)
-            app.command(name, hidden=command.is_hidden)(function)
+            app.command(name, hidden=command.is_hidden, epilog=epilog_of(name))(function)
     return app
 
 

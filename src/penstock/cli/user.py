@@ -107,10 +107,7 @@ def add(
     accounts: AccountsPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add an account. The server reads the file again by itself.
-
-    Example: penstock user add ann --grant 'prn::/scope:shop/stream:orders,READ'
-    """
+    """Add an account. The server reads the file again by itself."""
     with exit_on_error(as_json=as_json):
         entries = [_entry(text) for text in grant or ()]
         file = _file(data_dir, accounts)
@@ -128,10 +125,7 @@ def passwd(
     accounts: AccountsPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the password of an account.
-
-    Example: penstock user passwd admin
-    """
+    """Set the password of an account."""
     with exit_on_error(as_json=as_json):
         file = _file(data_dir, accounts)
         file.set_password(name, _password(password_file))
@@ -145,10 +139,7 @@ def passwd(
 def remove(
     name: Name, data_dir: DataDir = "penstock-data", accounts: AccountsPath = None, as_json: AsJson = False
 ) -> None:
-    """Remove an account. Delegation tokens that it has got stay valid until they expire.
-
-    Example: penstock user remove ann
-    """
+    """Remove an account. Delegation tokens that it has got stay valid until they expire."""
     with exit_on_error(as_json=as_json):
         file = _file(data_dir, accounts)
         file.remove(name)
@@ -164,10 +155,7 @@ def grant(
     accounts: AccountsPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Permit an account something. The new entry comes first, so it decides where several match.
-
-    Example: penstock user grant ann 'prn::/scope:shop/stream:orders,READ_UPDATE'
-    """
+    """Permit an account something. The new entry comes first, so it decides where several match."""
     with exit_on_error(as_json=as_json):
         file = _file(data_dir, accounts)
         file.grant(name, _entry(entry))
@@ -183,10 +171,7 @@ def revoke(
     accounts: AccountsPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove an entry of an account.
-
-    Example: penstock user revoke ann prn::/scope:shop/stream:orders
-    """
+    """Remove an entry of an account."""
     with exit_on_error(as_json=as_json):
         file = _file(data_dir, accounts)
         file.revoke(name, pattern)
@@ -196,10 +181,7 @@ def revoke(
 
 @user.command("list")
 def list_users(data_dir: DataDir = "penstock-data", accounts: AccountsPath = None, as_json: AsJson = False) -> None:
-    """Print the accounts and what they may do.
-
-    Example: penstock user list
-    """
+    """Print the accounts and what they may do."""
     with exit_on_error(as_json=as_json):
         found = _file(data_dir, accounts).read()
     rows = [
@@ -215,10 +197,7 @@ def list_users(data_dir: DataDir = "penstock-data", accounts: AccountsPath = Non
 
 @user.command()
 def check(data_dir: DataDir = "penstock-data", accounts: AccountsPath = None, as_json: AsJson = False) -> None:
-    """Check the file of accounts: exit with 1 if a server would refuse it, and print what is doubtful.
-
-    Example: penstock user check
-    """
+    """Check the file of accounts: exit with 1 if a server would refuse it, and print what is doubtful."""
     with exit_on_error(as_json=as_json):
         found = _file(data_dir, accounts).read()
     lines = [*found.warnings, f"{len(found.by_name)} accounts"]

@@ -1,0 +1,194 @@
+"""Examples of every command and of every group of commands, for the end of its help."""
+
+from __future__ import annotations
+
+_ID = "00000000000000000000000000000001"
+
+#: By the words after ``penstock``. Each entry is a line of a shell.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "standalone": (
+        "penstock standalone",
+        "penstock standalone --data-dir /var/lib/penstock --segment-stores 4 --metrics-port 9600",
+        "penstock standalone --data-dir /var/lib/penstock --tier2 s3://bucket/prefix",
+        "penstock standalone --data-dir /var/lib/penstock --host 0.0.0.0 --advertise store1.example.org --secure",
+    ),
+    "ready": ("penstock ready", "penstock ready --uri tcp://store1.example.org:9090 --timeout 1m"),
+    "segment-store": ("penstock standalone --segment-stores 4",),
+    "version": ("penstock version", "penstock version --json"),
+    "quickstart": ("penstock quickstart --limit 20000", "penstock quickstart --data-dir flights --keep"),
+    "write": (
+        "echo hello | penstock write shop/orders",
+        "penstock write shop/orders --key-field customer < orders.json",
+        "penstock write shop/orders --transaction --rate 1000 < orders.json",
+    ),
+    "read": (
+        "penstock read shop/orders",
+        "penstock read shop/orders --from -1h --json",
+        "penstock read shop/orders --from '2026-11-22 10:30' --until '2026-11-22 11:00' --count 100",
+    ),
+    "tail": ("penstock tail shop/orders", "penstock tail shop/orders --from -10m --key customer-42"),
+    "export": (
+        "penstock export shop/orders --to parquet --directory orders --once",
+        "penstock export shop/orders --to iceberg --directory lake --table shop.orders --value json "
+        "--schema 'order long, customer string'",
+    ),
+    "replay": (
+        "penstock replay shop/orders test/orders --from -1d --rate 5000",
+        "penstock replay shop/orders test/orders --key-field customer",
+    ),
+    "backfill": ("penstock backfill shop/orders orders/ --key-column customer",),
+    "verify": ("penstock verify", "penstock verify shop/orders --json"),
+    "top": ("penstock top", "penstock top --count 1 --json"),
+    "stream": (
+        "penstock stream create shop/orders --segments 4",
+        "penstock stream list shop",
+        "penstock stream describe shop/orders",
+    ),
+    "stream list": ("penstock stream list", "penstock stream list shop --tag retail"),
+    "stream create": (
+        "penstock stream create shop/orders",
+        "penstock stream create shop/orders --segments 4 --keep-time 7d --exist-ok",
+        "penstock stream create shop/orders --event-rate 1000 --keep-bytes 100GB --tag retail",
+    ),
+    "stream update": (
+        "penstock stream update shop/orders --keep-time 30d",
+        "penstock stream update shop/orders --segments 8",
+    ),
+    "stream scale": (
+        "penstock stream scale shop/orders --split 0 --into 4",
+        "penstock stream scale shop/orders --merge 1 --merge 2",
+    ),
+    "stream watermark": ("penstock stream watermark shop/orders",),
+    "stream cut": (
+        "penstock stream cut shop/orders --at latest",
+        "penstock stream cut shop/orders --at '2026-11-22 10:30' > cut.json",
+    ),
+    "stream describe": (
+        "penstock stream describe shop/orders",
+        "penstock stream describe shop/orders --svg segments.svg",
+    ),
+    "stream seal": ("penstock stream seal shop/orders",),
+    "stream truncate": (
+        "penstock stream truncate shop/orders --at -7d",
+        "penstock stream truncate shop/orders --at @cut.json --yes",
+    ),
+    "stream delete": ("penstock stream delete shop/orders", "penstock stream delete shop/orders --yes"),
+    "scope": ("penstock scope create shop", "penstock scope list"),
+    "scope list": ("penstock scope list",),
+    "scope create": ("penstock scope create shop",),
+    "scope describe": ("penstock scope describe shop",),
+    "scope delete": ("penstock scope delete shop", "penstock scope delete shop --recursive --yes"),
+    "group": (
+        "penstock group create shop/audit shop/orders",
+        "penstock group lag shop/audit",
+        "penstock group reset shop/audit --to -1h",
+    ),
+    "group list": ("penstock group list", "penstock group list shop"),
+    "group create": (
+        "penstock group create shop/audit shop/orders",
+        "penstock group create shop/audit 'shop/orders-*' --from latest --retention automatic",
+    ),
+    "group describe": ("penstock group describe shop/audit",),
+    "group lag": ("penstock group lag shop/audit", "penstock group lag shop/audit --json"),
+    "group reset": (
+        "penstock group reset shop/audit --to latest",
+        "penstock group reset shop/audit --to '2026-11-22 10:30'",
+    ),
+    "group update": ("penstock group update shop/audit --add shop/returns --remove shop/orders",),
+    "group acknowledge": ("penstock group acknowledge shop/audit @cut.json",),
+    "group delete": ("penstock group delete shop/audit",),
+    "retention": ("penstock retention explain shop/orders",),
+    "retention explain": (
+        "penstock retention explain shop/orders",
+        "penstock retention explain shop/orders --svg retention.svg",
+    ),
+    "transaction": (
+        "penstock transaction create shop/orders",
+        f"penstock write shop/orders --transaction-id {_ID} < orders.json",
+        f"penstock transaction commit shop/orders {_ID}",
+    ),
+    "transaction list": ("penstock transaction list shop/orders --open",),
+    "transaction create": ("penstock transaction create shop/orders --lease 10m",),
+    "transaction update": (f"penstock transaction update shop/orders {_ID} --lease 10m",),
+    "transaction describe": (f"penstock transaction describe shop/orders {_ID}",),
+    "transaction prepare": (f"penstock transaction prepare shop/orders {_ID} --limit 1h",),
+    "transaction commit": (f"penstock transaction commit shop/orders {_ID}",),
+    "transaction abort": (f"penstock transaction abort shop/orders {_ID}",),
+    "table": (
+        "penstock table create shop/prices",
+        "penstock table put shop/prices apple 250",
+        "penstock table scan shop/prices",
+    ),
+    "table list": ("penstock table list", "penstock table list shop"),
+    "table create": (
+        "penstock table create shop/prices",
+        "penstock table create shop/prices --key-length 16 --second-length 8 --partitions 4",
+    ),
+    "table describe": ("penstock table describe shop/prices",),
+    "table delete": ("penstock table delete shop/prices",),
+    "table get": ("penstock table get shop/prices apple",),
+    "table put": (
+        "penstock table put shop/prices apple 250",
+        "penstock table put shop/prices apple 260 --version 7",
+        "penstock table put shop/prices apple < price.txt",
+    ),
+    "table remove": ("penstock table remove shop/prices apple",),
+    "table scan": ("penstock table scan shop/prices", "penstock table scan shop/prices --prefix ap --count 10"),
+    "bench": ("penstock bench write", "penstock bench end-to-end --rate 10000"),
+    "bench write": ("penstock bench write", "penstock bench write --segments 4 --size 1000 --seconds 30"),
+    "bench read": ("penstock bench read", "penstock bench read --stream shop/orders"),
+    "bench end-to-end": ("penstock bench end-to-end --rate 10000 --seconds 30",),
+    "user": (
+        "penstock user add ann --grant 'prn::/scope:shop/stream:orders,READ'",
+        "penstock user list",
+    ),
+    "user add": (
+        "penstock user add ann --grant 'prn::/scope:shop/stream:orders,READ'",
+        "penstock user add loader --grant 'prn::/scope:shop/*,READ_UPDATE' --password-file loader.password",
+    ),
+    "user passwd": ("penstock user passwd ann",),
+    "user remove": ("penstock user remove ann",),
+    "user grant": ("penstock user grant ann 'prn::/scope:shop/stream:orders,READ_UPDATE'",),
+    "user revoke": ("penstock user revoke ann 'prn::/scope:shop/stream:orders'",),
+    "user list": ("penstock user list", "penstock user list --data-dir /var/lib/penstock --json"),
+    "user check": ("penstock user check",),
+    "log": ("penstock log list --data-dir /var/lib/penstock",),
+    "log list": ("penstock log list --data-dir /var/lib/penstock",),
+    "log enable": ("penstock log enable 2 --data-dir /var/lib/penstock",),
+    "log disable": ("penstock log disable 2 --data-dir /var/lib/penstock",),
+    "log salvage": (
+        "penstock log salvage 2 --data-dir /var/lib/penstock --dry-run",
+        "penstock log salvage 2 --data-dir /var/lib/penstock",
+    ),
+    "storage": (
+        "penstock storage check --data-dir /var/lib/penstock",
+        "penstock storage probe --tier2 s3://bucket/prefix",
+    ),
+    "storage check": (
+        "penstock storage check --data-dir /var/lib/penstock",
+        "penstock storage check --data-dir /var/lib/penstock --tier2 s3://bucket/prefix --lengths-only",
+    ),
+    "storage recover": ("penstock storage recover --tier2 s3://bucket/prefix --directory /var/lib/penstock-new",),
+    "storage probe": (
+        "penstock storage probe --tier2 s3://bucket/prefix",
+        "penstock storage probe --log s3://bucket/log",
+    ),
+    "storage survey": ("penstock storage survey --tier2 /mnt/pravega",),
+    "storage import": (
+        "penstock storage import --data-dir /var/lib/penstock --tier2 /mnt/pravega",
+        "penstock storage import shop/orders --as shop/old-orders --data-dir /var/lib/penstock --tier2 /mnt/pravega",
+    ),
+    "storage export": ("penstock storage export shop/orders --data-dir /var/lib/penstock",),
+    "storage backup": (
+        "penstock storage backup /backup/2026-11-22 --data-dir /var/lib/penstock",
+        "penstock storage backup /backup/2026-11-22 --data-dir /var/lib/penstock --admin localhost:9999",
+    ),
+    "storage restore": ("penstock storage restore /backup/2026-11-22 --directory /var/lib/penstock-new",),
+}
+
+
+def epilog_of(command: str) -> str:
+    """Return the end of the help of a command, such as ``stream create``. Raises `KeyError` for an unknown one."""
+    lines = "".join(f"  {line}\n" for line in EXAMPLES[command])
+    # The control character keeps the lines as they are.
+    return f"\b\nExamples:\n{lines}"
