@@ -150,9 +150,9 @@ async def measure(arguments: argparse.Namespace) -> None:
         async def alarm() -> None:
             before = container._settings
             object.__setattr__(before, "log_bytes_max", 1)
-            container.carrier._tidied_at_s = float("-inf")
-            container.carrier.look()
-            carrier = container.carrier
+            container.log_rewriter._tidied_at_s = float("-inf")
+            container.log_rewriter.look()
+            carrier = container.log_rewriter
             while carrier._is_carrying or carrier._is_searching or carrier._is_looking:  # noqa: ASYNC110  # likewise
                 await asyncio.sleep(0)
             object.__setattr__(before, "log_bytes_max", ContainerSettings().log_bytes_max)

@@ -172,7 +172,7 @@ def held_and_accepted_bytes(stack: Stack) -> int:
     held = sum(
         operation.byte_count
         for connection in stack.server.connections
-        for lane in connection._appends.lanes
+        for lane in connection._appends.held_appends
         for operation in lane.operations
     )
     segments = [stack.store.find(segment_name(number))[1] for number in range(CONNECTION_COUNT)]

@@ -202,7 +202,7 @@ def test_what_a_controller_has_left_is_finished_by_another_one_without_anybody_a
             assert service is not None
             await cluster.controller.run(service.idle())
             host.spawn(client.seal_stream("scope/stream"))
-            while not service._context.announcements._unfinished:  # noqa: ASYNC110  # the driver only looks
+            while not service._context.claims._unfinished:  # noqa: ASYNC110  # the driver only looks
                 await asyncio.sleep(0.0005)
             # The announcement is under way, and is processed after the death of its sender.
             cluster.stores[0].pause()
@@ -214,7 +214,7 @@ def test_what_a_controller_has_left_is_finished_by_another_one_without_anybody_a
             await asyncio.sleep(TOO_LONG_S + 1.0)
             assert other.statistics().taken_over_count == 1
             await cluster.controllers[1].run(other.idle())
-            pending = [subject async for subject in other._context.announcements.pending()]
+            pending = [subject async for subject in other._context.claims.pending()]
             assert pending == []
 
         simulation.run(scenario)

@@ -84,7 +84,7 @@ class ThrottleEntry:
         self.is_urgent: bool = is_urgent
 
     def add(self, writer_queue: WriterQueue) -> None:
-        """ThrottleEntry a lane, after the others of this connection."""
+        """Hold a lane, after the others of this connection."""
         writer_queue.hold = self
         self._lanes[writer_queue] = None
         self.container.throttle.hold(self, is_urgent=self.is_urgent)
@@ -153,7 +153,7 @@ class HeldAppends:
         return writer_queue
 
     def hold_for(self, writer_id: bytes, work: Callable[[], Awaitable[object]], operation: HeldOperation) -> None:
-        """ThrottleEntry a writer's operations until `work` is done, then continue with this one."""
+        """Hold a writer's operations until `work` is done, then continue with this one."""
         self._owner.spawn(self._held(self._hold(writer_id, operation), work))
 
     async def _held(self, writer_queue: WriterQueue, work: Callable[[], Awaitable[object]]) -> None:
@@ -167,7 +167,7 @@ class HeldAppends:
     def hold_for_room(
         self, writer_id: bytes, container: SegmentContainer, is_urgent: bool, operation: HeldOperation
     ) -> None:
-        """ThrottleEntry a writer's operations until the container has room for them."""
+        """Hold a writer's operations until the container has room for them."""
         writer_queue = self._hold(writer_id, operation)
         hold = self._holds.get((container, is_urgent))
         if hold is None:
