@@ -82,7 +82,7 @@ async def measure_joins(
     """Make the segment, read it, join its chunks, read it again; return figures and the loop's longest turn in s."""
     runtime = real_runtime(1)
     table = MemoryMetadataTable()
-    chunks = SlowChunks(DirectoryChunkStorage(directory / "chunks", runtime), 0.0)
+    chunks = SlowChunks(DirectoryChunkStorage(directory / "chunks", runtime), 0.0)  # type: ignore[arg-type]
     await chunks.create_identity(b"bench")
 
     def storage() -> ChunkedStorage:
@@ -105,7 +105,7 @@ async def measure_joins(
     while joiner.copied_bytes != copied_bytes:
         copied_bytes = joiner.copied_bytes
         for _ in range(2):
-            await watch.during(joiner.join_round(report_damage))
+            await watch.during(joiner.join_round(report_damage))  # type: ignore[arg-type]
     joins = {
         "joined_chunks": joiner.joined_count,
         "made_chunks": joiner.made_count,

@@ -87,7 +87,7 @@ def ready_batches(
         def initialOffset(self) -> dict[str, int]:
             return {"at": 0}
 
-        def latestOffset(self) -> dict[str, int]:
+        def latestOffset(self) -> dict[str, int]:  # type: ignore[override]
             return {"at": 1}
 
         def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -113,7 +113,7 @@ def ready_batches(
 
 def session_cpu_s(session: SparkSession) -> float:
     """Return the CPU seconds of the session's Java and of all processes below it, ended ones included."""
-    root = session.sparkContext._gateway.proc.pid
+    root = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     parents: dict[int, int] = {}
     used: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -18,7 +18,6 @@ import random
 import resource
 import time
 from pathlib import Path
-from typing import cast
 
 from _common import parser, raw_disk, report, work_directory
 from _wire import run
@@ -46,7 +45,7 @@ class Transport(asyncio.Transport):
         self.reads = asyncio.Event()
         self.reads.set()
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[override]  # As the loops have it.
+    def write(self, data: bytes | bytearray | memoryview) -> None:  # As the loops have it.
         """See `asyncio.Transport`."""
         position = 0
         while position < len(data):
@@ -214,7 +213,7 @@ def main() -> None:
     options.add_argument("--round-bytes", type=int, default=192 * 1024, help="a connection sends so much at a time")
     options.add_argument("--megabytes", type=float, default=200.0, help="data of each size; small appends: less")
     options.add_argument("--block-overhead-bytes", type=int, default=1000, help="what a block counts beside its data")
-    arguments = cast(argparse.Namespace, options.parse_args())
+    arguments = options.parse_args()
     if arguments.quick:
         arguments.sizes, arguments.megabytes = [100, 16 * 1024], 2.0
     run(measure(arguments))

@@ -45,7 +45,7 @@ async def fill(container: SegmentContainer, segments: int, attributes: int) -> l
             values = {rng.randbytes(16): rng.randrange(1 << 40) for _ in range(attributes)}
             container._log_operation(
                 UpdateAttributes(segment.id, values),
-                lambda segment=segment, values=values: container.state.accept_attributes(segment, values),
+                lambda segment=segment, values=values: container.state.accept_attributes(segment, values),  # type: ignore[misc]
             )
         await container.pipeline.barrier()
     return names

@@ -21,7 +21,7 @@ import random
 import resource
 from collections.abc import Awaitable
 from dataclasses import asdict
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from _common import TurnWatch, parser, raw_disk, report, work_directory
 from _wire import run, say
@@ -166,7 +166,7 @@ def main() -> None:
     options.add_argument("--block-epochs", type=int, default=HISTORY_CHUNK_EPOCHS, help="epochs of an average")
     options.add_argument("--segments", type=int, default=1000, help="segments of the cut")
     options.add_argument("--range-epochs", type=int, default=5000, help="epochs whose segments are listed at once")
-    arguments = cast(argparse.Namespace, options.parse_args())
+    arguments = options.parse_args()
     if arguments.quick:
         arguments.epochs, arguments.block_epochs, arguments.segments, arguments.range_epochs = 400, 100, 100, 300
     run(measure(arguments))

@@ -77,7 +77,7 @@ def _tell(fields: dict[str, object]) -> None:
 
 
 async def _line() -> str:
-    return (await asyncio.to_thread(sys.stdin.readline)).strip()
+    return (await asyncio.to_thread(sys.stdin.readline)).strip()  # type: ignore[no-any-return]
 
 
 class Member:

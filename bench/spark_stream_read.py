@@ -48,12 +48,12 @@ class Streaming:
         self.run_s.append(time.perf_counter() - begin_s)
         reports = [each for each in query.recentProgress if each["numInputRows"]]
         assert sum(each["numInputRows"] for each in reports) == row_count, reports
-        self.progress.append(reports)
+        self.progress.append(reports)  # type: ignore[arg-type]
 
     def batches_s(self) -> float:
         """Return the median of the seconds that the micro-batches of a run take, the first run left out."""
         runs = self.progress[1:] or self.progress
-        return statistics.median(sum(each["durationMs"]["triggerExecution"] for each in run) for run in runs) / 1e3
+        return statistics.median(sum(each["durationMs"]["triggerExecution"] for each in run) for run in runs) / 1e3  # type: ignore[no-any-return]
 
     def figures(self) -> dict[str, Any]:
         """Return the medians of the phases over all micro-batches, and what a run takes beside them."""

@@ -19,7 +19,6 @@ import resource
 import time
 from collections import Counter
 from pathlib import Path
-from typing import cast
 
 from _common import TurnWatch, parser, raw_disk, report, work_directory
 from _wire import run, say
@@ -175,7 +174,7 @@ def main() -> None:
     options.add_argument("--warm-up", type=float, default=0.4, help="as much more of it is written before")
     options.add_argument("--turns", action="store_true")
     options.add_argument("--appends-per-turn", type=int, default=32)
-    arguments = cast(argparse.Namespace, options.parse_args())
+    arguments = options.parse_args()
     if arguments.quick:
         arguments.counts, arguments.megabytes, arguments.cache_megabytes = [1, 10], 4.0, 16
     run(measure(arguments))

@@ -76,9 +76,9 @@ def test_an_exception_survives_pickling_and_copying(kind: type[BaseException]) -
         assert (str(again), again.args) == (str(error), error.args)
         assert repr(vars(again)) == repr(vars(error))
         if isinstance(error, OSError):
-            assert again.errno == error.errno
+            assert again.errno == error.errno  # type: ignore[attr-defined]
         if isinstance(error, PenstockError):
-            assert again.is_retriable == error.is_retriable
+            assert again.is_retriable == error.is_retriable  # type: ignore[attr-defined]
 
 
 def test_the_tree_was_walked() -> None:

@@ -105,6 +105,10 @@ NAMED_TWICE: set[tuple[str, str]] = {
     ("segmentstore", "Submit"),
 }
 
+#: Modules and patterns in pyproject.toml of tests and benches that mypy checks less strictly than `src`: those without
+#: annotations, and those with some kinds of errors.
+LESS_TYPED_MAX = {"disallow_untyped_defs": 27, "warn_unreachable": 60}
+
 
 @cache
 def parsed(text: str) -> ast.Module:
@@ -286,6 +290,22 @@ def test_every_module_is_used() -> None:
 
 def test_a_class_has_a_name_of_its_own_in_its_package() -> None:
     assert classes_named_twice(modules()) == NAMED_TWICE
+
+
+def test_no_more_tests_are_checked_less_strictly_by_mypy() -> None:
+    """Each entry is a module that exists, or one of the trees whose tests are without annotations."""
+    overrides = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
+    for option, most in LESS_TYPED_MAX.items():
+        (relaxed,) = (set(each["module"]) for each in overrides if each.get(option) is False)
+        assert len(relaxed) == most, f"{len(relaxed)} entries with {option} = false, {most} in the table"
+        trees = {module for module in relaxed if module.endswith(".*")}
+        assert trees <= {"client.*", "controller.*", "simulation.*", "spark.*"}
+        paths = {module: module.replace(".", "/") + ".py" for module in relaxed - trees}
+        assert [
+            module
+            for module, path in paths.items()
+            if not any((REPOSITORY / top / path).exists() for top in ("tests", "bench"))
+        ] == []
 
 
 def test_the_rules_find_what_breaks_them() -> None:

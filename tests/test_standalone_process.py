@@ -47,7 +47,7 @@ def test_a_server_keeps_its_ports_over_a_restart_and_is_stopped_once(
         assert server.is_running
         server.stop()
         assert not server.is_running
-        server.stop()
+        server.stop()  # type: ignore[unreachable]
         server.start()
     assert not server.is_running
     assert commands[0][-4:] == ["--controller-port", "0", "--segment-store-port", "0"]

@@ -244,7 +244,7 @@ class FailingDisk(LocalDisk):
         if self.calls_left < 0:
             raise OSError(5, "the disk fails")
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True) -> DiskFile:
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True) -> DiskFile:  # type: ignore[override]
         if create:
             self.count()
         file = super().open(path, create=create, exclusive=exclusive, writable=writable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ SETTINGS = StandaloneSettings(tier2="s3://bucket/prefix")
 
 
 @pytest.fixture
-async def runtime() -> Iterator[Runtime]:
+async def runtime() -> AsyncIterator[Runtime]:
     made = real_runtime(1)
     yield made
     await made.work.close()

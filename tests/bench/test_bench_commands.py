@@ -57,7 +57,7 @@ COMMANDS = {
     "writer_ids": ([], {"tenths", "slowest_to_first_tenth", "recovery"}),
 }
 #: Those that start a Spark session of their own, each of which takes as long as many others together.
-SPARK_COMMANDS = {
+SPARK_COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "spark_latency": ([], {"sink_to_noop", "foreach_to_rate", "rounds"}),
     "spark_read": ([], {"reads", "flushed_share"}),
     "spark_sink": ([], {"median", "ratio"}),

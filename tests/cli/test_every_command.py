@@ -196,7 +196,7 @@ BAD_INPUT = {
 def options_of(app: typer.Typer) -> dict[str, list[str]]:
     """Return the options of each command of a group."""
     commands: Mapping[str, object] = typer.main.get_group(app).commands
-    return {name: [opt for param in command.params for opt in param.opts] for name, command in commands.items()}
+    return {name: [opt for param in command.params for opt in param.opts] for name, command in commands.items()}  # type: ignore[attr-defined]
 
 
 def every_command() -> Iterator[tuple[str, list[str]]]:
@@ -209,7 +209,7 @@ def every_command() -> Iterator[tuple[str, list[str]]]:
         else:
             app = typer.Typer()
             app.callback()(lambda: None)
-            app.command(name)(loaded)
+            app.command(name)(loaded)  # type: ignore[type-var]
             yield name, options_of(app)[name]
 
 

@@ -183,8 +183,8 @@ def test_a_stream_is_explained_from_the_command_line(run: Run, uri: str, tmp_pat
         assert (told["type"], told["row"], told["bytes"], told["new_head"]) == ("retention", found.row, 1000, None)
         assert told["policy"] == {"kind": "by_size", "min": 100, "max": 100_000}
         (subscriber,) = told["subscribers"]  # type: ignore[misc]
-        assert subscriber["subscriber"] == "shop/silent"
-        assert subscriber["unread_bytes"] == 1000
+        assert subscriber["subscriber"] == "shop/silent"  # type: ignore[has-type]
+        assert subscriber["unread_bytes"] == 1000  # type: ignore[has-type]
         assert told["tail"] == {"cut": found.tail.cut.to_text(), "size_bytes": 1000}
         assert ElementTree.parse(tmp_path / "o.svg").getroot().tag == f"{_SVG}svg"
         failed = run("retention", "explain", "shop/orders", "--svg", str(tmp_path / "none" / "o.svg"))

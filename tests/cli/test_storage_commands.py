@@ -30,7 +30,7 @@ def test_a_server_is_checked_once_it_is_stopped(make_server: Callable[..., Stand
     damaged = run_command(*check, "--lengths-only", "--json")
     assert (damaged.code, damaged.json["is_read"]) == (3, False)
     (problem,) = damaged.json["problems"]  # type: ignore[misc]  # A list.
-    assert (problem["kind"], problem["container"]) == ("log_damaged", 2)
+    assert (problem["kind"], problem["container"]) == ("log_damaged", 2)  # type: ignore[has-type]
     lines = run_command(*check)
     assert lines.code == 3
     assert lines.stdout.startswith("log_damaged: container 2: ")

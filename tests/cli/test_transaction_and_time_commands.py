@@ -114,7 +114,7 @@ def test_one_transaction_is_described_in_each_state(run: Run, client: Client, st
 
     async def prepare() -> float:
         calls = client._client._controller_client
-        return await calls.prepare_transaction(*stream.split("/"), id_of(one.id), limit_ms=7_200_000)
+        return await calls.prepare_transaction(*stream.split("/"), id_of(one.id), limit_ms=7_200_000)  # type: ignore[arg-type, misc]
 
     client._portal.call(prepare())
     lines = run("transaction", "describe", stream, one.id).ok.lines

@@ -79,12 +79,12 @@ async def test_a_name_that_was_resolved_before_counts_as_an_outage():
         async def fail(*arguments, **options):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-        loop.create_connection = fail
+        loop.create_connection = fail  # type: ignore[method-assign]
         try:
             with pytest.raises(ConnectionLostError, match="cannot resolve the name localhost") as raised:
                 await pool.connection("retail/a/0.#epoch.0", Purpose.READ)
         finally:
-            loop.create_connection = original
+            loop.create_connection = original  # type: ignore[method-assign]
         assert not raised.value.unresolved_host
         host[0] = UNKNOWN
         pool.forget("retail/a/0.#epoch.0")

@@ -246,7 +246,7 @@ def test_cutting_a_block_gives_its_events_and_keys_in_order_within_the_bounds(ev
         window.add(event, f"k{number}", len(event) + 8)
     (block,) = window.pending()
     if is_framed:
-        window.next_to_send().framed()
+        window.next_to_send().framed()  # type: ignore[union-attr]
     cut = []
     while block.event_count:
         bytes_max, count_max = bounds[len(cut) % len(bounds)]

@@ -277,7 +277,7 @@ async def test_what_has_no_layout_is_refused(bench: Bench) -> None:
 
 async def test_nothing_is_told_while_long_term_storage_is_not_there(bench: Bench) -> None:
     await bench.fill(1)
-    bench.store.storage._set_unavailable(chunk_layouts.StorageUnavailableError("not mounted"))
+    bench.store.storage._set_unavailable(chunk_layouts.StorageUnavailableError("not mounted"))  # type: ignore[attr-defined]
     wire = await RawWire.open(bench.port)
     await wire.ask(GetChunkLayout(1, A, "", encode_layout(LayoutQuestion(0, 9))), WrongHost)
     await wire.close()

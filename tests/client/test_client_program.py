@@ -227,8 +227,8 @@ def test_what_comes_from_a_client_keeps_it_alive(uri, stream):
     writer.write(b"x").wait(10)
     client = writer._client
     writer.close()
-    client.close()
-    client.close()
+    client.close()  # type: ignore[attr-defined]
+    client.close()  # type: ignore[attr-defined]
     writer.close()
 
 

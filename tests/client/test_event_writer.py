@@ -149,7 +149,7 @@ async def assert_ordered_over_epochs(cluster, count, keys):
         for event in events:
             key, number = event.split()
             seen.setdefault(key, []).append(int(number))
-    assert sum(map(len, seen.values())) == count
+    assert sum(map(len, seen.values())) == count  # type: ignore[arg-type]
     for key, numbers in seen.items():
         assert numbers == list(range(int(key[1:]), count, keys)), key
 

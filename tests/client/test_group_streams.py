@@ -105,7 +105,7 @@ async def test_change_of_streams_whose_reply_is_lost_is_made_once(cluster):
             async def lose():
                 if losses:
                     losses.pop()
-                    raise grpc.aio.AioRpcError(
+                    raise grpc.aio.AioRpcError(  # type: ignore[call-arg]
                         grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "lost"
                     )
 
@@ -472,7 +472,7 @@ async def served(**settings):
     server = Standalone(replace(chosen, segment_store=store))
     await server.start()
     try:
-        async with Client(server.controller_uri, ClientSettings(**{**FAST, "position_interval_s": 0.3})) as client:
+        async with Client(server.controller_uri, ClientSettings(**{**FAST, "position_interval_s": 0.3})) as client:  # type: ignore[arg-type]
             yield client
     finally:
         await server.stop()

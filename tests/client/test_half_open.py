@@ -30,10 +30,10 @@ STREAM = "retail/orders"
 
 
 class Answers(ControllerServiceServicer):
-    async def checkScopeExists(self, request, context):
+    async def checkScopeExists(self, request, context):  # type: ignore[override]
         return pb.ExistsResponse(exists=True)
 
-    async def createScope(self, request, context):
+    async def createScope(self, request, context):  # type: ignore[override]
         return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SUCCESS)
 
 

@@ -97,7 +97,7 @@ def test_closing_cancels_what_still_runs_and_ends_the_thread():
             ended.set()
 
     async def start():
-        portal.task = asyncio.get_running_loop().create_task(forever())
+        portal.task = asyncio.get_running_loop().create_task(forever())  # type: ignore[attr-defined]
         await asyncio.sleep(0)
 
     portal.call(start())

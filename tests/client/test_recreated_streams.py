@@ -27,7 +27,7 @@ async def served():
     server = Standalone(StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0))
     await server.start()
     try:
-        async with Client(server.controller_uri, ClientSettings(**FAST)) as client:
+        async with Client(server.controller_uri, ClientSettings(**FAST)) as client:  # type: ignore[arg-type]
             yield client
     finally:
         await server.stop()

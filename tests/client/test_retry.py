@@ -33,7 +33,7 @@ def test_success_starts_the_time_afresh():
     assert backoff.next_delay_s(0.0) is not None
     assert backoff.next_delay_s(10.0) is None
     backoff.reset()
-    assert backoff.next_delay_s(20.0) <= 0.1
+    assert backoff.next_delay_s(20.0) <= 0.1  # type: ignore[operator]
 
 
 async def test_pause_raises_the_error_with_a_note_when_time_is_up():

@@ -79,7 +79,7 @@ def test_who_stops_in_the_middle_leaves_nothing_behind():
     routes = Routes(Finder(), 10, 1 << 20)
     spreading = routes.spread([b"x", b"y"], ("1", "2"))
     next(spreading)
-    spreading.close()
+    spreading.close()  # type: ignore[attr-defined]
     assert [list(its) for _, its, _ in routes.spread([b"z"], ("2",))] == [[b"z"]]
 
 

@@ -368,7 +368,7 @@ def test_the_blocking_client_tells_the_same_and_how_far_groups_are() -> None:
         with pytest.raises(NoSuchReaderGroupError):
             client.statistics(groups=["s/missing"])
         with pytest.raises(InvalidArgumentError):
-            client.statistics(groups="s/late")  # type: ignore[arg-type]
+            client.statistics(groups="s/late")
         client.delete_reader_group("s/late")
         assert set(client.statistics(statistics, groups="all").groups) == {"s/tail"}
 

@@ -143,7 +143,7 @@ def test_threads_share_a_writer(client, stream):
             thread.join()
     with client.reader_group("audit", [stream]) as group, group.reader() as reader:
         seen = {}
-        while sum(map(len, seen.values())) < 8000:
+        while sum(map(len, seen.values())) < 8000:  # type: ignore[arg-type]
             for event in reader.read_batch(timeout_s=10).events:
                 name, index = event.split()
                 seen.setdefault(name, []).append(int(index))

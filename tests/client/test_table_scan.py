@@ -59,7 +59,7 @@ def scan(segments: SlowSegments, **settings: int):
     cluster = SimpleNamespace(segments=segments, settings=ClientSettings(**settings))
     table = SimpleNamespace(names=list(segments.keys), of_table=nullcontext)
     span = KeySpan(key_of(0), b"\xff\xff", None)
-    return entry_pages(cluster, table, span, PAGE_ENTRY_COUNT)
+    return entry_pages(cluster, table, span, PAGE_ENTRY_COUNT)  # type: ignore[arg-type]
 
 
 async def several_rounds() -> None:

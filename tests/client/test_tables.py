@@ -484,4 +484,4 @@ async def test_nothing_is_asked_for_no_keys(cluster):
 
 def test_a_table_whose_segments_are_not_as_many_as_its_partitions_is_refused():
     with pytest.raises(InvalidArgumentError, match="2 partitions"):
-        TableSegments(None, TABLE, TableConfig(8, 0, 2), [])
+        TableSegments(None, TABLE, TableConfig(8, 0, 2), [])  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ def run(caplog: pytest.LogCaptureFixture) -> Callable[[Callable[[Waits], Awaitab
 
     def run_scenario(scenario: Callable[[Waits], Awaitable[None]]) -> list[str]:
         with Simulation(1) as simulation:
-            simulation.run(lambda: scenario(Waits(ClientSettings())))
+            simulation.run(lambda: scenario(Waits(ClientSettings())))  # type: ignore[arg-type, return-value]
         return [each.getMessage() for each in caplog.records if each.name == "penstock.client.waits"]
 
     return run_scenario

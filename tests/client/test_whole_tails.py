@@ -66,7 +66,7 @@ async def test_a_whole_tail_has_as_much_of_each_segment_as_commits_go_on(server,
             found = (await client.tail(stream, whole_transactions=True)).positions
             assert len(set(found.values())) == 1, found
             async with client.batch(stream) as batch:
-                assert len(set(batch.end.positions.values())) == 1, batch.end
+                assert len(set(batch.end.positions.values())) == 1, batch.end  # type: ignore[union-attr]
         is_over.set()
         assert sum(await asyncio.gather(*tasks)) > 4
 

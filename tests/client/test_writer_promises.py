@@ -28,7 +28,7 @@ async def stored_count(cluster) -> int:
     return info.length // 16
 
 
-async def keep_writing(writer, acks: list) -> None:
+async def keep_writing(writer, acks: list[object]) -> None:
     """Write until refused."""
     while True:
         try:

@@ -802,7 +802,7 @@ async def test_who_was_not_closed_is_waited_for_by_all_that_follow_until_one_has
     assert fourth.may_predecessor_answer
     await fourth.settle()
     assert not fourth.may_predecessor_answer
-    with pytest.raises(LogFencedError):
+    with pytest.raises(LogFencedError):  # type: ignore[unreachable]
         await second.settle()
     await second.close()
     await fourth.close()

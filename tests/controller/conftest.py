@@ -131,7 +131,7 @@ async def connect(cluster: Cluster) -> AsyncIterator[Callable[..., Awaitable[Wir
 
     yield make
     for wire in wires:
-        await wire.channel.close()
+        await wire.channel.close()  # type: ignore[call-arg]
         await wire.server.stop(0)
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
-from penstock.controller.ownership.buckets import Buckets, Peers, bucket_of, java_hash, shared_out
+from penstock.controller.ownership.buckets import Buckets, bucket_of, java_hash, shared_out
 from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
+from penstock.controller.ownership.peers import Peers
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import AutoScalingSettings, ControllerSettings
 from penstock.model.errors import ContainerOfflineError
@@ -206,7 +207,7 @@ async def test_of_two_controllers_each_scales_the_streams_that_fall_to_it(cluste
         await first.create_stream("scope", stream, StreamConfig(Scaling.by_event_rate(100)))
     scaled = []
     for service in services:
-        await service._auto_scaler.look()
+        await service._auto_scaler.look()  # type: ignore[union-attr]
         await service.idle()
         scaled.append({name for name in streams if len(await service.current_segments("scope", name)) == 2})
     assert 0 < len(scaled[0]) < len(streams)

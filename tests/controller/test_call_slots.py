@@ -77,13 +77,13 @@ async def test_calls_about_a_hanging_container_leave_slots_to_others(cluster):
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         stub = ControllerServiceStub(channel)
-        await stub.createScope(pb.ScopeInfo(scope="s"))
+        await stub.createScope(pb.ScopeInfo(scope="s"))  # type: ignore[misc]
         sick: list[pb.StreamInfo] = []
         healthy: list[pb.StreamInfo] = []
         for i in range(24):
             info = pb.StreamInfo(scope="s", stream=f"t{i}")
             config = pb.StreamConfig(streamInfo=info, scalingPolicy=pb.ScalingPolicy(minNumSegments=1))
-            assert (await stub.createStream(config)).status == pb.CreateStreamStatus.SUCCESS
+            assert (await stub.createStream(config)).status == pb.CreateStreamStatus.SUCCESS  # type: ignore[misc]
 
         def begin(info: pb.StreamInfo, timeout_s: float):
             return answer(stub.createTransaction(pb.CreateTxnRequest(streamInfo=info, lease=10_000), timeout=timeout_s))

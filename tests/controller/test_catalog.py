@@ -40,7 +40,7 @@ async def half_create(service, depth, created_ms):
         epoch = await tables.current_epoch()
         for segment in epoch.segments:
             await requests.create(segment_name("scope", "stream", segment.id), CONFIG.scaling, 0)
-        await requests.create(mark_segment("scope", "stream", epoch).name, MARK_CONFIGURATION.scaling, 0)
+        await requests.create(mark_segment("scope", "stream", epoch).name, MARK_CONFIGURATION.scaling, 0)  # type: ignore[union-attr]
         await catalog.add_tags("scope", "stream", CONFIG.tags)
 
 

@@ -84,7 +84,7 @@ async def test_each_connection_of_a_client_is_logged_once_with_its_program(wire,
     with caplog.at_level(logging.INFO):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{wire.server.port}", options=options) as channel:
             for _ in range(3):
-                await ControllerServiceStub(channel).checkScopeExists(pb.ScopeInfo(scope="shop"))
+                await ControllerServiceStub(channel).checkScopeExists(pb.ScopeInfo(scope="shop"))  # type: ignore[misc]
     (line,) = [record.getMessage() for record in caplog.records if "connects" in record.getMessage()]
     assert "program someone/1.2 grpc" in line
 

@@ -13,13 +13,7 @@ import pytest
 
 from penstock.controller.errors import ReaderGroupMismatchError
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.scope_records import (
-    ChildState,
-    GroupCut,
-    GroupRetention,
-    KeyValueTableConfig,
-    ReaderGroupConfig,
-)
+from penstock.controller.metadata.scope_records import ChildState, GroupCut, KeyValueTableConfig, ReaderGroupConfig
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
@@ -29,7 +23,7 @@ from penstock.model.errors import (
     StreamExistsError,
     TableExistsError,
 )
-from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.policies import GroupRetention, Scaling, StreamConfig
 from support.crash_script import at_each_write, run_with_survivor
 from support.failing_segments import FailingSegments, Fault, attempt
 

@@ -12,16 +12,10 @@ import pytest
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import DeleteGroup, Subject, SubjectKind
-from penstock.controller.metadata.scope_records import (
-    ChildState,
-    GroupCut,
-    GroupRetention,
-    KeyValueTableConfig,
-    ReaderGroupConfig,
-)
+from penstock.controller.metadata.scope_records import ChildState, GroupCut, KeyValueTableConfig, ReaderGroupConfig
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import NoSuchReaderGroupError, NoSuchScopeError, NoSuchTableError, PenstockError
-from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.policies import GroupRetention, Scaling, StreamConfig
 from support.controller_faults import BlockedSegments, ScriptedSegments
 
 SETTINGS = ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2, peer_poll_ms=1)

@@ -93,7 +93,7 @@ class Script:
             (self.aborted, TransactionStatus.ABORTED),
         ):
             if transaction is not None:
-                assert await service.transactions.status("s", "t", transaction) is status
+                assert await service.transactions.status("s", "t", transaction) is status  # type: ignore[unreachable]
 
     async def truncate(self, service):
         await service.truncate_stream("s", "t", {0: 4, 1: 2})

@@ -14,13 +14,14 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.controller import errors as controller_errors
 from penstock.controller.errors import HalfCreatedStreamError, WorkflowTimeoutError
-from penstock.controller.grpc.access import Permission, stream_of
+from penstock.controller.grpc.access import stream_of
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.status import status_of
 from penstock.controller.grpc.table import CALLS
 from penstock.controller.metadata.scope_records import GroupCut, KeyValueTableConfig, ReaderGroupConfig
 from penstock.model import errors as model_errors
 from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.permissions import Permission
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 

@@ -12,13 +12,7 @@ import pytest
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import DeleteTable, Subject, SubjectKind
-from penstock.controller.metadata.scope_records import (
-    ChildState,
-    GroupCut,
-    GroupRetention,
-    KeyValueTableConfig,
-    ReaderGroupConfig,
-)
+from penstock.controller.metadata.scope_records import ChildState, GroupCut, KeyValueTableConfig, ReaderGroupConfig
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
     ControllerUnavailableError,
@@ -31,7 +25,7 @@ from penstock.model.errors import (
     ScopeNotEmptyError,
     TableExistsError,
 )
-from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.policies import GroupRetention, Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 from support.mark_segments import without_marks
 
@@ -97,7 +91,7 @@ async def test_concurrent_creators_of_a_table_get_one(tables):
         *(tables.create("scope", "t", KeyValueTableConfig(count, 8)) for count in range(1, 6)), return_exceptions=True
     )
     assert [type(result) for result in results[1:]] == [TableExistsError] * 4
-    assert await tables.configuration("scope", "t") == results[0].config
+    assert await tables.configuration("scope", "t") == results[0].config  # type: ignore[union-attr]
 
 
 async def test_tables_streams_and_groups_do_not_share_names(service, tables):

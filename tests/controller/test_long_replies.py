@@ -70,9 +70,9 @@ async def test_clients_of_others_are_told_with_a_code_after_which_they_do_not_as
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await ControllerServiceStub(channel).getCurrentSegments(pb.StreamInfo(scope=SCOPE, stream=STREAM))
+            await ControllerServiceStub(channel).getCurrentSegments(pb.StreamInfo(scope=SCOPE, stream=STREAM))  # type: ignore[misc]
     assert failure.value.code() is grpc.StatusCode.OUT_OF_RANGE
-    assert f"at most {LIMIT} may be sent (message_bytes_max" in failure.value.details()
+    assert f"at most {LIMIT} may be sent (message_bytes_max" in failure.value.details()  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("name_length", "fits"), [(180, True), (255, False)])

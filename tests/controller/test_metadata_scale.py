@@ -101,8 +101,8 @@ async def test_what_operations_cost_does_not_grow_with_epochs():
     early = EpochCosts(HISTORY_CHUNK_EPOCHS)
     await early.run(100 + HISTORY_CHUNK_EPOCHS)
     for operation in ("seal", "delete"):
-        (late,), (first,) = found[operation][-1:], early.averages[operation]
-        for value, before in zip(late.values(), first.values(), strict=True):
+        (late,), (first,) = found[operation][-1:], early.averages[operation]  # type: ignore[assignment]
+        for value, before in zip(late.values(), first.values(), strict=True):  # type: ignore[attr-defined]
             assert 0.8 * before <= value <= 1.2 * before, operation
 
 

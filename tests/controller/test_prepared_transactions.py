@@ -8,7 +8,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from penstock.controller.grpc.access import Access, Permission
+from penstock.controller.grpc.access import Access
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.table import ADDITIONS, CALLS
 from penstock.controller.metadata.records import ActiveTransaction, StreamState, TransactionStatus
@@ -30,6 +30,7 @@ from penstock.model.errors import (
     TransactionPreparedError,
 )
 from penstock.model.names import segment_name, transaction_segment_name
+from penstock.model.permissions import Permission
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import additions_pb2
 from penstock.rpc import controller_pb2 as pb

@@ -19,7 +19,7 @@ from penstock.controller.errors import (
     SubscriberGenerationError,
 )
 from penstock.controller.group_overviews import GroupOverviews
-from penstock.controller.metadata.scope_records import ChildState, GroupCut, GroupRetention, ReaderGroupConfig
+from penstock.controller.metadata.scope_records import ChildState, GroupCut, ReaderGroupConfig
 from penstock.controller.metadata.subscribers import add_subscriber, read_subscriber, remove_subscriber
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
@@ -31,7 +31,7 @@ from penstock.model.errors import (
     NoSuchStreamError,
     ScopeNotEmptyError,
 )
-from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.policies import GroupRetention, Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 
 ID = "11111111-2222-4333-8444-555555555555"

@@ -13,14 +13,9 @@ from pathlib import Path
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from penstock.controller.grpc.convert import group_config
-from penstock.controller.metadata.scope_records import (
-    GroupCut,
-    GroupRetention,
-    KeyValueTableConfig,
-    ReaderGroupConfig,
-)
+from penstock.controller.metadata.scope_records import GroupCut, KeyValueTableConfig, ReaderGroupConfig
 from penstock.model.errors import NoSuchReaderGroupError, NoSuchTableError, ScopeExistsError, StreamExistsError
-from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.policies import GroupRetention, Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 
 RECORDING = Path(__file__).parent / "data" / "java-groups-and-tables.jsonl"
@@ -108,11 +103,11 @@ class Stage:
         elif call == "createKeyValueTable":
             await self.table(message.scope, message.kvtName, None)
         elif call == "getCurrentSegmentsKeyValueTable":
-            config = KeyValueTableConfig(len(reply["segmentRanges"]), 8)
+            config = KeyValueTableConfig(len(reply["segmentRanges"]), 8)  # type: ignore[assignment]
             await self.table(message.scope, message.kvtName, config)
         elif call == "getKeyValueTableConfiguration":
             stored = reply["config"]
-            config = KeyValueTableConfig(
+            config = KeyValueTableConfig(  # type: ignore[assignment]
                 stored["partitionCount"], stored["primaryKeyLength"], stored["secondaryKeyLength"]
             )
             await self.table(message.scope, message.kvtName, config)

@@ -14,7 +14,7 @@ import pytest
 from penstock.controller.errors import StreamCutBehindError
 from penstock.controller.metadata.pending_work import TruncateStream
 from penstock.controller.metadata.retention_records import RetentionEntry
-from penstock.controller.metadata.scope_records import GroupCut, GroupRetention, ReaderGroupConfig
+from penstock.controller.metadata.scope_records import GroupCut, ReaderGroupConfig
 from penstock.controller.retention.decision import Row
 from penstock.controller.retention.explanation import CutPosition
 from penstock.controller.retention.plan import step_ms
@@ -22,7 +22,7 @@ from penstock.controller.retention.retention import Retention
 from penstock.controller.settings import ControllerSettings, RetentionSettings
 from penstock.model.errors import ContainerOfflineError, NoSuchStreamError, PenstockError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
-from penstock.model.policies import LIMIT_NONE, RetentionKind, Scaling, StreamConfig
+from penstock.model.policies import LIMIT_NONE, GroupRetention, RetentionKind, Scaling, StreamConfig
 from penstock.model.policies import Retention as Policy
 from support.controller_faults import BlockedSegments, ScriptedSegments
 from support.crash_script import AllBuckets

@@ -52,7 +52,7 @@ class Script:
 
     async def begin(self, service):
         self.transaction = (await service.transactions.create("s", "t", 30_000)).id
-        name = transaction_segment_name(segment_name("s", "t", 0), self.transaction.high, self.transaction.low)
+        name = transaction_segment_name(segment_name("s", "t", 0), self.transaction.high, self.transaction.low)  # type: ignore[attr-defined]
         await self.store.append(name, b"committed")
 
     async def split(self, service):

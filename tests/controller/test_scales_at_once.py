@@ -64,7 +64,7 @@ def controller(cluster, segments):
         coordinator=cluster.coordinator,
     )
     cluster.services.append(service)
-    service._auto_scaler._buckets = AllBuckets()
+    service._auto_scaler._buckets = AllBuckets()  # type: ignore[union-attr]
     return service
 
 

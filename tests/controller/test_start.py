@@ -16,7 +16,7 @@ from penstock_simulation.memory_segments import MemorySegments
 from support.controller_faults import ScriptedSegments
 
 if TYPE_CHECKING:
-    from conftest import Cluster
+    from conftest import Cluster  # type: ignore[attr-defined]
 
 
 class CountingSegments(ScriptedSegments):

@@ -12,7 +12,7 @@ import pytest
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
 from penstock.controller.metadata.records import StreamState
-from penstock.controller.metadata.scope_records import GroupCut, GroupRetention, ReaderGroupConfig
+from penstock.controller.metadata.scope_records import GroupCut, ReaderGroupConfig
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.controller.watermarks.writer_marks import all_marks
 from penstock.model.errors import (
@@ -21,7 +21,7 @@ from penstock.model.errors import (
     StreamExistsError,
     StreamNotSealedError,
 )
-from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.policies import GroupRetention, Scaling, StreamConfig
 from support.crash_script import AllBuckets
 from support.two_controllers import SETTINGS, announced
 

@@ -86,9 +86,9 @@ async def test_the_call_on_the_wire(wire):
     ours, info = PenstockControllerServiceStub(wire.channel), pb.StreamInfo(scope="scope", stream="stream")
     await wire.service.create_scope("scope")
     await wire.service.create_stream("scope", "stream", CONFIG)
-    reply = await ours.describeStream(additions_pb2.DescribeStreamRequest(streamInfo=info))
+    reply = await ours.describeStream(additions_pb2.DescribeStreamRequest(streamInfo=info))  # type: ignore[misc]
     assert reply.identity == await wire.service.queries.identity("scope", "stream")
     info.stream = "none"
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await ours.describeStream(additions_pb2.DescribeStreamRequest(streamInfo=info))
+        await ours.describeStream(additions_pb2.DescribeStreamRequest(streamInfo=info))  # type: ignore[misc]
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND

@@ -115,9 +115,9 @@ async def test_updates_at_once_are_done_one_after_the_other(connect, cluster):
     await held.reached.wait()
     running.append(asyncio.create_task(update(second, "two")))
     (refused,) = await asyncio.gather(update(impatient, "three"), return_exceptions=True)
-    assert isinstance(refused, grpc.aio.AioRpcError), refused
+    assert isinstance(refused, grpc.aio.AioRpcError), refused  # type: ignore[has-type]
     # Its time was over here or there; clients repeat both.
-    assert refused.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.FAILED_PRECONDITION)
+    assert refused.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.FAILED_PRECONDITION)  # type: ignore[has-type]
     await impatient.service.idle()
     assert not any(one.done() for one in running)
     held.go_on.set()

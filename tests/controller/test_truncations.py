@@ -239,7 +239,7 @@ async def _stalled_at(cluster, at):
     await first.idle()
     await until(lambda: not announced(cluster), "nothing is left")
     await second.idle()
-    return end, await rows(second), cut
+    return end, await rows(second), cut  # type: ignore[has-type]
 
 
 async def test_two_that_work_on_one_truncation_do_it_once(fresh):

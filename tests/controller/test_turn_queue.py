@@ -101,7 +101,7 @@ class House:
         self.cluster = cluster
         self.journal = Journal(metadata)
         self.held = BlockedSegments(cluster.store, lambda segment: segment.startswith("scope/stream/"))
-        self.scripted = ScriptedSegments(self.held)
+        self.scripted = ScriptedSegments(self.held)  # type: ignore[arg-type]
 
     async def start(self, settings=SETTINGS, settings_of_second=None):
         self.first = self.cluster.build(settings, segments=self.scripted, metadata=self.journal)

@@ -94,7 +94,7 @@ def test_an_interrupted_write_says_what_is_stored(penstock_server: MemoryServer,
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         with command("write", penstock_stream, "--key", "k", "--json", uri=penstock_server.uri) as write:
             feed(write, b"12345678\n" * 1000 + b"unfini")
-            wait_for(lambda wanted=total + 1000: stored_count(penstock_server.uri, penstock_stream) >= wanted)
+            wait_for(lambda wanted=total + 1000: stored_count(penstock_server.uri, penstock_stream) >= wanted)  # type: ignore[misc]
             write.send_signal(number)
             output, errors = write.communicate(timeout=_TIMEOUT_S)
             assert (errors, write.returncode) == (b"", code)

@@ -163,7 +163,7 @@ def test_a_lock_file_that_is_gone_is_made_anew(tmp_path: Path, stores: int) -> N
         if stores > 1:
             killed = first.store_pid(0)
             assert killed is not None
-            first.signal_store(0, 9)
+            first.signal_store(0, 9)  # type: ignore[arg-type]
             first.await_store(0, other_than=killed)
         write(first, b"after")
         assert read(first) == [b"before", b"after"]

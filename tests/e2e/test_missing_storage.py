@@ -129,7 +129,7 @@ def check_all(server: StandaloneProcess, count: int) -> None:
             while len(found) < count * len(BLOCK):
                 reply = client.ask(ReadSegment(segment, len(found), 1 << 20, "", client.next_id()), SegmentRead)
                 assert len(reply.data), (segment, len(found))
-                found += reply.data
+                found += reply.data  # type: ignore[arg-type]
             assert bytes(found) == BLOCK * count, segment
 
 
@@ -229,7 +229,7 @@ def test_reads_of_chunks_that_are_not_there_now_are_refused_and_the_connection_s
     with WireClient(server.segment_store_port) as client:
         for segment in SEGMENTS:
             client.send(ReadSegment(segment, 0, 1 << 20, "", client.next_id()))
-            reply = client.receive()
+            reply = client.receive()  # type: ignore[var-annotated]
             assert isinstance(reply, SegmentRead | WrongHost)
             refused += isinstance(reply, WrongHost)
             info = client.ask(GetStreamSegmentInfo(client.next_id(), segment, ""), StreamSegmentInfo)

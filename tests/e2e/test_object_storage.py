@@ -137,7 +137,7 @@ def test_a_new_server_with_wrong_credentials_or_no_bucket_says_so_and_ends(
         ({"secret_key": "wrong"}, "refuses these credentials (SignatureDoesNotMatch): check the access key"),
         ({"bucket": "no-such-bucket"}, "s3://no-such-bucket is not there (NoSuchBucket): create the bucket"),
     ):
-        server, _ = over(s3_server, make_server, tmp_path, **options)
+        server, _ = over(s3_server, make_server, tmp_path, **options)  # type: ignore[arg-type]
         with pytest.raises(ServerProcessError) as raised:
             server.start()
         assert said in str(raised.value)

@@ -72,9 +72,9 @@ def test_weights_choose_the_faults() -> None:
         {"down_s_max": -1.0},
     ],
 )
-def test_settings_that_cannot_be_drawn_from_are_refused(bad: dict) -> None:
+def test_settings_that_cannot_be_drawn_from_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError):
-        ProcessFaultSettings(**bad)
+        ProcessFaultSettings(**bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.e2e

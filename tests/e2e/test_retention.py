@@ -89,7 +89,7 @@ def test_a_stream_by_size_keeps_its_minimum_and_its_disk_space_stays_bounded(qui
         client.seal_stream("s/sized")
         with client.reader_group("s/all", ["s/sized"]) as group, group.reader() as reader:
             count = kept() // 10_000
-            assert [reader.read(30).data for _ in range(count)] == [EVENT] * count
+            assert [reader.read(30).data for _ in range(count)] == [EVENT] * count  # type: ignore[union-attr]
         assert head(client, "s/other") == 0
 
 

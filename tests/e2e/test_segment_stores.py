@@ -108,7 +108,7 @@ def length(port: int, segment: str) -> int | None:
     """Return how long a segment is at a store, None if it is not there."""
     try:
         with WireClient(port) as client:
-            info = client.ask(GetStreamSegmentInfo(client.next_id(), segment, ""))
+            info = client.ask(GetStreamSegmentInfo(client.next_id(), segment, ""))  # type: ignore[var-annotated]
     except (ConnectionError, EOFError, TimeoutError):
         return None
     assert isinstance(info, (StreamSegmentInfo, WrongHost)), info
@@ -486,7 +486,7 @@ def test_a_store_that_slept_through_the_loss_of_its_containers_harms_nobody(
         assert content(second, SEGMENTS[0]) == EVENT
         append(second, SEGMENTS[0], b"b" * 16)
         os.kill(pid, signal.SIGCONT)
-        replies = []
+        replies = []  # type: ignore[var-annotated]
         zombie_client.socket.settimeout(3.0)
         with contextlib.suppress(TimeoutError, EOFError, ConnectionError):
             while True:

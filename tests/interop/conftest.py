@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock_simulation.java_client import JavaUnavailableError
 from support import java_client
 from support.java_calls_streams import create_scope
-from support.java_client import JavaProcess, JavaUnavailableError
+from support.java_client import JavaProcess
 from support.standalone_process import StandaloneProcess
 
 

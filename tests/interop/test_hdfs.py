@@ -168,7 +168,7 @@ async def test_an_append_behind_moved_blocks_asks_for_their_copies(
     assert isinstance(files, HdfsFiles)
     asked: list[str] = []
     copies = files._web.copies
-    monkeypatch.setattr(files._web, "copies", lambda path: (asked.append(path), copies(path))[1])
+    monkeypatch.setattr(files._web, "copies", lambda path: (asked.append(path), copies(path))[1])  # type: ignore[func-returns-value]
     await storage.create_with_content("target", [b"abc"])
     await storage.create_with_content("source", [b"def"])
     files._changed_s.clear()  # It was longer ago.
@@ -253,7 +253,7 @@ async def test_a_name_node_that_is_away_or_hangs_is_told_in_time(hdfs_server: Hd
                 lambda files=files: files.read("/root/x", 0, 1),
             ):
                 with pytest.raises(expected):
-                    await do()
+                    await do()  # type: ignore[no-untyped-call]
             await files.close()
 
 

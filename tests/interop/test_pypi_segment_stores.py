@@ -62,7 +62,7 @@ async def test_streams_spread_over_several_stores_are_written_read_and_committed
     check(await read_events(group, "reader1", 2100), 2100)
 
     pid = server.await_store(1)
-    server.signal_store(1, 9)
+    server.signal_store(1, 9)  # type: ignore[arg-type]
     server.await_store(1, other_than=pid)
     for number in range(2100, 3000):
         writer.write_event(*event(number))

@@ -90,7 +90,7 @@ def request_of(line: str) -> wire.WireCommand:
     """Build the request that a line describes."""
     kind = class_of(line)
     fields = {name: value_of(text) for name, text in fields_of(line).items()}
-    if "token" in kind.__dataclass_fields__:  # type: ignore[attr-defined]  # All commands are dataclasses.
+    if "token" in kind.__dataclass_fields__:  # All commands are dataclasses.
         fields["token"] = ""
     if entries := entries_of(line):
         fields["entries"] = tuple(
@@ -98,7 +98,7 @@ def request_of(line: str) -> wire.WireCommand:
         )
     elif keys := KEY.findall(line):
         fields["keys"] = tuple(wire.TableKey(b"k" * int(key), int(version)) for key, version in keys)
-    known = kind.__dataclass_fields__  # type: ignore[attr-defined]  # As above.
+    known = kind.__dataclass_fields__  # As above.
     return kind(**{name: value for name, value in fields.items() if name in known})
 
 

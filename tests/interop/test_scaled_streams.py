@@ -80,7 +80,7 @@ def test_the_java_client_follows_splits_and_merges(java: JavaProcess, server: St
         batch, _ = java.run(streams.read_batch, "orders", "", "")
         assert collections.Counter(batch) == collections.Counter(event for _, event in read)
         with client.reader_group("ours", [STREAM]) as group, group.reader() as reader:
-            ours = [reader.read(timeout_s=20).data.decode() for _ in range(count + 100)]
+            ours = [reader.read(timeout_s=20).data.decode() for _ in range(count + 100)]  # type: ignore[union-attr]
     # The serializer of the Java calls writes plain text.
     assert_each_key_in_order(ours, count + 100)
 
@@ -113,7 +113,7 @@ def test_the_pypi_client_follows_splits_and_merges(server: StandaloneProcess) ->
         assert len(client.segments_of(stream)) == 4
         read = lines_of(start("read", server.uri, "orders", "audit", "2", str(count)))
         with client.reader_group("ours", [stream]) as group, group.reader() as reader:
-            ours = [reader.read(timeout_s=20).data.decode() for _ in range(count)]
+            ours = [reader.read(timeout_s=20).data.decode() for _ in range(count)]  # type: ignore[union-attr]
     assert_each_key_in_order(ours, count)
     assert_each_key_in_order(read, count)
 

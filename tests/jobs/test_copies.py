@@ -63,7 +63,7 @@ class Target:
 
     @property
     def part(self) -> Client:
-        return cast(Client, self.client._part)
+        return self.client._part
 
     def copy(
         self, source: PortionSource, name: str = "job", client: Client | None = None,

@@ -174,7 +174,7 @@ def test_of_two_exporters_one_is_first_and_the_other_goes_on_from_there(place: P
                 exporter(stream, two).run_to(cut(stream, {0: 170, 1: 119}), lambda _: None)
             return one.commit(batch)
 
-    late = exporter(stream, Between())  # type: ignore[arg-type]
+    late = exporter(stream, Between())
     late.run_to(cut(stream, stream.tail()), lambda _: None)
     assert late.report.overtaken_count == 1
     assert exported(place) == Counter(stream.written)
@@ -256,7 +256,7 @@ class MortalCatalog:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._catalog, name)
-        return self._cut_off(found) if name in ("load_table", "commit_table") else found
+        return self._cut_off(found) if name in ("load_table", "commit_table") else found  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("how", ["before", "behind", "lost"])
@@ -267,7 +267,7 @@ def test_an_iceberg_export_that_is_cut_off_anywhere_goes_on_without_a_gap(iceber
         place.table_name = f"events.{how}-{at}"
         calls = itertools.count()
         mortal = MortalCatalog(place.catalog(), calls, at, how)
-        target = IcebergTable(mortal, place.table_name, place.stream, SHAPE.schema, outage_s_max=20.0)  # type: ignore[arg-type]
+        target = IcebergTable(mortal, place.table_name, place.stream, SHAPE.schema, outage_s_max=20.0)
         try:
             export_all(stream, target, 40)
             # That is all of them, also where a reply was lost.
@@ -301,7 +301,7 @@ def test_a_commit_of_which_nothing_is_known_is_found_by_the_next_run(iceberg: Ic
             self.is_away = True
             raise ConnectionError("the reply was lost")
 
-    target = IcebergTable(Away(), "events.all", "model/stream", SHAPE.schema, outage_s_max=0.2)  # type: ignore[arg-type]
+    target = IcebergTable(Away(), "events.all", "model/stream", SHAPE.schema, outage_s_max=0.2)
     with pytest.raises(OutcomeUnknownError, match=r"ConnectionError: the reply was lost.*Run the export again"):
         export_all(stream, target)
     assert 0 < exported(iceberg).total() < 20
@@ -332,7 +332,7 @@ class Failing:
 
 
 def failing_export(place: IcebergPlace, catalog: Failing, outage_s: float = 0.2) -> Exporter:
-    target = IcebergTable(catalog, "events.all", "model/stream", SHAPE.schema, outage_s_max=outage_s)  # type: ignore[arg-type]
+    target = IcebergTable(catalog, "events.all", "model/stream", SHAPE.schema, outage_s_max=outage_s)
     catalog.is_failing = True
     return export_all(filled(), target, 10_000)
 
@@ -366,7 +366,7 @@ def test_a_refusal_after_an_attempt_without_an_answer_leaves_the_outcome_unknown
 ) -> None:
     """The first attempt may still arrive."""
     catalog = Failing(iceberg.catalog(), "commit_table", ConnectionError("lost"))
-    target = IcebergTable(catalog, "events.all", "model/stream", SHAPE.schema, outage_s_max=0.5)  # type: ignore[arg-type]
+    target = IcebergTable(catalog, "events.all", "model/stream", SHAPE.schema, outage_s_max=0.5)
     catalog.is_failing = True
 
     def refuse_later(delay_s: float) -> None:
@@ -437,7 +437,7 @@ def test_other_writers_of_an_iceberg_table_come_in_between(iceberg: IcebergPlace
                 export_all(other, second.open())
             iceberg.catalog().commit_table(*args)
 
-    target = IcebergTable(Crowded(), "events.all", "model/stream", SHAPE.schema)  # type: ignore[arg-type]
+    target = IcebergTable(Crowded(), "events.all", "model/stream", SHAPE.schema)
     made = export_all(stream, target, 40)
     assert len(commits) == made.report.commit_count + 2
     rows = iceberg.table().to_pylist()
@@ -530,7 +530,7 @@ def test_a_stream_that_is_recreated_while_it_is_exported_adds_no_rows(place: Pla
             stream.recreate("identity-2")
         return files
 
-    made._writer.write = write_then_recreate  # type: ignore[method-assign]
+    made._writer.write = write_then_recreate  # type: ignore[assignment, method-assign]
     with pytest.raises(StreamRecreatedError):
         made.run_to(cut(stream, stream.tail()), lambda _: None)
     assert made.report.commit_count == 1

@@ -25,14 +25,14 @@ from penstock.model.events import (
 payloads = st.lists(st.binary(max_size=40), max_size=30)
 
 
-def test_frame_is_type_length_payload():
+def test_frame_is_type_length_payload() -> None:
     # wire-protocol 9.1, vector 9: "hello" as it lies in a segment.
     assert frame_event(b"hello") == bytes.fromhex("000000000000000568656c6c6f")
     assert frame_events([b"hello", b""]) == bytes.fromhex("000000000000000568656c6c6f0000000000000000")
     assert frame_events([]) == b""
 
 
-def test_long_payload_has_a_full_header():
+def test_long_payload_has_a_full_header() -> None:
     assert frame_event(b"x" * 70_000)[:8] == struct.pack(">ii", 0, 70_000)
 
 
@@ -75,7 +75,7 @@ def test_bad_header_is_reported_with_its_place(code, length, message):
         framed_length_at(data, 12)
 
 
-def test_length_is_known_once_the_header_is_whole():
+def test_length_is_known_once_the_header_is_whole() -> None:
     data = frame_event(b"hello")
     assert framed_length_at(data[:7]) is None
     assert framed_length_at(data[:8]) == 13
@@ -102,7 +102,7 @@ def test_assembler_gives_the_same_events_for_any_cut(events, cuts, offset):
     assert assembler.pending_bytes == 0
 
 
-def test_assembler_does_not_touch_a_large_event_until_it_is_whole():
+def test_assembler_does_not_touch_a_large_event_until_it_is_whole() -> None:
     # A 1 MB event in 1 kB blocks: the blocks are joined once, at the end.
     data = frame_event(bytes(1_000_000))
     assembler = EventAssembler("s", 0)
@@ -113,7 +113,7 @@ def test_assembler_does_not_touch_a_large_event_until_it_is_whole():
     assert assembler.offset == len(data)
 
 
-def test_assembler_reports_a_bad_header_at_its_offset():
+def test_assembler_reports_a_bad_header_at_its_offset() -> None:
     assembler = EventAssembler("s", 500)
     assembler.feed(frame_event(b"x") + b"\0\0\0\1")
     assert assembler.take() == ([b"x"], 500)

@@ -32,14 +32,14 @@ def test_any_number_of_initial_ranges_tiles(count):
     assert tiles(ranges)
 
 
-def test_no_ranges_are_refused():
+def test_no_ranges_are_refused() -> None:
     """A stream without segments has no place for any key."""
     for count in (0, -1):
         with pytest.raises(InvalidArgumentError):
             initial_ranges(count)
 
 
-def test_touching_ranges_do_not_overlap():
+def test_touching_ranges_do_not_overlap() -> None:
     """Half-open: the common bound belongs to the upper one."""
     low, high = KeyRange(0.0, 0.5), KeyRange(0.5, 1.0)
     assert not low.overlaps(high)
@@ -68,7 +68,7 @@ def test_gaps_overlaps_and_nonsense_do_not_tile(bounds):
     assert not tiles([KeyRange(*pair) for pair in bounds])
 
 
-def test_merging_joins_neighbours_in_any_order():
+def test_merging_joins_neighbours_in_any_order() -> None:
     """Ranges that touch become one; a gap stays."""
     assert merged([KeyRange(0.5, 0.75), KeyRange(0.0, 0.25), KeyRange(0.25, 0.5), KeyRange(0.9, 1.0)]) == [
         KeyRange(0.0, 0.75),

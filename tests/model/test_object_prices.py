@@ -53,7 +53,7 @@ def rows(stores: int) -> list[str]:
             cells = []
             for rate in (1, 10, 100):
                 given = {"stores": stores, "interval_s": interval_s, "bytes_per_s": rate * MB}
-                writes, month = log_writes_per_s(**given), log_month(prices, **given)
+                writes, month = log_writes_per_s(**given), log_month(prices, **given)  # type: ignore[arg-type]
                 cells.append(f"{writes:.0f}/s, ${month:,.0f}")
             found.append(f"| {prices.name}, {stores} | {interval_s:g} s | {' | '.join(cells)} |")
     return found

@@ -8,7 +8,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import LIMIT_NONE, Retention, RetentionKind, Scaling, ScalingKind, StreamConfig
 
 
-def test_scaling_policies_hold_what_the_wire_carries():
+def test_scaling_policies_hold_what_the_wire_carries() -> None:
     """The three kinds with their defaults; a fixed count carries no rate and no factor, as the clients send it."""
     assert Scaling.fixed(3) == Scaling(ScalingKind.FIXED, 0, 0, 3)
     assert Scaling.by_event_rate(1000) == Scaling(ScalingKind.BY_EVENT_RATE, 1000, 2, 1)
@@ -40,7 +40,7 @@ def test_impossible_policies_are_refused(make):
         make()
 
 
-def test_retention_periods_add_up_to_milliseconds():
+def test_retention_periods_add_up_to_milliseconds() -> None:
     """Parts of a period are added; without a maximum there is none."""
     kept = Retention.by_time(days=1, hours=2, minutes=3, seconds=4.5)
     assert kept == Retention(RetentionKind.BY_TIME, 93_784_500, LIMIT_NONE)
@@ -50,7 +50,7 @@ def test_retention_periods_add_up_to_milliseconds():
     assert not Retention(RetentionKind.BY_SIZE, 1, 0).has_max, "0 from the wire means no limit"
 
 
-def test_configuration_drops_duplicate_tags_and_keeps_their_order():
+def test_configuration_drops_duplicate_tags_and_keeps_their_order() -> None:
     """Tags are a set, listed as they were given."""
     config = StreamConfig(tags=("b", "a", "b")).checked()
     assert config.tags == ("b", "a")

@@ -16,7 +16,7 @@ from penstock.model.stream_cuts import StreamCut, is_cut_text
 GOOD = '{"positions":{"0":10,"4294967297":-1},"scope":"retail","stream":"orders","v":1}'
 
 
-def test_text_is_exact_and_sorted_by_segment_number():
+def test_text_is_exact_and_sorted_by_segment_number() -> None:
     """Equal cuts give equal text, whatever the order of their positions was."""
     cut = StreamCut("retail", "orders", {4294967297: -1, 0: 10})
     assert cut.to_text() == GOOD
@@ -36,7 +36,7 @@ def test_any_cut_survives_text_and_pickle(positions):
         assert hash(copy) == hash(cut)
 
 
-def test_positions_cannot_be_changed():
+def test_positions_cannot_be_changed() -> None:
     """Neither through the cut nor through the mapping it was made of."""
     source = {0: 1}
     cut = StreamCut("a", "b", source)

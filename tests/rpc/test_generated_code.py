@@ -36,7 +36,7 @@ def test_generated_code_is_up_to_date(tmp_path, monkeypatch):
         )
 
 
-def test_stubs_have_whole_types():
+def test_stubs_have_whole_types() -> None:
     """What protoc leaves out is filled in, so that a type checker knows every type of the package."""
     for module, count in zip(MODULES, (47, 7), strict=True):
         name = module_name(module.DESCRIPTOR)
@@ -52,7 +52,7 @@ def test_stubs_have_whole_types():
     } == {"ControllerServiceStub", "ControllerServiceServicer", "add_ControllerServiceServicer_to_server"}
 
 
-def test_service_has_all_calls_under_the_names_that_clients_use():
+def test_service_has_all_calls_under_the_names_that_clients_use() -> None:
     """47 unary calls, with the package and service name of the wire."""
     service = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
     assert service.full_name == "io.pravega.controller.stream.api.grpc.v1.ControllerService"
@@ -61,7 +61,7 @@ def test_service_has_all_calls_under_the_names_that_clients_use():
     assert hasattr(controller_pb2_grpc, "ControllerServiceStub")
 
 
-def test_what_is_added_is_a_service_of_its_own():
+def test_what_is_added_is_a_service_of_its_own() -> None:
     """Pravega's clients never meet it: another package, and no message of theirs has a field more."""
     service = additions_pb2.DESCRIPTOR.services_by_name["PenstockControllerService"]
     assert service.full_name == "penstock.controller.v1.PenstockControllerService"

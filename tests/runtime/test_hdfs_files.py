@@ -137,7 +137,7 @@ async def test_an_append_waits_for_all_copies_and_is_refused_without(monkeypatch
     def ask(method: str, path: str, query: dict[str, str]) -> object:
         assert query == {"op": "GET_BLOCK_LOCATIONS"}
         asked.append(answers.pop(0) if len(answers) > 1 else answers[0])
-        last = None if asked[-1] is None else {"locations": [{}] * asked[-1]}
+        last = None if asked[-1] is None else {"locations": [{}] * asked[-1]}  # type: ignore[var-annotated]
         blocks = {"LocatedBlocks": {"lastLocatedBlock": last}}
         return type("Answer", (), {"json": lambda self: blocks})()
 

@@ -209,7 +209,7 @@ async def test_a_replacement_whose_reply_is_lost_is_recognised_by_its_content(lo
                 return refusal(412, "PreconditionFailed")
             return None
         fields = {"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT", "ETag": str(stored["etag"])}
-        return 200, fields, bytes(stored["content"])  # type: ignore[call-overload,arg-type]  # Of two types.
+        return 200, fields, bytes(stored["content"])  # type: ignore[arg-type]  # Of two types.
 
     async with served(respond) as objects:
         found = await objects.get_versioned("key")

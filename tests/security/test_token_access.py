@@ -60,7 +60,7 @@ def access() -> TokenAccess:
 def command_of(kind: type[WireCommand], with_token: str) -> WireCommand:
     """Return a command of a kind with this token, about the segment `A` or one of its transactions."""
     command = object.__new__(kind)
-    for field in fields(kind):  # type: ignore[arg-type]
+    for field in fields(kind):
         value: Any = None
         if field.name == "token":
             value = with_token
@@ -154,7 +154,7 @@ async def test_appends_are_covered_by_the_token_of_the_set_up(service: WireServi
     connection.send(wire.ConditionalBlockEnd(W, 1, 0, b"event", 3))
     await connection.expect(DataAppended)
     reply = await connection.ask(ReadSegment(A, 0, 100, READ, 4), SegmentRead)
-    assert b"event" in bytes(reply.data)
+    assert b"event" in bytes(reply.data)  # type: ignore[arg-type]
 
 
 async def test_an_append_without_a_set_up_ends_the_connection(service: WireService) -> None:

@@ -104,7 +104,7 @@ def encode(changes: dict[str, object], *, key: bytes = KEY, algorithm: str = "HS
         encode({"aud": None}), encode({"aud": "penstock-controller"}), encode({"sub": "else"}), encode({"sub": None}),
         encode({"exp": "soon"}), encode({"nbf": 1_500_000}),
         encode({f"claim{number}": "READ" for number in range(9)}),
-        jwt.encode({"sub": "segmentstoreresource", "aud": "segmentstore", "*": "READ_UPDATE"}, None, algorithm="none"),
+        jwt.encode({"sub": "segmentstoreresource", "aud": "segmentstore", "*": "READ_UPDATE"}, None, algorithm="none"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_other_tokens_are_refused(clock: Clock, token: str) -> None:

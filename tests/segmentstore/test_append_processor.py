@@ -504,7 +504,7 @@ async def test_what_a_receive_buffer_holds_is_counted_once(bench: Bench, monkeyp
     noted: list[int] = []
     asked: list[bool] = []
     monkeypatch.setattr(bench.replies, "note_outstanding", noted.append)
-    monkeypatch.setattr(bench.store.containers[0], "must_wait", lambda **_: bool(asked.append(True)))
+    monkeypatch.setattr(bench.store.containers[0], "must_wait", lambda **_: bool(asked.append(True)))  # type: ignore[func-returns-value]
     for writer_id in (W, other):
         bench.processor.end_block(AppendBlockEnd(writer_id, 4, b"data", 1, 1, 7))
     bench.processor.submit_gathered()

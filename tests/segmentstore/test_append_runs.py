@@ -49,7 +49,7 @@ class Wire(asyncio.Transport):
         self.replies: list[WireCommand] = []
         self.is_closed = False
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[override]  # As the loops have it.
+    def write(self, data: bytes | bytearray | memoryview) -> None:  # As the loops have it.
         view = memoryview(data)
         while view:
             type_code, length = struct.unpack_from(">ii", view)
@@ -307,7 +307,7 @@ def test_little_of_a_long_block_is_copied_out_of_it() -> None:
             kept = 0
             for entry in container.state.cache.entries():
                 data = cast(memoryview, getattr(entry, "data", b""))
-                kept += len(data.obj) if isinstance(data, memoryview) else len(data)
+                kept += len(data.obj) if isinstance(data, memoryview) else len(data)  # type: ignore[arg-type]
             assert segment.length == 270_000
             assert kept < 1.25 * segment.index.cached_bytes + 1000
 

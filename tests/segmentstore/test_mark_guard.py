@@ -93,7 +93,7 @@ async def bench() -> AsyncIterator[Bench]:
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: type(change).__name__)
 @pytest.mark.parametrize("token", ["", "another"])
 async def test_a_change_of_marks_by_a_client_is_refused(bench: Bench, change: WireCommand, token: str) -> None:
-    sent = type(change)(**{name: getattr(change, name) for name in change.__slots__} | {"token": token})
+    sent = type(change)(**{name: getattr(change, name) for name in change.__slots__} | {"token": token})  # type: ignore[var-annotated]
     connection = await RawWire.open(bench.server.port)
     refused = await connection.ask(sent, wire.OperationUnsupported)
     assert refused == wire.OperationUnsupported(1, type(change).__name__)

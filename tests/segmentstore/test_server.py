@@ -373,7 +373,7 @@ async def test_reads_that_need_storage_are_bounded_on_a_connection(
     service.chunks.release("read")
     assert {(await wire.expect(SegmentRead)).request_id for _ in range(20)} == set(range(20))
     assert connection._is_reading
-    await service.store.append(A, b"abc")
+    await service.store.append(A, b"abc")  # type: ignore[unreachable]
     assert (await wire.expect(SegmentRead)).request_id == 20
 
 

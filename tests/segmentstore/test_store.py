@@ -121,7 +121,7 @@ async def test_a_failed_container_is_replaced_by_a_new_incarnation(stores: Store
     await eventually(store)
     assert store.container(A) is not failed
     assert store.is_ready
-    assert not store.failures
+    assert not store.failures  # type: ignore[unreachable]
     assert (await store.read(A, 0, 100)).joined() == b"acked"
 
 
@@ -233,7 +233,7 @@ async def test_a_disabled_log_keeps_one_container_offline_until_it_is_enabled(st
             was_told.append(container_id in store.failures)
         return create(number)
 
-    stores.logs.create = noted  # type: ignore[method-assign]
+    stores.logs.create = noted  # type: ignore[assignment, method-assign]
     store = stores.new()
     await store.start()
     async with asyncio.timeout(60):

@@ -10,7 +10,6 @@ from penstock_simulation.simulated.faults import (
     ClockJump,
     Crash,
     CrashAtDiskCall,
-    DiskErrors,
     FaultPlan,
     FaultSettings,
     HalfOpen,
@@ -23,6 +22,7 @@ from penstock_simulation.simulated.faults import (
 )
 from penstock_simulation.simulated.host import Death
 from penstock_simulation.simulated.simulation import Simulation
+from penstock_simulation.simulated.storage_faults import DiskErrors
 
 ALL = FaultPlan(
     (

@@ -10,11 +10,11 @@ import pytest
 
 from penstock.client.client import Client
 from penstock.client.settings import ClientSettings
-from penstock.controller.metadata.scope_records import GroupCut, GroupRetention, ReaderGroupConfig
+from penstock.controller.metadata.scope_records import GroupCut, ReaderGroupConfig
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings, RetentionSettings
 from penstock.model.errors import PenstockError
-from penstock.model.policies import Retention, RetentionKind, Scaling
+from penstock.model.policies import GroupRetention, Retention, RetentionKind, Scaling
 from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
 from penstock_simulation.simulated.host import Death
 from penstock_simulation.simulated.simulation import Simulation
@@ -80,7 +80,7 @@ def test_no_unacknowledged_event_is_truncated_through_crashes(seed: int) -> None
                 await asyncio.sleep(rng.uniform(0.0, 10.0))
                 # It may be on record as soon as it is asked for.
                 published[name] = cut
-                await insist("publish", "scope", "stream", f"scope/{name}", group.id, group.generation, cut)
+                await insist("publish", "scope", "stream", f"scope/{name}", group.id, group.generation, cut)  # type: ignore[attr-defined]
 
         async def watch(client: Client) -> None:
             while True:

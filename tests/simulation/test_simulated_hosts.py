@@ -244,7 +244,7 @@ def test_cancelling_run_cancels_what_runs(simulation):
         try:
             await asyncio.sleep(100)
         except asyncio.CancelledError:
-            seen.append(asyncio.get_running_loop().current.name)
+            seen.append(asyncio.get_running_loop().current.name)  # type: ignore[attr-defined]
             raise
 
     async def scenario():

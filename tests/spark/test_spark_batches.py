@@ -291,7 +291,7 @@ def test_streams_may_come_from_a_column(writer: RecordingWriter, monkeypatch: py
     from penstock.spark.store import StoredStream
 
     opened = []
-    monkeypatch.setattr(StoredStream, "writer", lambda self: opened.append(self.name) or writer)
+    monkeypatch.setattr(StoredStream, "writer", lambda self: opened.append(self.name) or writer)  # type: ignore[func-returns-value]
     batch = pa.record_batch(
         {
             "stream": pa.array(["b", "a/c", "b"]),

@@ -33,7 +33,7 @@ def worker_logs(spark) -> Iterator[object]:
             rows = spark.tvf.python_worker_logs().where("logger = 'penstock.spark.reads'").collect()
             lines = [row.msg for row in sorted(rows, key=lambda row: row.ts) if f" {stream}/" in row.msg]
             if len(lines) >= line_count:
-                return lines[-1]
+                return lines[-1]  # type: ignore[no-any-return]
             assert time.monotonic() < deadline_s, lines
             time.sleep(0.5)
 

@@ -288,7 +288,7 @@ def test_the_listener_keeps_the_latest_of_each_query_that_runs(caplog: pytest.Lo
 
     def progress(end: int, query: str, **more: object) -> None:
         one = report(source(offset(s0=end) | more, offset(s0=100)), query=query)
-        listener.onQueryProgress(SimpleNamespace(progress=one))
+        listener.onQueryProgress(SimpleNamespace(progress=one))  # type: ignore[arg-type]
 
     progress(10, "one")
     progress(20, "two")
@@ -296,7 +296,7 @@ def test_the_listener_keeps_the_latest_of_each_query_that_runs(caplog: pytest.Lo
     progress(50, "one", v=3)
     assert "query one: its lag is not known" in caplog.text
     assert sorted((lag.query, lag.byte_count) for lag in listener.latest()) == [("one", 60), ("two", 80)]
-    listener.onQueryTerminated(SimpleNamespace(id="one"))
+    listener.onQueryTerminated(SimpleNamespace(id="one"))  # type: ignore[arg-type]
     assert [lag.query for lag in listener.latest()] == ["two"]
 
 

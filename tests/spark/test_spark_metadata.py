@@ -44,7 +44,7 @@ def test_a_schema_narrows_orders_and_renames_the_columns_of_a_table(spark, store
 def test_a_table_with_null_in_a_column_that_is_not_null_is_refused() -> None:
     table = MetadataTable("T", {"a": "int"}, lambda client, options: iter([(1,), (None,)]))
     options = parse_metadata_options({"stream": "a/b", "uri": "tcp://127.0.0.1:1"}, needs_stream=True)
-    assert MetadataReader(table, options, [Column("a", "int")]).partitions()[0].rows == [(1,), (None,)]
+    assert MetadataReader(table, options, [Column("a", "int")]).partitions()[0].rows == [(1,), (None,)]  # type: ignore[attr-defined]
     with pytest.raises(InvalidArgumentError, match="'A' as not null, but table T has null there"):
         MetadataReader(table, options, [Column("A", "int", is_nullable=False)]).partitions()
 
@@ -84,7 +84,7 @@ def test_segments_of_more_epochs_than_are_asked_for_at_once_come_once_each(store
         client.scale_stream(stream, seal=[max(client.tail(stream).positions)], key_ranges=[(0.5, 1.0)])
     options = parse_metadata_options({"uri": store.uri, "stream": stream}, needs_stream=True)
     rows = list(metadata_table("Segments").rows(client, options))
-    assert sorted((row[0] & 0xFFFFFFFF, row[1]) for row in rows) == [
+    assert sorted((row[0] & 0xFFFFFFFF, row[1]) for row in rows) == [  # type: ignore[operator]
         (0, 0), *((number, number - 1) for number in range(1, 107)),
     ]  # fmt: skip
 

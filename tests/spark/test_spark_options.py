@@ -26,7 +26,7 @@ def test_a_stream_alone_gets_every_default() -> None:
     assert options == SourceOptions(StoreSettings("tcp://localhost:9090"), ("retail/orders",))
     assert options.only == "retail/orders"
     assert options.columns == ("event", "scope", "stream", "segment_id", "offset")
-    assert options.start is options.end is options.trigger_bytes_max is None
+    assert options.start is options.end is options.trigger_bytes_max is None  # type: ignore[comparison-overlap]
 
 
 def test_keys_are_compared_without_case() -> None:

@@ -110,7 +110,7 @@ def test_steps_through_several_streams_cover_every_byte_once_and_their_limit_is_
 ) -> None:
     """Segments of the same ids in each of them."""
     joined = StreamSet(StoreSettings("tcp://unknown:1"), [f"s/t{index}" for index in range(len(models))])
-    joined._streams = {f"s/t{index}": model for index, model in enumerate(models)}  # type: ignore[assignment]
+    joined._streams = {f"s/t{index}": model for index, model in enumerate(models)}
     for name, model in joined._streams.items():
         model.name = name
     head = joined.merge({name: model.head() for name, model in joined._streams.items()})

@@ -34,7 +34,7 @@ def groups(client: Client) -> list[str]:
 
 def acknowledged(client: Client, query: Query) -> dict[str, StreamCut]:
     with client.reader_group(group_of(query)) as group:
-        return dict(group.describe().acknowledged or {})
+        return dict(group.describe().acknowledged or {})  # type: ignore[arg-type]
 
 
 def commit(query: Query, at: str | None = None) -> None:

@@ -71,5 +71,5 @@ def run_command(
         except SystemExit as end:
             code = end.code or 0
     assert isinstance(code, int)
-    printed, complained = (each.buffer.getvalue().decode() for each in (output, errors))  # type: ignore[attr-defined]
+    printed, complained = (each.buffer.getvalue().decode() for each in (output, errors))
     return Ran(code, printed, complained)

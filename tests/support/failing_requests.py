@@ -35,6 +35,6 @@ class Failing:
 
         return wrapped
 
-    def undo(self):
+    def undo(self) -> None:
         for name in self.CALLS:
             delattr(self.store, name)

@@ -235,7 +235,7 @@ class KillRuns:
 
     def __enter__(self) -> KillRuns:
         self._exit.enter_context(self._store)
-        self._exit.callback(lambda: self._driver and self._driver.kill9())
+        self._exit.callback(lambda: self._driver and self._driver.kill9())  # type: ignore[func-returns-value]
         self.client: Client = self._exit.enter_context(penstock.connect(self._store.uri))
         for stream in (SOURCE, TARGET):
             self.client.create_stream(stream, scaling=penstock.Scaling.fixed(2))

@@ -56,7 +56,7 @@ class WireClient:
             reply = self.ask(ReadSegment(segment, offset, wanted, "", self.next_id()), SegmentRead)
             assert reply.offset == offset
             assert 0 < len(reply.data) <= wanted
-            parts.append(bytes(reply.data))
+            parts.append(bytes(reply.data))  # type: ignore[arg-type]
             offset += len(reply.data)
         return b"".join(parts)
 

@@ -180,4 +180,4 @@ async def test_capabilities_and_closing_are_those_of_the_inner_storage() -> None
 )
 def test_impossible_faults_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(InvalidArgumentError):
-        ChunkFaults(**changes)
+        ChunkFaults(**changes)  # type: ignore[arg-type]

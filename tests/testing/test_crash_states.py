@@ -141,7 +141,7 @@ class LogScenario:
                     disk.mark(Appended(count))
                     futures.append((count, log.append([frame], len(frame))))
                     futures[-1][1].add_done_callback(
-                        lambda future, number=count: disk.mark(Acknowledged(number, future.result()))
+                        lambda future, number=count: disk.mark(Acknowledged(number, future.result()))  # type: ignore[misc]
                     )
                 addresses += [(number, await future) for number, future in futures]
                 await asyncio.sleep(0)

@@ -22,7 +22,7 @@ def make(duplicate_rate, stuck_rate, seed=1):
     return store, LateRequests(store, random.Random(seed), settings, counts), counts
 
 
-async def test_what_may_be_repeated_comes_once_more_and_its_answer_is_heard_by_nobody():
+async def test_what_may_be_repeated_comes_once_more_and_its_answer_is_heard_by_nobody() -> None:
     """A table and an unconditional removal: the second removal deletes what was written between."""
     store, late, counts = make(1.0, 0.0)
     await late.create_table("t")
@@ -37,7 +37,7 @@ async def test_what_may_be_repeated_comes_once_more_and_its_answer_is_heard_by_n
         await late.create_table("t")
 
 
-async def test_a_conditional_request_is_stuck_and_never_done_twice():
+async def test_a_conditional_request_is_stuck_and_never_done_twice() -> None:
     """Its caller gets the error that the reply is lost; the change is applied later, or never, and once at most."""
     outcomes = set()
     for seed in range(20):
@@ -53,7 +53,7 @@ async def test_a_conditional_request_is_stuck_and_never_done_twice():
     assert outcomes == {True, False}
 
 
-async def test_reads_and_healed_seams_are_left_alone():
+async def test_reads_and_healed_seams_are_left_alone() -> None:
     """Nothing comes late any more, and reads never did."""
     _, late, counts = make(1.0, 1.0)
     late.is_healed = True

@@ -69,7 +69,7 @@ def test_the_snippets_of_the_guide_are_tests_that_pass(tmp_path):
     assert "1 passed" in ended.stdout
 
 
-def test_the_package_says_where_the_simulation_is():
+def test_the_package_says_where_the_simulation_is() -> None:
     """Its commands were in `penstock.testing` once."""
     ended = subprocess.run(
         [sys.executable, "-m", "penstock.testing", "run"], capture_output=True, text=True, timeout=100, check=False
@@ -79,7 +79,7 @@ def test_the_package_says_where_the_simulation_is():
     assert "penstock_simulation" in ended.stderr
 
 
-def test_two_servers_can_run_in_one_process():
+def test_two_servers_can_run_in_one_process() -> None:
     with memory_server() as one, memory_server() as other:
         assert one.uri != other.uri
         with one.connect() as client:

@@ -179,7 +179,7 @@ def test_journal_keeps_a_prefix_of_names_and_the_bare_contract_any_subset() -> N
     for disk in (prefix, subset):
         disk.open("/a", create=True)
         disk.open("/b", create=True)
-        found = set()
+        found = set()  # type: ignore[var-annotated]
         for _ in range(60):
             found.add(tuple(disk.after_crash(disk.tree.reorder_plan(random.Random(len(found)))).files()))
         for names in disk.tree.name_choices():

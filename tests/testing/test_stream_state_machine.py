@@ -247,12 +247,12 @@ class StreamMachine(RuleBasedStateMachine):
     def begin_transaction(self, name: str, crash_s: float | None) -> tuple[str, StreamModel, Transaction] | object:
         transaction, _ = self._both(
             lambda: self.model.writable(name),
-            lambda: self.stack.client.begin_transaction(f"{SCOPE}/{name}"),
+            lambda: self.stack.client.begin_transaction(f"{SCOPE}/{name}"),  # type: ignore[arg-type, return-value]
             crash_s,
         )
         if transaction is None:
             return multiple()
-        self.model.begin(name, transaction.id)
+        self.model.begin(name, transaction.id)  # type: ignore[unreachable]
         opened = (name, self.model.stream(name), transaction)
         self.transactions.append(opened)
         return opened

@@ -84,7 +84,7 @@ CASES = {
     "seal": Case("accept_seal", lambda container: container.seal(A)),
     "truncate": Case("accept_truncations", lambda container: container.truncate(A, 2)),
     "delete": Case("accept_delete", lambda container: container.delete(A)),
-    "merge": Case("accept_merge", lambda container: container.merge(A, B, [AttributeUpdate(W, 0, 1, 0)])),
+    "merge": Case("accept_merge", lambda container: container.merge(A, B, [AttributeUpdate(W, 0, 1, 0)])),  # type: ignore[arg-type]
     "policy": Case("accept_policy", lambda container: container.update_policy(A, scale_type=1, target_rate=2)),
     "attribute": Case(
         "accept_attributes", lambda container: container.update_attribute(A, W, value=1, expected=-(1 << 63))
@@ -144,7 +144,7 @@ async def test_an_operation_that_cannot_be_encoded_ends_the_container(
 ) -> None:
     """Every operation but an append is encoded after it was accepted."""
     container = await _prepared(lives)
-    encode = pipeline_module.encode_operation
+    encode = pipeline_module.encode_operation  # type: ignore[attr-defined]
     kind = {
         "create": "Create",
         "seal": "Seal",

@@ -120,7 +120,7 @@ async def test_a_flush_of_many_segments_is_not_a_look_at_all_of_them_for_each(
     # Twice more while they run: those that do become due again.
     for look_count in (1, 2):
         container.state.on_storage_work()
-        await until(lambda least=look_count: looks >= least)
+        await until(lambda least=look_count: looks >= least)  # type: ignore[misc]
     lives.chunks.release("write")
     await until(lambda: all(container.segment(name_of(number)).storage_length == 8 for number in range(count)))
     # Storage finishes them in a few groups, how many is a matter of timing; a scan for each would be two hundred.

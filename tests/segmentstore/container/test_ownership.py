@@ -14,9 +14,9 @@ from penstock.segmentstore.container.container import ContainerStatus
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.memory_log import MemoryLog
+from penstock.segmentstore.tier1.memory_log import MemoryLog, MemoryLogFactory
 from support.clock import SetClock
-from support.containers import QUIET, FaultyChunks, MemoryLogFactory, memory_runtime, memory_store, until
+from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store, until
 
 SEGMENT = "shop/orders/0.#epoch.0"
 TABLE = "shop/prices_kvtable/0.#epoch.0"

@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -249,12 +250,12 @@ async def test_the_simulation_takes_it_for_wrong_when_callers_are_held_without_n
 # The queue of one segment.
 
 
-def queue() -> tuple[PendingQueue, Backlog]:
+def queue() -> tuple[PendingQueue[Any], Backlog]:
     backlog = Backlog(Cache(SMALL_CACHE))
     return PendingQueue(backlog), backlog
 
 
-def shape(pending: PendingQueue) -> list[tuple[int, int, int]]:
+def shape(pending: PendingQueue[Any]) -> list[tuple[int, int, int]]:
     """Return number, start and end of its appends."""
     return [(p.sequence_number, p.start, p.end) for p in pending if isinstance(p, PendingAppend)]
 
@@ -305,8 +306,8 @@ def test_a_merge_that_is_stated_again_comes_in_once() -> None:
     source = object()
     pending.note_append(5, 0, 10, 0.0, 10)
     pending.note_append(7, 30, 40, 0.0, 10)
-    assert not pending.restate_merge(9, source, 10, 30, 0.0)  # type: ignore[arg-type]  # Only compared.
+    assert not pending.restate_merge(9, source, 10, 30, 0.0)  # Only compared.
     assert [type(piece) for piece in pending] == [PendingAppend, PendingMerge, PendingAppend]
-    assert pending.restate_merge(11, source, 10, 30, 0.0)  # type: ignore[arg-type]
+    assert pending.restate_merge(11, source, 10, 30, 0.0)
     assert [piece.sequence_number for piece in pending] == [5, 11, 7]
     assert backlog.operation_count == 3

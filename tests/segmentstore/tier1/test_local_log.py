@@ -572,7 +572,7 @@ async def test_an_open_that_was_given_up_does_not_fence_whoever_came_after_it(tm
     is_begun, may_go_on = threading.Event(), threading.Event()
 
     class SlowDisk(LocalDisk):
-        def lock(self, path: str) -> DiskLock:
+        def lock(self, path: str) -> DiskLock:  # type: ignore[override]
             is_begun.set()
             assert may_go_on.wait(30)
             return super().lock(path)

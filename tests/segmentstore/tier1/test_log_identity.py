@@ -23,7 +23,8 @@ from penstock.model.errors import (
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.log_records import read_epoch
-from penstock_simulation.simulated.disk import DiskFaults, SimulatedDisk
+from penstock_simulation.simulated.disk import SimulatedDisk
+from penstock_simulation.simulated.disk_faults import DiskFaults
 from support.inline_work import InlineWork
 
 TIER1, MADE = "/mount/tier1", "/data/logs"
@@ -155,7 +156,7 @@ async def test_a_log_that_lost_its_newest_file_after_a_clean_close_is_corrupt(ha
         disk.hook = stop
         with pytest.raises(StorageError):
             await make_log(disk, seed=1).open()
-        disk.hook = None
+        disk.hook = None  # type: ignore[assignment]
         disk.process_kill()
     files = disk.files()
     del files[newest]
@@ -250,7 +251,7 @@ async def test_a_crash_at_each_step_of_the_first_open_leaves_a_log_that_opens() 
             is_whole = True
         except StorageError:
             is_whole = False
-        disk.hook = None
+        disk.hook = None  # type: ignore[assignment]
         disk.crash()
         log = make_log(disk, seed=steps + 1)
         await log.open()

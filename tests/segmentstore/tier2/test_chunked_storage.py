@@ -384,7 +384,7 @@ async def test_what_a_change_has_read_is_what_it_was_when_it_is_committed(world:
     with pytest.raises(StorageConflictError):
         await calls[verb]()
     assert table.first is None
-    for reader in (storage, world.storage(1)):
+    for reader in (storage, world.storage(1)):  # type: ignore[unreachable]
         assert await reader.read(SEGMENT, start, 99) == expected[start:]
         assert await reader.info(SEGMENT) == StoredSegment(SEGMENT, start, len(expected), verb == "concat of it")
         assert await reader.info(OTHER) == StoredSegment(OTHER, 0, 5, verb == "concat")

@@ -278,7 +278,7 @@ def test_places_that_cannot_be_are_refused(url: str) -> None:
 def test_settings_that_cannot_work_are_refused() -> None:
     for settings in ({"access_key_id": "a"}, {"endpoint": "localhost:9000"}, {"reads_max": 0}):
         with pytest.raises(InvalidArgumentError):
-            ObjectStoreSettings(**settings)  # type: ignore[arg-type]  # Of several types, on purpose.
+            ObjectStoreSettings(**settings)  # Of several types, on purpose.
     assert "hidden" not in repr(ObjectStoreSettings(access_key_id="a", secret_access_key="hidden"))
 
 
@@ -319,7 +319,7 @@ def test_copies_of_what_is_created_are_bounded_first_come_first_served() -> None
             finally:
                 del under_way[key]
 
-        objects.put_new = watched  # type: ignore[method-assign]  # Watched, and then as before.
+        objects.put_new = watched  # Watched, and then as before.  # type: ignore[assignment, method-assign]
         names = [f"{NAME}{number}" for number in range(8)]
         tasks = [asyncio.ensure_future(storage.create_with_content(name, [bytes(30)] * 2)) for name in names]
         tasks.append(asyncio.ensure_future(storage.create_with_content(NAME, [bytes(1000)])))

@@ -650,7 +650,7 @@ async def test_any_history_equals_the_model(
                 del models[other]
             else:
                 continue
-            models[name] = target
+            models[name] = target  # type: ignore[assignment]
         except (Died, OutcomeUnknownError):
             # The next incarnation looks which of the two states there is; there is no third.
             fate = Fate()

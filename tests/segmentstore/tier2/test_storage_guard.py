@@ -227,7 +227,7 @@ async def test_storage_that_vanishes_is_noticed_and_not_touched_until_it_is_back
         lambda: storage.concat("a", 1, [("b", 1)]),
     ):  # fmt: skip
         with pytest.raises(StorageUnavailableError, match="has no identity"):
-            await call()  # type: ignore[no-untyped-call]  # a lambda
+            await call()  # a lambda
     assert inner.creation_count == 1
     inner.identity = THEIRS
     await until(lambda: "cluster theirs" in (storage.problem or ""))
@@ -359,7 +359,7 @@ async def test_many_missing_chunks_that_do_not_come_back_are_taken_for_lost() ->
     for chunk in lost:
         storage.note_missing(chunk)
     assert storage.is_available
-    await storage.close()
+    await storage.close()  # type: ignore[unreachable]
 
 
 class Throttling(MemoryChunkStorage):
@@ -390,7 +390,7 @@ async def test_a_look_that_is_refused_once_does_not_make_the_storage_unavailable
     with pytest.raises(StorageUnavailableError, match="cannot be read: chunk identity: too many requests"):
         await storage.check()
     assert not storage.is_available
-    await storage.check()
+    await storage.check()  # type: ignore[unreachable]
     assert storage.is_available
 
 

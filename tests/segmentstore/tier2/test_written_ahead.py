@@ -57,7 +57,7 @@ def pieces(lengths: Sequence[int], taken: list[int] | None = None) -> Callable[[
             taken.append(position)
         end = min(next(end for end in ends if end > position), len(DATA))
         part = memoryview(DATA)[position:end]
-        return Piece([part], [(part, crc32c(part))])
+        return Piece([part], [(part, crc32c(part))])  # type: ignore[call-arg]
 
     return take
 
@@ -371,7 +371,7 @@ async def test_nothing_is_under_way_once_it_has_ended(supports_append: bool) -> 
             ended += 1
         return 0
 
-    world.chunks.create_with_content = stubborn  # type: ignore[method-assign]  # Ends late.
+    world.chunks.create_with_content = stubborn  # Ends late.  # type: ignore[assignment, method-assign]
     task = run(world.storage(), (10,))
     await turns()
     task.cancel()

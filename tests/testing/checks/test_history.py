@@ -754,7 +754,7 @@ def test_checkers_take_linear_time() -> None:
             lines += event == "line"
             return count_lines
 
-        sys.settrace(count_lines)
+        sys.settrace(count_lines)  # type: ignore[arg-type]
         try:
             assert check_history(history) == []
         finally:

@@ -131,7 +131,7 @@ def described(state: ContainerState) -> list[object]:
 async def check(frames: list[bytes]) -> None:
     expected, count = one_by_one(frames)
     state = new_state()
-    recovered = await recover(Log(frames), state)  # type: ignore[arg-type]  # all that it asks of a log
+    recovered = await recover(Log(frames), state)  # all that it asks of a log
     assert described(state) == described(expected)
     assert recovered.operation_count == count
 
@@ -172,7 +172,7 @@ async def test_append_that_does_not_follow_ends_a_column_and_is_corruption() -> 
     wrong = encode_append_header(155, 100, 15_001, 155, 2, 150, b"w" * 16)
     await check(frames)
     with pytest.raises(CorruptionError, match="append at 15001"):
-        await recover(Log([frames[0].replace(record, wrong)]), new_state())  # type: ignore[arg-type]
+        await recover(Log([frames[0].replace(record, wrong)]), new_state())
 
 
 async def test_damage_is_said_where_it_stands_though_runs_go_over_frames() -> None:
@@ -186,7 +186,7 @@ async def test_damage_is_said_where_it_stands_though_runs_go_over_frames() -> No
     assert 5 < place < len(frames) - 5
     frames[place] = frames[place].replace(right, wrong)
     with pytest.raises(CorruptionError) as caught:
-        await recover(Log(frames), new_state())  # type: ignore[arg-type]
+        await recover(Log(frames), new_state())
     assert caught.value.offset == place + 1
 
 
@@ -204,7 +204,7 @@ async def test_small_frames_are_replayed_together_and_others_get_a_turn_in_time(
         replayed.append(number)
         replay(number, operation)
 
-    state.replay = count  # type: ignore[method-assign]
+    state.replay = count  # type: ignore[assignment, method-assign]
     turn_count = 0
 
     async def take_turns() -> None:
@@ -214,7 +214,7 @@ async def test_small_frames_are_replayed_together_and_others_get_a_turn_in_time(
             await asyncio.sleep(0)
 
     others = asyncio.create_task(take_turns())
-    await recover(Log(frames), state)  # type: ignore[arg-type]
+    await recover(Log(frames), state)
     others.cancel()
     assert len(frames) >= 1_000
     assert len(replayed) < 50
@@ -231,7 +231,7 @@ async def test_repeated_frame_is_left_out_behind_a_column() -> None:
     frames = log.close()
     state = new_state()
     twice = [*frames[:4], frames[3], *frames[4:]]
-    recovered = await recover(Log(twice), state)  # type: ignore[arg-type]
+    recovered = await recover(Log(twice), state)
     assert recovered.repeated_count > 1
     assert described(state) == described(one_by_one(frames)[0])
 
@@ -311,7 +311,7 @@ async def looks_at_single_frames(log: LogWriter, count: int, monkeypatch: pytest
 
     monkeypatch.setattr(AppendRuns, "take", take)
     state = new_state()
-    recovered = await recover(Log(frames), state)  # type: ignore[arg-type]  # all that it asks of a log
+    recovered = await recover(Log(frames), state)  # all that it asks of a log
     assert recovered.operation_count == count + len(SEGMENT_IDS)
     assert recovered.frame_count == len(frames)
     assert described(state) == described(one_by_one(frames)[0])
@@ -334,7 +334,7 @@ async def outcome(frames: Sequence[bytes]) -> object:
     """Return the state that a recovery comes to and what it says, or its error."""
     state = new_state()
     try:
-        return await recover(Log(frames), state), described(state)  # type: ignore[arg-type]
+        return await recover(Log(frames), state), described(state)
     except CorruptionError as error:
         return str(error)
 

@@ -369,7 +369,7 @@ async def test_a_copy_that_contradicts_the_log_is_corruption(world: World, field
         "segment": CarriedBytes(id_ + 1000, 0, b"1"),
         "merge": CarriedMerge(id_, container.segment(B).id, 5),
     }[field]
-    container.pipeline.add_operation(bad, lambda _: None)
+    container.pipeline.add_operation(bad, lambda _: None)  # type: ignore[arg-type]
     await container.pipeline.barrier()
     with pytest.raises(CorruptionError):
         await world.lives.restart(container)

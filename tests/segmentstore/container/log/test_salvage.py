@@ -33,7 +33,8 @@ from penstock.segmentstore.tier1.damaged_log import DamagedLog, LostRange
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
-from penstock_simulation.simulated.disk import DiskFaults, SimulatedDisk
+from penstock_simulation.simulated.disk import SimulatedDisk
+from penstock_simulation.simulated.disk_faults import DiskFaults
 from support.containers import QUIET
 from support.inline_work import InlineWork
 

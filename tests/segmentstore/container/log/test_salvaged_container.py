@@ -26,7 +26,8 @@ from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from penstock.server.data_directory import DataDirectory, Identity
 from penstock.server.settings import StandaloneSettings
-from penstock_simulation.simulated.disk import DiskFaults, SimulatedDisk
+from penstock_simulation.simulated.disk import SimulatedDisk
+from penstock_simulation.simulated.disk_faults import DiskFaults
 from support.containers import QUIET, FaultyChunks, append, read_all
 from support.inline_work import InlineWork
 

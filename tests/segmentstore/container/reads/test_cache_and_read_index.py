@@ -149,7 +149,7 @@ async def test_what_storage_lacks_is_not_looked_at_by_each_sweep() -> None:
     looks = 0
     may_go = _Block.may_go
 
-    def counted(block: _Block) -> bool:
+    def counted(block: _Block[object]) -> bool:
         nonlocal looks
         looks += 1
         return may_go(block)

@@ -311,7 +311,7 @@ async def test_a_merge_is_read_the_same_before_while_and_after_storage_does_it(s
     rng = random.Random(seed)
     ahead = {"read_ahead_count_max": rng.choice([0, 2]), "read_ahead_range_bytes": rng.choice([0, 256])}
     ahead["read_small_bytes"] = rng.choice([1, 16, 64])
-    lives = Incarnations(replace(PLAIN, read_ahead_bytes=64, **ahead))
+    lives = Incarnations(replace(PLAIN, read_ahead_bytes=64, **ahead))  # type: ignore[arg-type]
     try:
         container = await lives.start()
         texts = [rng.randbytes(rng.randint(1, 300)) for _ in range(3)]
@@ -444,10 +444,13 @@ async def test_a_read_of_storage_does_not_wait_for_itself(lives: Incarnations) -
     evict_all(container)
     container.storage._user._context.cache = RecordCache(16)  # What it knew by heart.
     reads = note_reads(container)
-    assert await asyncio.gather(read(container, segment, 0, 10), read(container, segment, 2000, 10)) == [
-        data[:10],
-        data[2000:2010],
-    ]
+    assert (
+        await asyncio.gather(read(container, segment, 0, 10), read(container, segment, 2000, 10))
+        == [  # type: ignore[comparison-overlap]
+            data[:10],
+            data[2000:2010],
+        ]
+    )
     assert len(reads) > 2
 
 

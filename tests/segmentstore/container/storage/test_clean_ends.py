@@ -167,7 +167,7 @@ async def test_a_creation_that_the_stop_cuts_off_leaves_no_note(lives: Lives) ->
         late.append(asyncio.ensure_future(work()))
         return await asyncio.shield(late[-1])
 
-    lives.chunks.inner.create_with_content = hangs  # type: ignore[method-assign]
+    lives.chunks.inner.create_with_content = hangs  # type: ignore[assignment, method-assign]
     writing = asyncio.ensure_future(write(container))
     await until(lambda: bool(late))
     await lives.stop(container)

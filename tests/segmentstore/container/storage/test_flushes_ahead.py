@@ -27,7 +27,7 @@ async def lives() -> AsyncIterator[Incarnations]:
 
 async def begin(lives: Incarnations, **settings: object) -> SegmentContainer:
     """Start a container with twenty writes waiting."""
-    container = await lives.start(flush_write_bytes_max=WRITE_BYTES, **settings)
+    container = await lives.start(flush_write_bytes_max=WRITE_BYTES, **settings)  # type: ignore[arg-type]
     await pause_writer(container)
     await container.create(A)
     for start in range(0, len(EXPECTED), 500):

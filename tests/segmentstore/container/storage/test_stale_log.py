@@ -108,14 +108,14 @@ async def test_one_refused_request_does_not_let_an_old_copy_serve(
 ) -> None:
     await old_copy(lives)
     lives.settings = replace(lives.settings, recovery_lookup_s=5.0)
-    inner, refused = lives.chunks.inner, []
+    inner, refused = lives.chunks.inner, []  # type: ignore[var-annotated]
     answer = inner.list
 
     async def list_chunks(prefix: str) -> list[ChunkInfo]:
         if not refused:
             refused.append(prefix)
             raise ChunkError(prefix, "too many requests")
-        return await answer(prefix)
+        return await answer(prefix)  # type: ignore[return-value]
 
     monkeypatch.setattr(inner, "list", list_chunks)
     with pytest.raises(StaleLogError):

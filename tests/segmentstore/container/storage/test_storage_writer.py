@@ -713,7 +713,7 @@ async def test_a_segment_gets_on_while_the_one_it_merges_does(lives: Incarnation
     assert (source.storage_length, target.storage_length) == (6, 0)
     writer._note_stuck()
     assert not target.is_stuck
-    del writer._jobs[target.id]
+    del writer._jobs[target.id]  # type: ignore[unreachable]
 
 
 @pytest.mark.parametrize("is_asked_for_all", [False, True])

@@ -123,7 +123,7 @@ async def test_a_crash_in_the_middle_of_leaving_a_merge_out_is_gone_on_from(
             submit = container.writer._flusher._submit
 
             async def forget(operation: object, accept: Callable[[], object]) -> None:
-                await (dies(submit) if isinstance(operation, Forget) else submit)(operation, accept)
+                await (dies(submit) if isinstance(operation, Forget) else submit)(operation, accept)  # type: ignore[arg-type]
 
             patch.setattr(container.writer._flusher, "_submit", forget)
         else:
