@@ -56,7 +56,7 @@ async def test_lease_is_renewed_by_who_goes_on_with_the_transaction(cluster):
 
 def refused(code, details, *marks):
     metadata = grpc.aio.Metadata(*marks)
-    return grpc.aio.AioRpcError(code, metadata, metadata, details)
+    return grpc.aio.AioRpcError(code, metadata, metadata, details)  # type: ignore[call-arg]
 
 
 #: What a controller answers while a fault passes, none of it about the transaction itself.

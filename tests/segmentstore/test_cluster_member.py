@@ -74,7 +74,7 @@ class Containers:
         self._assigned = frozenset(container_ids)
         for number in sorted(self._assigned - self._tasks.keys()):
             task = self._tasks[number] = asyncio.ensure_future(self._run(number))
-            task.add_done_callback(lambda _, number=number: self._ended(number))
+            task.add_done_callback(lambda _, number=number: self._ended(number))  # type: ignore[misc]
 
     def _ended(self, number: int) -> None:
         del self._tasks[number]
