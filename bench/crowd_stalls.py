@@ -136,7 +136,7 @@ async def measure(arguments: argparse.Namespace) -> None:
 
         async def looks() -> None:
             for _ in range(3):
-                container.state.on_storage_work()
+                container.events.on_storage_work()
                 await asyncio.sleep(container._settings.writer_interval_s * 2)
 
         await watch.step("look for what is due", looks)

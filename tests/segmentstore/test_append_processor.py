@@ -407,7 +407,7 @@ async def test_appends_wait_while_the_cache_is_nearly_full(bench: Bench) -> None
     assert (await bench.store.read(A, 0, 100)).joined() == b""
     await bench.store.delete_segment("s/u/0.#epoch.0")
     cache.discount(ballast)
-    container.state.on_relief()
+    container.events.on_relief()
     await turns(50)
     assert (await bench.store.read(A, 0, 100)).joined() == b"heldbehind"
     assert bench.outstanding_bytes == 0
@@ -439,7 +439,7 @@ async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
 
     monkeypatch.setattr(container, "append", failing)
     cache.discount(ballast)
-    container.state.on_relief()
+    container.events.on_relief()
     await turns(50)
     assert await bench.stored() == b"other"
     assert len(bench.replies.aborts) == 1
@@ -480,7 +480,7 @@ async def test_a_set_up_that_waited_for_its_segment_waits_on_while_appends_are_r
     bench.processor.set_up(SetupAppend(2, W, A, ""))
     bench.processor.reset_writers()
     bench.store.cache.discount(ballast)
-    bench.store.containers[0].state.on_relief()
+    bench.store.containers[0].events.on_relief()
     await turns(20)
     assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1]
     bench.processor.resume_writers()

@@ -114,12 +114,12 @@ async def test_a_flush_of_many_segments_is_not_a_look_at_all_of_them_for_each(
     lives.chunks.hold("write")
     for number in range(count):
         await append(container, name_of(number), b"%08d" % number)
-    container.state.on_storage_work()
+    container.events.on_storage_work()
     await until(lambda: lives.chunks.calls["write"] > 0)
     monkeypatch.setattr(StorageWriter, "_look_in_steps", counted)
     # Twice more while they run: those that do become due again.
     for look_count in (1, 2):
-        container.state.on_storage_work()
+        container.events.on_storage_work()
         await until(lambda least=look_count: looks >= least)  # type: ignore[misc]
     lives.chunks.release("write")
     await until(lambda: all(container.segment(name_of(number)).storage_length == 8 for number in range(count)))

@@ -33,6 +33,7 @@ from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.btree.sorted_index import IndexStorage, SortedIndex
 from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.catalog import SegmentCatalog, metadata_segment
+from penstock.segmentstore.container.events import ContainerEvents
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
 from penstock.segmentstore.container.log.later_formats import LaterFormats
 from penstock.segmentstore.container.log.log_rewriter import LogRewriter
@@ -111,9 +112,9 @@ class SegmentContainer(SegmentMerges):
         self._log = log
         self._settings = settings
         self._on_failure = on_failure
-        self._on_durable = on_durable
         self._background: set[asyncio.Task[None]] = set()
-        self.state: ContainerState = ContainerState(container_id, cache, settings)
+        self.events: ContainerEvents = ContainerEvents()
+        self.state: ContainerState = ContainerState(container_id, cache, settings, self.events)
         self._disk_cache = disk_cache
         self._throttle_settings = throttle or ThrottleSettings()
         #: Holds appends and table updates of clients back while a resource is nearly full.
@@ -140,7 +141,6 @@ class SegmentContainer(SegmentMerges):
             self._throttle_settings.segment_backlog_bytes_max(cache.settings),
             hold_s_max=self._throttle_settings.segment_hold_s_max,
         )
-        self.state.on_relief = self._relieved
         self._cache_thresholds = (hold_bytes(self._throttle_settings, cache.settings), cache.settings.essential_bytes)
         for mark_bytes in self._cache_thresholds:
             cache.on_fall_below(mark_bytes, self.throttle.notify)
@@ -158,7 +158,6 @@ class SegmentContainer(SegmentMerges):
         #: Adopts segments of an older store, if enabled in the settings.
         self.adoptions: Adoptions
         self.pipeline: OperationPipeline
-        self.state.victims.damaged = self._fail
         self.reader: SegmentReader = SegmentReader(container_id, settings, self._storage_read, self.state.waits)
         self.offset_indexes: OffsetIndexes = OffsetIndexes(
             self,
@@ -197,6 +196,15 @@ class SegmentContainer(SegmentMerges):
             log=self._log_operation,
             barrier=lambda: self.pipeline.barrier(),
         )
+
+        self._connect_first(on_durable)
+
+    def _connect_first(self, on_durable: Callable[[], None]) -> None:
+        """Connect the events that parts created before the log is opened handle."""
+        self.events.on_durable = on_durable
+        self.events.on_relief = self._relieved
+        self.events.on_damage = self._fail
+        self.events.on_shrunk = self.throttle.notify
 
     # Life cycle.
 
@@ -254,13 +262,16 @@ class SegmentContainer(SegmentMerges):
             raise
         self.recovered = recovered
         if self._disk_cache is not None:
-            self.reader.use_disk_cache(self._disk_cache, self._log.epoch, self.state.victims)
+            self.reader.use_disk_cache(self._disk_cache, self._log.epoch, self.events)
         last = recovered.last_sequence_number
         self.pipeline = OperationPipeline(
-            self.id, self._log, last_sequence_number=last, last_address=recovered.last_address, fail=self._fail
+            self.id,
+            self._log,
+            last_sequence_number=last,
+            last_address=recovered.last_address,
+            fail=self._fail,
+            events=self.events,
         )
-        self.pipeline.on_durable = self._on_durable
-        self.pipeline.on_shrunk = self.throttle.notify
         self.checkpoints = Checkpoints(
             self.state,
             self.pipeline,
@@ -271,6 +282,7 @@ class SegmentContainer(SegmentMerges):
             spawn=self.spawn,
             fail=self._fail,
         )
+        self.events.on_frames_sent = self.checkpoints.write_if_due
         self.log_rewriter = LogRewriter(
             self.state, self.pipeline, self.checkpoints, settings=self._settings, spawn=self.spawn
         )
@@ -291,16 +303,7 @@ class SegmentContainer(SegmentMerges):
             runtime=self._runtime,
         )
         if has_images:
-            self.images = ContainerImages(
-                container_id=self.id,
-                chunks=held,
-                pipeline=self.pipeline,
-                capture=self.capture,
-                settings=self._settings.images,
-                health=self._storage_health,
-                flush=lambda: self.writer.flush_all(),
-                refuse=self.stale_log.refuse,
-            )
+            self.images = self._new_images(held)
         self.storage = ContainerStorage(
             self.id,
             held if has_images else self._chunks,
@@ -338,6 +341,7 @@ class SegmentContainer(SegmentMerges):
             space=self.space,
             turns=self._runtime.turns,
         )
+        self._connect()
         self.catalog = SegmentCatalog(
             self.state,
             self.tables,
@@ -357,6 +361,25 @@ class SegmentContainer(SegmentMerges):
             recovered.operation_count,
             recovered.byte_count,
         )
+
+    def _new_images(self, held: DeferredDeletions) -> ContainerImages:
+        return ContainerImages(
+            container_id=self.id,
+            chunks=held,
+            pipeline=self.pipeline,
+            capture=self.capture,
+            settings=self._settings.images,
+            health=self._storage_health,
+            flush=lambda: self.writer.flush_all(),
+            refuse=self.stale_log.refuse,
+        )
+
+    def _connect(self) -> None:
+        """Connect the events that parts created during the start handle."""
+        self.events.on_storage_work = self.writer.wake
+        self.events.on_truncation = self.writer.note_truncation
+        self.events.on_merge = self.writer.note_merge
+        self.events.on_pressure = self.writer.note_pressure
 
     async def _check_that_log_is_newest(self) -> None:
         self.stale_log.mark = self.storage.orphans.mark
@@ -402,13 +425,13 @@ class SegmentContainer(SegmentMerges):
 
     def _space_changed(self) -> None:
         self.throttle.notify()
-        self.state.on_storage_work()
+        self.events.on_storage_work()
 
     def must_wait(self, *, is_urgent: bool = False) -> bool:
         """Whether a client's append or table update must be held by `throttle`; never for the container's own."""
         if not self.throttle.must_wait(is_urgent=is_urgent):
             return False
-        self.state.on_pressure()  # The storage writer may be asleep.
+        self.events.on_pressure()  # The storage writer may be asleep.
         return True
 
     def _relieved(self) -> None:

@@ -124,7 +124,7 @@ class ContainerInspection:
         self._loop = asyncio.get_running_loop()
         self._jobs: set[asyncio.Task[None]] = set()
         self._state = ContainerState(container_id, cache, settings)
-        self._state.victims.damaged = self._note_damage
+        self._state.events.on_damage = self._note_damage
         self._damage: BaseException | None = None
         self._reader = SegmentReader(container_id, settings, self._read, self._state.waits)
         self._tables = self._new_tables(self._open_index)

@@ -7,7 +7,7 @@ record is synced (readers see it). Recovery calls both in succession for each re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -15,6 +15,7 @@ from penstock.model.names import is_written_for_readers
 from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.container.activity.activity import Activity
 from penstock.segmentstore.container.append_request import AppendedBytes
+from penstock.segmentstore.container.events import ContainerEvents
 from penstock.segmentstore.container.log.operations import (
     Activate,
     Append,
@@ -42,7 +43,7 @@ from penstock.segmentstore.container.pending import (
     PendingQueue,
 )
 from penstock.segmentstore.container.reads.cache import Cache
-from penstock.segmentstore.container.reads.read_index import ReadIndex, Victims
+from penstock.segmentstore.container.reads.read_index import ReadIndex
 from penstock.segmentstore.container.reads.tail_waits import TailWaits
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.tables.index import TableIndex
@@ -62,14 +63,17 @@ class ContainerState:
             backlog: the amount of that data.
         gone: deleted and merged segments that storage may still hold something of.
         attribute_work: segments with more attributes than may stay in memory, or with dirty ones.
+        events: reports what other parts must do.
         waits: reads that wait for bytes beyond the ends of segments, in memory or not.
     """
 
-    def __init__(self, container_id: int, cache: Cache, settings: ContainerSettings) -> None:
+    def __init__(
+        self, container_id: int, cache: Cache, settings: ContainerSettings, events: ContainerEvents | None = None
+    ) -> None:
         self.metadata: ContainerMetadata = ContainerMetadata(container_id, self._attach_indexes)
         self.cache = cache
         self.activity: Activity = Activity(settings.activity.index_entry_bytes)
-        self.victims: Victims[Segment] = Victims()
+        self.events: ContainerEvents = events or ContainerEvents()
         self._lately_merged: dict[str, int] = {}
         self.unflushed: dict[int, Segment] = {}
         self.backlog: Backlog = Backlog(cache)
@@ -82,18 +86,9 @@ class ContainerState:
         #: The remaining part of a checkpoint being written: segments are copied to it before they change.
         self.cut: MetadataSnapshot | None = None
         self._loop = asyncio.get_running_loop()
-        self.on_storage_work: Callable[[], None] = lambda: None
-        #: Called when a segment was truncated; long-term storage need not be updated at once.
-        self.on_truncation: Callable[[], None] = lambda: None
-        #: Called when a segment was merged; long-term storage need not be updated at once.
-        self.on_merge: Callable[[], None] = lambda: None
-        #: Called, possibly very often, when an operation waits for space.
-        self.on_pressure: Callable[[], None] = lambda: None
-        #: Called when long-term storage may have freed space.
-        self.on_relief: Callable[[], None] = lambda: None
 
     def _attach_indexes(self, segment: Segment) -> None:
-        segment.index = ReadIndex(self.cache, segment, self.victims)
+        segment.index = ReadIndex(self.cache, segment, self.events)
         is_urgent = is_written_for_readers(segment.name) and not segment.is_system
         segment.pending = PendingQueue(self.backlog.urgent if is_urgent else self.backlog)
 
@@ -291,7 +286,7 @@ class ContainerState:
         segment.pending.note_seal(sequence_number)
         self.unflushed[segment.id] = segment
         segment.wake_readers()
-        self.on_storage_work()
+        self.events.on_storage_work()
 
     def durable_truncations(self, offsets: Iterable[tuple[Segment, int]], sequence_number: int) -> None:
         """Reject reads before the new starts and free the memory before them."""
@@ -302,7 +297,7 @@ class ContainerState:
             segment.index.truncate(segment.durable_start_offset)
             segment.pending.note_truncate(sequence_number, offset, now_s)
             self.unflushed[segment.id] = segment
-        self.on_truncation()
+        self.events.on_truncation()
 
     def durable_delete(self, segment: Segment) -> None:
         """End all waits and free the memory; from now on storage may be freed as well."""
@@ -315,7 +310,7 @@ class ContainerState:
         segment.pending.clear()
         segment.index.clear()
         segment.wake_readers()
-        self.on_storage_work()
+        self.events.on_storage_work()
 
     def durable_merge(self, target: Segment, source: Segment, sequence_number: int, start: int, end: int) -> None:
         """Make the merged bytes visible to the target's readers."""
@@ -327,7 +322,7 @@ class ContainerState:
         self.unflushed[target.id] = target
         target.wake_readers()
         source.wake_readers()
-        self.on_merge()
+        self.events.on_merge()
 
     def accept_forget(self, segment: Segment) -> None:
         """Drop a segment that storage holds nothing of. Its name remains taken in storage until that is durable.

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.model.errors import ContainerOfflineError, LogClosedError, OutcomeUnknownError, StorageError
 from penstock.model.segments import Buffer
+from penstock.segmentstore.container.events import ContainerEvents
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, LAST, FrameBuilder, RecordReader
 from penstock.segmentstore.container.log.operations import (
     NO_WRITER,
@@ -116,12 +117,14 @@ class Bench:
         self.log = ManualLog()
         self.failures: list[BaseException] = []
         self.heard: list[tuple[int, BaseException | None]] = []
+        self.events = ContainerEvents()
         self.pipeline = OperationPipeline(
             0,
             self.log,  # type: ignore[arg-type]  # What the pipeline uses of a log.
             last_sequence_number=0,
             last_address=None,
             fail=self.failures.append,
+            events=self.events,
         )
 
     async def add(self, name: int) -> None:
@@ -153,7 +156,7 @@ async def test_what_one_sync_made_durable_is_told_in_the_turn_in_which_the_log_s
     bench = Bench()
     pipeline = bench.pipeline
     told: list[list[int]] = []
-    pipeline.on_durable = lambda: told.append([name for name, _ in bench.heard])
+    bench.events.on_durable = lambda: told.append([name for name, _ in bench.heard])
     for name in (1, 2, 3):
         await bench.add(name)
     bench.log.futures[0].set_result(LogAddress(1))
@@ -181,7 +184,7 @@ async def test_who_breaks_when_operations_are_durable_does_not_stop_the_log() ->
     def broken() -> None:
         raise ZeroDivisionError
 
-    bench.pipeline.on_durable = broken
+    bench.events.on_durable = broken
     await bench.add(1)
     bench.log.futures[0].set_result(LogAddress(1))
     bench.log.on_synced()
@@ -262,7 +265,7 @@ async def test_what_is_outstanding_is_counted_and_told_when_it_shrinks() -> None
     bench = Bench()
     pipeline = bench.pipeline
     told: list[int] = []
-    pipeline.on_shrunk = lambda: told.append(pipeline.outstanding_bytes)
+    bench.events.on_shrunk = lambda: told.append(pipeline.outstanding_bytes)
     assert (pipeline.outstanding_bytes, pipeline.frames_in_flight) == (0, 0)
     pipeline.add_operation(Delete(1), lambda _: None)
     length = pipeline.outstanding_bytes
@@ -290,7 +293,7 @@ async def test_whoever_waits_for_room_hears_of_a_pipeline_that_was_abandoned() -
     bench = Bench()
     await bench.add(1)
     told: list[int] = []
-    bench.pipeline.on_shrunk = lambda: told.append(1)
+    bench.events.on_shrunk = lambda: told.append(1)
     bench.pipeline.abandon("stopped")
     assert told == [1]
 

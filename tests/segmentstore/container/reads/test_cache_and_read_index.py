@@ -9,8 +9,9 @@ from itertools import pairwise
 import pytest
 
 from penstock.model.errors import InconsistentStateError
+from penstock.segmentstore.container.events import ContainerEvents
 from penstock.segmentstore.container.reads.cache import Cache, CacheEntry
-from penstock.segmentstore.container.reads.read_index import Found, Missing, ReadIndex, Redirected, Victims, _Block
+from penstock.segmentstore.container.reads.read_index import Found, Missing, ReadIndex, Redirected, _Block
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.settings import CacheSettings
 
@@ -413,14 +414,14 @@ async def test_a_closed_index_takes_nothing_in() -> None:
 
 async def test_evicted_bytes_are_offered_once() -> None:
     cache = Cache(SETTINGS)
-    victims = Victims()
+    events = ContainerEvents()
     kept: list[tuple[int, int, bytes]] = []
     segment = segment_in(cache)
-    segment.index = ReadIndex(cache, segment, victims)
+    segment.index = ReadIndex(cache, segment, events)
     segment.index.append(0, b"a" * 100)
     segment.index.append(100, b"b" * 100)
     segment.storage_length = 100
-    victims.keep = lambda of, offset, data: kept.append((of.id, offset, bytes(data)))
+    events.on_evicted = lambda of, offset, data: kept.append((of.id, offset, bytes(data)))
     cache.evict_all()
     segment.index.clear()
     assert kept == [(1, 0, b"a" * 100)]

@@ -596,7 +596,7 @@ async def on_disk(lives: Incarnations, tmp_path: Path) -> AsyncIterator[DiskCach
 
 
 def use(container: SegmentContainer, cache: DiskCache) -> None:
-    container.reader.use_disk_cache(cache, container._log.epoch, container.state.victims)
+    container.reader.use_disk_cache(cache, container._log.epoch, container.events)
 
 
 async def test_what_leaves_memory_is_read_from_disk(lives: Incarnations, on_disk: DiskCache) -> None:

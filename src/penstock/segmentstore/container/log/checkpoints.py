@@ -101,7 +101,6 @@ class Checkpoints:
         self._blocker_id = 0
         #: The pipeline's counter of bytes at the position where the log begins.
         self._cut_at_bytes = -replayed.byte_count
-        pipeline.on_frames_sent = self.write_if_due
 
     @property
     def log_bytes(self) -> int:

@@ -21,6 +21,7 @@ from itertools import takewhile
 from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError
 from penstock.model.segments import Buffer
 from penstock.runtime.histogram import Histogram
+from penstock.segmentstore.container.events import ContainerEvents
 from penstock.segmentstore.container.log.frames import FrameBuilder
 from penstock.segmentstore.container.log.image import FrameRecorder
 from penstock.segmentstore.container.log.operations import NonAppendOperation, encode_operation
@@ -99,8 +100,10 @@ class OperationPipeline:
         last_sequence_number: int,
         last_address: LogAddress | None,
         fail: Callable[[BaseException], None],
+        events: ContainerEvents,
     ) -> None:
         self.container_id = container_id
+        self._events = events
         self.sequence_number: int = last_sequence_number
         self.durable_sequence_number: int = last_sequence_number
         #: Bytes of records, and frames, given to the log so far.
@@ -113,14 +116,6 @@ class OperationPipeline:
         self.sync_durations: Histogram = Histogram()
         self.operation_durations: Histogram = Histogram()
         self._begun_s = 0.0
-        #: Called at the end of a turn of the loop in which frames were sent: all accepted operations have then been
-        #: given to the log.
-        self.on_frames_sent: Callable[[], None] = lambda: None
-        #: Called after the callbacks of durable operations have run: once per sync, in the turn in which the log
-        #: reports it.
-        self.on_durable: Callable[[], None] = lambda: None
-        #: Called when `outstanding_bytes` has decreased, and when the pipeline has ended.
-        self.on_shrunk: Callable[[], None] = lambda: None
         self.error: BaseException | None = None
         #: Receives a copy of every frame given to the log while an image is taken.
         self.recorder: FrameRecorder | None = None
@@ -253,7 +248,7 @@ class OperationPipeline:
         with self._accepting:
             self._send()
             if self.error is None:
-                self.on_frames_sent()
+                self._events.on_frames_sent()
 
     def _send(self) -> None:
         if not self._builder.is_empty:
@@ -291,7 +286,7 @@ class OperationPipeline:
             for frame in ended:
                 self._frame_done(frame)
             if ended:
-                self.on_durable()
+                self._events.on_durable()
         except Exception as fault:  # noqa: BLE001 - a bug in a callback; the calling log is not at fault
             self._report(fault, "the work after operations became durable was interrupted")
 
@@ -326,7 +321,7 @@ class OperationPipeline:
             self._end(frame.callbacks, self._outcome_unknown(self.error))
         if self._idle is not None and not self._frames_in_flight and not self._idle.done():
             self._idle.set_result(None)
-        self.on_shrunk()
+        self._events.on_shrunk()
 
     def _commit_through(self, frame: _Frame) -> None:
         """Run the callbacks of every frame up to this one; if it is durable, all earlier frames are."""
@@ -355,7 +350,7 @@ class OperationPipeline:
         callbacks, self._callbacks = self._callbacks, []
         self._end(callbacks, self._offline(error))
         self._fail(error)
-        self.on_shrunk()
+        self._events.on_shrunk()
 
     def _end(self, callbacks: list[OnDone], error: BaseException | None) -> None:
         for on_done in callbacks:
@@ -398,7 +393,7 @@ class OperationPipeline:
             if not frame.is_told:
                 frame.is_told = True
                 self._end(frame.callbacks, self._outcome_unknown(self.error))
-        self.on_shrunk()
+        self._events.on_shrunk()
 
 
 def completer(future: asyncio.Future[None]) -> OnDone:

@@ -47,19 +47,11 @@ class IndexedSegment(Protocol):
 S = TypeVar("S", bound=IndexedSegment)
 
 
-class Victims(Generic[S]):
-    """Callbacks for stored bytes that are evicted, and for corrupted memory.
+class ReadEvents(Protocol[S]):
+    """What read indexes report: see `ContainerEvents`. Handlers must not block or change the index."""
 
-    One per container. Both may be set at any time.
-    """
-
-    __slots__ = ("damaged", "keep")
-
-    def __init__(self) -> None:
-        #: Called with the segment, the offset and the bytes; must not block or change the index.
-        self.keep: Callable[[S, int, Buffer], None] | None = None
-        #: Called once for each lookup that found corruption; must not block or change the index.
-        self.damaged: Callable[[InconsistentStateError], None] | None = None
+    on_evicted: Callable[[S, int, Buffer], None] | None
+    on_damage: Callable[[InconsistentStateError], None] | None
 
 
 class _Block(CacheEntry, Generic[S]):
@@ -95,9 +87,9 @@ class _Block(CacheEntry, Generic[S]):
             f"{len(self.data)} bytes in memory have checksum {checksum:08x}, they arrived with {self.checksum:08x}: "
             "the memory of this process is not sound",
         )
-        victims = self.index._victims
-        if victims is not None and victims.damaged is not None:
-            victims.damaged(error)
+        events = self.index._events
+        if events is not None and events.on_damage is not None:
+            events.on_damage(error)
         return error
 
     def may_go(self) -> bool:
@@ -157,12 +149,12 @@ class Redirected(Generic[S]):
 class ReadIndex(Generic[S]):
     """Cached bytes of one segment."""
 
-    __slots__ = ("_cache", "_entries", "_is_closed", "_segment", "_starts", "_victims", "cached_bytes")
+    __slots__ = ("_cache", "_entries", "_events", "_is_closed", "_segment", "_starts", "cached_bytes")
 
-    def __init__(self, cache: Cache, segment: S, victims: Victims[S] | None = None) -> None:
+    def __init__(self, cache: Cache, segment: S, events: ReadEvents[S] | None = None) -> None:
         self._cache = cache
         self._segment = segment
-        self._victims = victims
+        self._events = events
         self._starts: list[int] = []
         self._entries: list[_Block[S] | _Redirect[S]] = []
         self._is_closed = False
@@ -425,7 +417,7 @@ class ReadIndex(Generic[S]):
         assert self._entries[at] is block
         del self._entries[at], self._starts[at]
         self.cached_bytes -= len(block.data)
-        if self._victims is not None and (keep := self._victims.keep) is not None and block.damage() is None:
+        if self._events is not None and (keep := self._events.on_evicted) is not None and block.damage() is None:
             keep(self._segment, block.start, block.data)
 
     def evict(self, bytes_wanted: int) -> int:

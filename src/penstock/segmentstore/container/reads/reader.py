@@ -24,9 +24,10 @@ from penstock.model.errors import (
     StorageError,
 )
 from penstock.model.segments import Buffer, SegmentData
+from penstock.segmentstore.container.events import ContainerEvents
 from penstock.segmentstore.container.reads.disk_cache import DiskCache, SegmentKey
 from penstock.segmentstore.container.reads.read_ahead import ReadAhead
-from penstock.segmentstore.container.reads.read_index import VIEW_SHARE_MAX, Found, Missing, Victims
+from penstock.segmentstore.container.reads.read_index import VIEW_SHARE_MAX, Found, Missing
 from penstock.segmentstore.container.reads.storage_turns import StorageTurns, Turn
 from penstock.segmentstore.container.reads.tail_waits import ReadWaiter, TailWaits
 from penstock.segmentstore.container.segment import Segment
@@ -107,11 +108,11 @@ class SegmentReader:
         self._disk_cache: DiskCache | None = None
         self._epoch = 0
 
-    def use_disk_cache(self, disk_cache: DiskCache, epoch: int, victims: Victims[Segment]) -> None:
+    def use_disk_cache(self, disk_cache: DiskCache, epoch: int, events: ContainerEvents) -> None:
         """Read from the disk cache before storage, and store evicted bytes there. Call once the log is open."""
         self._disk_cache = disk_cache
         self._epoch = epoch
-        victims.keep = self._keep_on_disk
+        events.on_evicted = self._keep_on_disk
 
     def _keep_on_disk(self, segment: Segment, offset: int, data: Buffer) -> None:
         if self._disk_cache is not None and not (self._is_closed or segment.is_deleted):

@@ -121,10 +121,6 @@ class StorageWriter:
         self.failed_job_count: int = 0
         #: Fires when the first truncation since the last firing is due.
         self._truncation_timer: asyncio.TimerHandle | None = None
-        state.on_storage_work = self._wake.set
-        state.on_truncation = self._note_truncation
-        state.on_merge = self._note_merge
-        state.on_pressure = self._note_pressure
 
     def start(self) -> None:
         """Start the loop."""
@@ -158,7 +154,11 @@ class StorageWriter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _note_pressure(self) -> None:
+    def wake(self) -> None:
+        """Scan for work now."""
+        self._wake.set()
+
+    def note_pressure(self) -> None:
         """Scan for work, unless jobs are running: a scan follows when they end.
 
         Every held append calls this, and a scan of very many segments costs more than the appends do.
@@ -166,7 +166,7 @@ class StorageWriter:
         if not self._jobs:
             self._wake.set()
 
-    def _note_truncation(self) -> None:
+    def note_truncation(self) -> None:
         """Scan for work when the truncation is due."""
         if not self._settings.truncate_delay_s:
             self._wake.set()
@@ -174,7 +174,7 @@ class StorageWriter:
             delay_s = self._settings.truncate_delay_s
             self._truncation_timer = self._loop.call_later(delay_s, self._truncations_are_due)
 
-    def _note_merge(self) -> None:
+    def note_merge(self) -> None:
         """Scan for work at once if merges are due immediately; otherwise the next periodic scan suffices."""
         if not self._settings.merge_delay_s:
             self._wake.set()
@@ -321,7 +321,7 @@ class StorageWriter:
         cache = self._state.cache
         if cache.used_bytes > cache.settings.target_bytes:
             cache.evict()
-        self._state.on_relief()
+        self._state.events.on_relief()
 
     # Jobs.
 
