@@ -88,6 +88,7 @@ LOCAL = {
     "storage check", "storage probe",
     "storage recover", "storage backup", "storage restore",
     "user add", "user passwd", "user remove", "user grant", "user revoke", "user list", "user check",
+    "security show", "security check", "security rotate-key",
     "storage survey", "storage import", "storage export",
 }  # fmt: skip
 
@@ -147,6 +148,9 @@ BAD_INPUT = {
     "user grant": [["ann"], ["ann", "nonsense"], ["ann", "prn::*,READ", "--accounts", "/dev/null/x"]],
     "user revoke": [["ann"], ["ann", "prn::*", "--accounts", "/dev/null/x"]],
     "user list": [["extra"], ["--accounts", "/dev/null/x"]],
+    "security show": [["extra"], ["--config", "/dev/null/x"]],
+    "security check": [["extra"], ["--config", "/dev/null/x"]],
+    "security rotate-key": [["extra"], ["--data-dir", "/dev/null/x"]],
     "user check": [["extra"], ["--accounts", "/dev/null/x"]],
     "transaction list": [[], ["noscope"], ["bad/none"]],
     "transaction create": [[], ["noscope"], ["bad/none"]],

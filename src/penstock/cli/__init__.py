@@ -67,6 +67,12 @@ COMMANDS = {
         "Exit with 0 if the server serves clients; otherwise print the reason and exit with 1.",
     ),
     "user": _Command("user:user", "Servers", "Accounts of a secured server, and what they may do.", True),
+    "security": _Command(
+        "security:security",
+        "Servers",
+        "Certificates, keys and accounts of a secured server, and how clients connect.",
+        True,
+    ),
     "write": _Command("write:write", "Events", "Write the lines of standard input to a stream, one event each."),
     "read": _Command("read:read", "Events", "Print the events that a stream holds now, one per line."),
     "tail": _Command("read:tail", "Events", "Print the events of a stream as they are written, until Ctrl-C."),

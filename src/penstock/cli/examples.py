@@ -142,6 +142,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "penstock user add ann --grant 'prn::/scope:shop/stream:orders,READ'",
         "penstock user list",
     ),
+    "security": ("penstock security show", "penstock security check --data-dir store"),
+    "security check": ("penstock security check --data-dir store",),
+    "security rotate-key": ("penstock security rotate-key --data-dir store",),
+    "security show": ("penstock security show --user ann --address tls://streams.example.com:9090",),
     "user add": (
         "penstock user add ann --grant 'prn::/scope:shop/stream:orders,READ'",
         "penstock user add loader --grant 'prn::/scope:shop/*,READ_UPDATE' --password-file loader.password",

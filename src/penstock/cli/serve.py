@@ -22,6 +22,7 @@ from penstock.runtime.logs import log_to_standard_error
 from penstock.runtime.settings import load_settings
 from penstock.runtime.sockets import can_resolve
 from penstock.runtime.version import penstock_version
+from penstock.server.pravega_settings import read_pravega_settings
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
 
@@ -31,12 +32,17 @@ logger: logging.Logger = logging.getLogger(__name__)
 _RESOLVE_TIMEOUT_S = 2.0
 
 
-def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float, as_json: bool) -> bool:
+def serve(
+    config: Path | None, pravega_config: Path | None, flags: Mapping[str, object], *, started_s: float, as_json: bool
+) -> bool:
     """Load the settings, serve until a signal comes, return whether the stop was in order.
 
     `started_s`: when the process began, on `time.perf_counter`. Raises what settings and start raise.
     """
-    settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags=flags).checked()
+    given = {name: value for name, value in flags.items() if value is not None}
+    if pravega_config is not None:
+        given = {**flags_of_pravega(pravega_config), **given}
+    settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags=given).checked()
     log_to_standard_error(settings.log_level)
     where = "memory" if settings.is_memory else settings.log or os.path.abspath(settings.data_dir)
     logger.info("starting penstock %s, pid %d, data in %s", penstock_version(), os.getpid(), where)
@@ -45,6 +51,17 @@ def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float,
     raise_descriptor_limit()
     with asyncio.Runner(loop_factory=new_loop()) as runner:
         return runner.run(_serve(settings, started_s, as_json))
+
+
+def flags_of_pravega(file: Path) -> dict[str, object]:
+    """Return the settings of a file of Pravega as options, and report what has no meaning here."""
+    found = read_pravega_settings(file)
+    if found.ignored:
+        sys.stderr.write(f"penstock: {file}: these settings have no effect here: {', '.join(found.ignored)}\n")
+    flags: dict[str, object] = dict(found.values)
+    if found.token_key is not None:
+        flags["security.token_key"] = found.token_key
+    return flags
 
 
 async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) -> bool:

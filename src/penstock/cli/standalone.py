@@ -22,8 +22,7 @@ def standalone(
     tier2: Annotated[
         str | None,
         typer.Option(
-            help="Long-term storage: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a "
-            "directory. "
+            help="Long-term storage: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a directory. "
             "[default: tier2 in --data-dir]"
         ),
     ] = None,
@@ -76,6 +75,7 @@ def standalone(
     private_key: Annotated[str | None, typer.Option(help="Private key of the certificate, PEM.")] = None,
     accounts: Annotated[str | None, typer.Option(help="File of accounts, in Pravega's format.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file, TOML.", envvar="PENSTOCK_CONFIG")] = None,
+    pravega_config: Annotated[Path | None, typer.Option(help="Settings file of Pravega's standalone server.")] = None,
     log_level: Annotated[LogLevel | None, typer.Option(help="Log level on standard error. [default: warning]")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print events (ready, error, stopped) as JSON lines.")
@@ -117,6 +117,6 @@ def standalone(
         "security.accounts": accounts,
     }
     with exit_on_error(as_json=as_json):
-        is_clean = serve(config, flags, started_s=started_s, as_json=as_json)
+        is_clean = serve(config, pravega_config, flags, started_s=started_s, as_json=as_json)
     if not is_clean:
         raise typer.Exit(EXIT_FAILED)

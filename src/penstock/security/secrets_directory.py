@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import errno
 import os
 import ssl
 import stat
@@ -81,7 +82,12 @@ def security_paths(settings: SecuritySettings, data_dir: str) -> SecurityPaths:
 
 
 def make_missing_files(
-    paths: SecurityPaths, names: Sequence[str], random_bytes: Callable[[int], bytes], now: datetime.datetime
+    paths: SecurityPaths,
+    names: Sequence[str],
+    random_bytes: Callable[[int], bytes],
+    now: datetime.datetime,
+    *,
+    needs_token_key: bool = True,
 ) -> str | None:
     """Make the files that are missing; return the administrator's password if the accounts were made.
 
@@ -94,31 +100,32 @@ def make_missing_files(
         raise SecurityFileError(f"{missing} is missing, and its counterpart is there: put it back, or remove both")
     if not paths.certificate.exists():
         made = make_certificates(names, now)
-        _write_new(paths.private_key, made.private_key, 0o600)
-        _write_new(paths.authority, made.authority, 0o644)
+        write_file(paths.private_key, made.private_key, 0o600)
+        write_file(paths.authority, made.authority, 0o644)
         # Last: its presence means that the others are there.
-        _write_new(paths.certificate, made.certificate, 0o644)
-    if not paths.token_keys.exists():
-        _write_new(paths.token_keys, base64.b64encode(random_bytes(_KEY_LENGTH)) + b"\n", 0o600)
+        write_file(paths.certificate, made.certificate, 0o644)
+    if needs_token_key and not paths.token_keys.exists():
+        write_file(paths.token_keys, base64.b64encode(random_bytes(_KEY_LENGTH)) + b"\n", 0o600)
     if paths.accounts.exists():
         return None
     password = base64.urlsafe_b64encode(random_bytes(_PASSWORD_LENGTH)).decode()
     access = AccessList((AccessEntry("prn::*", Permission.READ_UPDATE),))
     account = Account(ADMINISTRATOR, hash_password(password, random_bytes(SALT_LENGTH)), access)
     paths.administrator_password.unlink(missing_ok=True)  # Of a start that was interrupted before the next step.
-    _write_new(paths.administrator_password, f"{password}\n".encode(), 0o600)
-    _write_new(paths.accounts, format_accounts([account]).encode(), 0o600)
+    write_file(paths.administrator_password, f"{password}\n".encode(), 0o600)
+    write_file(paths.accounts, format_accounts([account]).encode(), 0o600)
     return password
 
 
-def _write_new(path: Path, content: bytes, mode: int) -> None:
-    """Write a new file completely, or not at all."""
+def write_file(path: Path, content: bytes, mode: int) -> None:
+    """Write a file completely, or not at all; one that is there is replaced."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         os.fchmod(descriptor, mode)
-        os.write(descriptor, content)
+        if os.write(descriptor, content) != len(content):
+            raise OSError(errno.ENOSPC, "the file was not written completely", str(draft))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

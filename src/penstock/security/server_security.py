@@ -130,7 +130,8 @@ class ServerSecurity:
         if self.authenticator is not None:
             found.append(((self.paths.accounts,), self._load_accounts))
         if self.verifier is not None:
-            found.append(((self.paths.token_keys,), self._load_keys))
+            files = () if self.settings.token_key else (self.paths.token_keys,)
+            found.append((files, self._load_keys))
         return found
 
     def _load_certificate(self) -> None:
@@ -152,11 +153,11 @@ class ServerSecurity:
         self.authenticator.replace_accounts(accounts)
 
     def _load_keys(self) -> None:
-        keys = read_token_keys(self.paths.token_keys)
+        text = self.settings.token_key
+        keys = TokenKeys((text.encode(),)) if text else read_token_keys(self.paths.token_keys)
         if min(map(len, keys.all)) < _KEY_LENGTH_GOOD:
-            logger.warning(
-                "%s has a key of less than %d characters, which can be guessed", self.paths.token_keys, _KEY_LENGTH_GOOD
-            )
+            where = "security.token_key" if text else self.paths.token_keys
+            logger.warning("%s has a key of less than %d characters, which can be guessed", where, _KEY_LENGTH_GOOD)
         if self.signer is not None:
             self.signer.replace_keys(keys)
         assert self.verifier is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
 
@@ -21,6 +21,8 @@ class SecuritySettings:
         accounts: file of accounts, in Pravega's format. Empty: ``security/passwd`` in `data_dir`.
         token_key_file: keys of delegation tokens, one per line; the first one signs. Empty: ``security/token.key`` in
             `data_dir`.
+        token_key: the key itself, in place of the file; it cannot be rotated while the server runs. It appears in no
+            message.
         token_ttl_s: how long a delegation token is valid.
         readers_write_group_state: whether READ permission suffices for readers of groups; else they need READ_UPDATE.
         reload_interval_s: how often the files are checked for changes, which are applied without a restart.
@@ -35,6 +37,7 @@ class SecuritySettings:
     auth: str = "off"
     accounts: str = ""
     token_key_file: str = ""
+    token_key: str = field(default="", repr=False)
     token_ttl_s: int = 600
     readers_write_group_state: bool = True
     reload_interval_s: float = 10.0

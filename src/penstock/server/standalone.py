@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -345,7 +346,8 @@ class Standalone:
             hosts = ("localhost", socket.gethostname(), self.settings.advertised_host, "127.0.0.1", "::1")
             names = dict.fromkeys(hosts)
             now = datetime.datetime.fromtimestamp(self.runtime.wall_clock_ms() / 1000, datetime.UTC)
-            self.new_password = await self.runtime.work.run(make_missing_files, paths, tuple(names), os.urandom, now)
+            make = partial(make_missing_files, needs_token_key=not settings.token_key)
+            self.new_password = await self.runtime.work.run(make, paths, tuple(names), os.urandom, now)
         wall_clock_s = self._wall_clock_s
         self.security = security = open_security(settings, paths, self.runtime.work, wall_clock_s)
         security.start()
