@@ -405,7 +405,8 @@ class JournalWriter:
         for member, outcome in zip(members, outcomes, strict=True):
             if isinstance(outcome, PenstockError):
                 self.detach(member)
-                member.fail(outcome)
+                if not isinstance(outcome, LogFencedError):  # Such a member has noted it, and fails its appends.
+                    member.fail(outcome)
             elif outcome is not None:
                 raise outcome
         self._told()

@@ -293,9 +293,7 @@ class ObjectLog:
 
     def append(self, buffers: Sequence[Buffer], length: int) -> asyncio.Future[LogAddress]:
         """See `DurableLog.append`."""
-        fenced = self._fenced or (self._failure if isinstance(self._failure, LogFencedError) else None)
-        if fenced is None or self._state not in (_State.OPEN, _State.FAILED):
-            self._check_open()
+        self._check_open()
         if length > self._settings.frame_length_max_bytes:
             raise InvalidArgumentError(
                 f"a frame of {length} bytes is longer than {self._settings.frame_length_max_bytes}, "
@@ -304,9 +302,9 @@ class ObjectLog:
         if sum(map(len, buffers)) != length:
             raise InvalidArgumentError(f"the buffers hold {sum(map(len, buffers))} bytes, not {length}")
         future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
-        if fenced is not None:
-            future.set_exception(fenced)
-            self.fail(fenced)
+        if self._fenced is not None:
+            future.set_exception(self._fenced)
+            self.fail(self._fenced)
             return future
         append = Append(self, buffers, length, future)
         self._unacknowledged.append(append)
