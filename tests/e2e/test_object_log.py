@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 import uuid
@@ -182,3 +183,34 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(change
     ran = run_command("standalone", *changed)
     assert ran.code == 2
     assert said in " ".join(ran.stderr.split())
+
+
+def test_commands_for_logs_work_on_the_bucket_beside_a_running_server(
+    make: Callable[[], StandaloneProcess], options: tuple[str, ...]
+) -> None:
+    """The outputs are those for a data directory."""
+    place = *options[:2], *options[2:4]
+    none = run_penstock("log", "list", *place)
+    assert (none.returncode, "there is no log in" in none.stderr) == (2, True)
+    make().start()
+    assert run_penstock("log", "disable", "3", *place).stdout == "the log of container 3 is disabled\n"
+    listed = json.loads(run_penstock("log", "list", *place, "--json").stdout)
+    assert [each["state"] for each in listed["logs"]] == [*["enabled"] * 3, "disabled"]
+    assert listed["logs"][3]["path"] == f"{options[3]}/r/3"
+    enabled = run_penstock("log", "enable", "3", *place, "--json")
+    assert json.loads(enabled.stdout) == {"type": "enabled", "container": 3}
+    assert "container 3: enabled, epoch 1, " in run_penstock("log", "list", *place).stdout
+    swept = json.loads(run_penstock("log", "sweep", *place, "--dry-run", "--json").stdout)
+    assert (swept["type"], swept["is_dry_run"], swept["foreign_count"]) == ("log_sweep", True, 0)
+
+
+def test_what_does_not_work_on_a_log_in_a_bucket_is_refused(options: tuple[str, ...]) -> None:
+    log = options[2:4]
+    for arguments, said in (
+        (("salvage", "3", *log), "only a log in a data directory"),
+        (("list", *log, "--data-dir", "x"), "name the place of one log"),
+        (("sweep",), "--log is required"),
+    ):
+        ran = run_command("log", *arguments)
+        assert ran.code != 0
+        assert said in " ".join(ran.stderr.split())

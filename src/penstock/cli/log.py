@@ -1,51 +1,97 @@
-"""``penstock log``: the containers' logs of a stopped server. What it is for: docs/operations.md."""
+"""``penstock log``: the containers' logs, in the data directory of a stopped server or in a bucket.
+
+What it is for: docs/operations.md.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from penstock.cli.failure import exit_on_error
 from penstock.cli.options import Tier2
-from penstock.cli.output import tell, write_text
+from penstock.cli.output import in_bytes, tell, write_text
 from penstock.cli.salvage_output import report_fields, report_lines, salvage_lines
 
 if TYPE_CHECKING:
     from penstock.administration.log_administration import LogAdministration
     from penstock.administration.log_salvage import Salvaged
+    from penstock.administration.object_log_administration import LogSweepReport, ObjectLogAdministration
     from penstock.server.data_directory import DataDirectory
+    from penstock.server.settings import StandaloneSettings
+
+T = TypeVar("T")
 
 DataDir = Annotated[str | None, typer.Option(help="The server's data directory. [default: penstock-data]")]
 Config = Annotated[Path | None, typer.Option(help="The server's settings file, TOML.", envvar="PENSTOCK_CONFIG")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+LogUrl = Annotated[
+    str | None,
+    typer.Option("--log", help="The log is in this bucket: s3://bucket/prefix (gs://, az://). [default: --data-dir]"),
+]
 Container = Annotated[int, typer.Argument(metavar="CONTAINER", min=0, help="Number of the log's container.")]
 
 log: typer.Typer = typer.Typer(
     name="log",
-    help="List, disable, enable or salvage the containers' logs.",
+    help="List, disable, enable, salvage or sweep the containers' logs.",
     pretty_exceptions_enable=False,
 )
 
 
-@contextmanager
-def _logs(data_dir: str | None, config: Path | None, *, is_locked: bool) -> Iterator[LogAdministration]:
-    """Find the logs; with `is_locked`, hold the lock of the data directory meanwhile."""
+def _settings(data_dir: str | None, config: Path | None) -> StandaloneSettings:
     # Only now: the help of all commands should not load a server.
-    from penstock.administration.log_administration import LogAdministration
-    from penstock.model.errors import DataDirectoryInUseError
-    from penstock.runtime.runtime import real_runtime
     from penstock.runtime.settings import load_settings
     from penstock.server.settings import StandaloneSettings
 
-    settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir})
+    return load_settings(StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir})
+
+
+def _bucket(log: str | None, data_dir: str | None, settings: StandaloneSettings) -> str:
+    """Return the place of a log in a bucket; empty if the log is in the data directory."""
+    from penstock.model.errors import InvalidArgumentError
+
+    if log is not None and data_dir is not None:
+        raise InvalidArgumentError(f"--log is {log} and --data-dir is {data_dir}: name the place of one log")
+    return log or ("" if data_dir is not None else settings.log)
+
+
+def _in_bucket(url: str, settings: StandaloneSettings, call: Callable[[ObjectLogAdministration], Awaitable[T]]) -> T:
+    """Run `call` on the logs in the bucket `url`."""
+    from penstock.administration.object_log_administration import object_logs
+    from penstock.cli.serve import new_loop
+    from penstock.runtime.runtime import real_runtime
+
+    # Requests that are repeated end in a result or an error.
+    logging.getLogger("penstock").addHandler(logging.NullHandler())
+
+    async def run() -> T:
+        runtime = real_runtime(1)
+        try:
+            async with object_logs(url, settings, runtime) as logs:
+                return await call(logs)
+        finally:
+            await runtime.work.close()
+
+    with asyncio.Runner(loop_factory=new_loop()) as runner:
+        return runner.run(run())
+
+
+@contextmanager
+def _logs(settings: StandaloneSettings, *, is_locked: bool) -> Iterator[LogAdministration]:
+    """Find the logs; with `is_locked`, hold the lock of the data directory meanwhile."""
+    from penstock.administration.log_administration import LogAdministration
+    from penstock.model.errors import DataDirectoryInUseError
+    from penstock.runtime.runtime import real_runtime
+
     runtime = real_runtime(1)
     directory = _data_directory(settings.data_dir, runtime)
     try:
@@ -75,18 +121,24 @@ def _data_directory(root: str, runtime: object) -> DataDirectory:
 
 
 @log.command("list")
-def list_logs(data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
+def list_logs(log: LogUrl = None, data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
     """Show the state and the size of each log. Changes nothing; the server may run."""
-    with exit_on_error(as_json=as_json), _logs(data_dir, config, is_locked=False) as logs:
-        reports = logs.reports()
+    with exit_on_error(as_json=as_json):
+        settings = _settings(data_dir, config)
+        if url := _bucket(log, data_dir, settings):
+            reports = _in_bucket(url, settings, lambda logs: logs.reports())
+        else:
+            with _logs(settings, is_locked=False) as local_logs:
+                reports = local_logs.reports()
     if as_json:
         typer.echo(json.dumps({"type": "logs", "logs": [asdict(report) for report in reports]}))
         return
     if not reports:
         typer.echo("there are no logs")
+    kind = "objects" if url else "files"
     for report in reports:
         typer.echo(
-            f"container {report.container}: {report.state}, epoch {report.epoch}, {report.file_count} files, "
+            f"container {report.container}: {report.state}, epoch {report.epoch}, {report.file_count} {kind}, "
             f"{report.length_bytes} bytes, {report.path}"
         )
         if report.problem:
@@ -94,27 +146,55 @@ def list_logs(data_dir: DataDir = None, config: Config = None, as_json: AsJson =
 
 
 @log.command()
-def enable(container: Container, data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Enable a disabled log. The server must be stopped.
+def enable(
+    container: Container,
+    log: LogUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Enable a disabled log. The server must be stopped, unless the log is in a bucket.
 
     The server disables a damaged log, so that nothing overwrites the evidence. This command reads its frames first:
     a damaged log stays disabled; `penstock log salvage` makes a new log from its intact frames.
     """
-    _change(container, data_dir, config, "enabled", lambda logs: logs.enable(container), as_json=as_json)
+    with exit_on_error(as_json=as_json):
+        settings = _settings(data_dir, config)
+        if url := _bucket(log, data_dir, settings):
+            _in_bucket(url, settings, lambda logs: logs.enable(container))
+        else:
+            with _logs(settings, is_locked=True) as local_logs:
+                local_logs.enable(container)
+        _tell_changed(container, "enabled", as_json=as_json)
 
 
 @log.command()
-def disable(container: Container, data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Disable a log, so that it is not opened. The server must be stopped.
+def disable(
+    container: Container,
+    log: LogUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Disable a log, so that it is not opened. The server must be stopped, unless the log is in a bucket.
 
-    Its container and the segments in it stay offline; other containers serve. No data is lost.
+    Its container and the segments in it stay offline; other containers serve. No data is lost. A running server whose
+    log is in a bucket ends the container.
     """
-    _change(container, data_dir, config, "disabled", lambda logs: logs.disable(container), as_json=as_json)
+    with exit_on_error(as_json=as_json):
+        settings = _settings(data_dir, config)
+        if url := _bucket(log, data_dir, settings):
+            _in_bucket(url, settings, lambda logs: logs.disable(container))
+        else:
+            with _logs(settings, is_locked=True) as local_logs:
+                local_logs.disable(container)
+        _tell_changed(container, "disabled", as_json=as_json)
 
 
 @log.command()
 def salvage(
     container: Container,
+    log: LogUrl = None,
     data_dir: DataDir = None,
     tier2: Tier2 = None,
     config: Config = None,
@@ -127,10 +207,13 @@ def salvage(
 
     The damaged log is renamed and kept; the new name is printed. If long-term storage has an image of the container,
     losses before that image are restored from it. If the command is interrupted, run it again.
+    A log in a bucket cannot be salvaged yet.
     """
     from penstock.administration.log_salvage import LogNotSalvageableError
 
     with exit_on_error(as_json=as_json):
+        if url := _bucket(log, data_dir, _settings(data_dir, config)):
+            raise _not_salvageable(url, container)
         try:
             salvaged = _salvage(container, data_dir, tier2, config, is_dry_run=dry_run)
         except LogNotSalvageableError as error:
@@ -168,17 +251,57 @@ def _salvage(
         return runner.run(run())
 
 
-def _change(
-    container: int,
-    data_dir: str | None,
-    config: Path | None,
-    what: str,
-    change: Callable[[LogAdministration], None],
-    *,
-    as_json: bool,
+def _not_salvageable(url: str, container: int) -> Exception:
+    from penstock.model.errors import UnsupportedOperationError
+
+    return UnsupportedOperationError(
+        f"the log of container {container} is in {url}: only a log in a data directory can be salvaged. Put the "
+        "damaged or missing object back, for example an earlier version of it if the bucket keeps versions, and run "
+        f"`penstock log enable {container} --log {url}`. Nothing was changed"
+    )
+
+
+@log.command()
+def sweep(
+    log: LogUrl = None,
+    config: Config = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only report what would be deleted; change nothing.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    with exit_on_error(as_json=as_json), _logs(data_dir, config, is_locked=True) as logs:
-        change(logs)
+    """Delete objects of a log in a bucket that no container needs, such as those of killed servers.
+
+    Servers delete what they do not need any more; this deletes the rest. The server may run. Seals are kept for ever,
+    64 bytes for each server that was started.
+    """
+    from penstock.model.errors import InvalidArgumentError
+
+    with exit_on_error(as_json=as_json):
+        settings = _settings(None, config)
+        url = _bucket(log, None, settings)
+        if not url:
+            raise InvalidArgumentError(
+                "--log is required: the bucket of the log. A log in a data directory needs no sweep: its server "
+                "deletes old files"
+            )
+        report = _in_bucket(url, settings, lambda logs: logs.sweep(is_dry_run=dry_run))
+        tell("log_sweep", asdict(report), _sweep_lines(report), as_json=as_json)
+
+
+def _sweep_lines(report: LogSweepReport) -> Iterator[str]:
+    for each in report.unnamed:
+        yield f"journal {each.journal}: {each.object_count} objects, {in_bytes(each.length_bytes)}"
+    for key in report.foreign:
+        yield f"{key} is not part of a log; it stays"
+    done = "would be deleted" if report.is_dry_run else "deleted"
+    yield (
+        f"{report.object_count} objects with {in_bytes(report.length_bytes)} {done}; {report.kept_count} objects are "
+        f"needed, {report.seal_count} seals and {report.foreign_count} other objects stay"
+    )
+
+
+def _tell_changed(container: int, what: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"type": what, "container": container}))
     else:

@@ -120,11 +120,13 @@ class LogDisabledError(LogRefusedError):
 class LogDamagedError(LogRefusedError):
     """The log of a container (`container_id`) is damaged, so it was not enabled or not backed up."""
 
-    def __init__(self, container_id: int, damage: CorruptionError) -> None:
-        super().__init__(
-            f"the log of container {container_id} is damaged and was not changed: {damage}. Stop the server and run "
-            f"`penstock log salvage {container_id}`, which copies the intact part and reports the losses"
+    def __init__(self, container_id: int, damage: CorruptionError, *, advice: str = "") -> None:
+        """`advice`: the next step, for a log that `penstock log salvage` does not work on."""
+        advice = advice or (
+            f"Stop the server and run `penstock log salvage {container_id}`, which copies the intact part and reports "
+            "the losses"
         )
+        super().__init__(f"the log of container {container_id} is damaged and was not changed: {damage}. {advice}")
         self.container_id = container_id
         self.damage = damage
 

@@ -88,14 +88,18 @@ class ObjectLogFactory:
 
     async def enable(self, container_id: int) -> None:
         """See `DurableLogFactory.enable`. Raises `InvalidArgumentError` when the log is not disabled."""
-        bucket = self.process.bucket
-        stored = await bucket.read_record(container_id, gives_up_refused=True)
-        if stored is None or stored.record.is_enabled:
-            raise InvalidArgumentError(f"the log of container {container_id} in {bucket.place} is not disabled")
-        nonce = self.process.runtime.random_id()
-        try:
-            await bucket.change_record(stored, replace(stored.record, nonce=nonce, is_enabled=True, reason=""))
-        except ObjectChangedError as error:
-            raise LogFencedError(
-                f"the log of container {container_id} in {bucket.place} was changed meanwhile: list the logs again"
-            ) from error
+        await enable_log(self.process.bucket, self.process.runtime, container_id)
+
+
+async def enable_log(bucket: LogBucket, runtime: Runtime, container_id: int) -> None:
+    """Undo `DurableLog.disable`. Raises `InvalidArgumentError`, and `LogFencedError` if the record has changed."""
+    stored = await bucket.read_record(container_id, gives_up_refused=True)
+    if stored is None or stored.record.is_enabled:
+        raise InvalidArgumentError(f"the log of container {container_id} in {bucket.place} is not disabled")
+    nonce = runtime.random_id()
+    try:
+        await bucket.change_record(stored, replace(stored.record, nonce=nonce, is_enabled=True, reason=""))
+    except ObjectChangedError as error:
+        raise LogFencedError(
+            f"the log of container {container_id} in {bucket.place} was changed meanwhile: list the logs again"
+        ) from error

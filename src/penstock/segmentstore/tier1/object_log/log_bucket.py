@@ -57,11 +57,22 @@ class StoredRecord:
 
 
 class LogBucket:
-    """The log below `prefix` of the bucket `objects`. `cluster_id`: records of another cluster are refused."""
+    """The log below `prefix` of the bucket `objects`. `cluster_id`: records of another cluster are refused.
+
+    `attempts_max`: for commands: a request is repeated so often, and not if it is refused; 0: for servers, until its
+    outcome is known.
+    """
 
     def __init__(
-        self, objects: ObjectStore, settings: ObjectLogSettings, *, prefix: str = "", cluster_id: str = ""
+        self,
+        objects: ObjectStore,
+        settings: ObjectLogSettings,
+        *,
+        prefix: str = "",
+        cluster_id: str = "",
+        attempts_max: int = 0,
     ) -> None:
+        self._attempts_max = attempts_max
         self.objects: ObjectStore = objects
         self.prefix: str = prefix
         self.cluster_id: str = cluster_id
@@ -78,20 +89,26 @@ class LogBucket:
         """Repeat a request that can be repeated until the bucket answers.
 
         `gives_up_refused`: raise `StorageRefusedError` at once, for requests of a start. Raises `ObjectError`,
-        `StorageFullError`, `UnreadableDataError`, which are answers.
+        `StorageFullError`, `UnreadableDataError`, which are answers; after `attempts_max` any `StorageError`.
         """
         delay_s = self._settings.retry_delay_s_first
+        attempt = 0
         while True:
+            attempt += 1
             try:
                 return await call()
             except _FINAL:
                 raise
             except StorageError as error:
-                if gives_up_refused and isinstance(error, StorageRefusedError):
+                is_refused = isinstance(error, StorageRefusedError)
+                if (is_refused and gives_up_refused) or self._is_last(attempt, is_refused=is_refused):
                     raise
                 _log.warning("the log in %s: %s is repeated in %.2f s: %s", self.place, what, delay_s, error)
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, self._settings.retry_delay_s_max)
+
+    def _is_last(self, attempt: int, *, is_refused: bool) -> bool:
+        return bool(self._attempts_max) and (is_refused or attempt >= self._attempts_max)
 
     # -- slots ----------------------------------------------------------------------------------------------------
 
@@ -233,7 +250,9 @@ class LogBucket:
         key = record_key(self.prefix, record.container_id)
         content = record.encode()
         delay_s = self._settings.retry_delay_s_first
+        attempt = 0
         while True:
+            attempt += 1
             try:
                 if before is None:
                     await self.objects.put_new(key, content, record.nonce.hex())
@@ -244,6 +263,8 @@ class LogBucket:
             except _FINAL:
                 raise
             except StorageError as error:
+                if self._is_last(attempt, is_refused=isinstance(error, StorageRefusedError)):
+                    raise
                 _log.warning("the log in %s: the change of %s is looked up: %s", self.place, key, error)
             found = await self.read_record(record.container_id)
             if found is not None and found.record.nonce == record.nonce:

@@ -28,6 +28,8 @@ from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 
 FORMAT_VERSION = 1
+#: Objects of the whole log, below its prefix.
+CLUSTER_OBJECT_NAMES = ("identity", "server")
 _CHECKSUM_LENGTH = 8
 
 
@@ -43,6 +45,15 @@ class LogClusterIdentity:
         return _encode({"nonce": nonce.hex(), "cluster": self.cluster_id, "containers": self.container_count})
 
 
+async def read_identity(bucket: LogBucket) -> LogClusterIdentity | None:
+    """Return the identity of a log; None if there is none. Raises as `claim_identity`."""
+    found = await _read(bucket, "identity")
+    if found is None:
+        return None
+    fields = _decode(found.content, f"{bucket.place}/identity")
+    return LogClusterIdentity(str(fields["cluster"]), int(str(fields["containers"])))
+
+
 async def claim_identity(
     bucket: LogBucket, runtime: Runtime, new_cluster_id: str, container_count: int
 ) -> LogClusterIdentity:
@@ -51,19 +62,16 @@ async def claim_identity(
     Raises `InvalidArgumentError` for another number of containers, `CorruptionError`, `LaterVersionError`,
     `StorageRefusedError`.
     """
-    key = _key(bucket, "identity")
-    found = await _read(bucket, "identity")
-    if found is None:
+    identity = await read_identity(bucket)
+    if identity is None:
         mine = LogClusterIdentity(new_cluster_id, container_count)
         try:
-            await change_object(bucket.objects, key, mine.encode(runtime.random_id()), None)
+            await change_object(bucket.objects, _key(bucket, "identity"), mine.encode(runtime.random_id()), None)
         except ObjectChangedError:
             pass  # Another server has created it: read next.
-        found = await _read(bucket, "identity")
-        if found is None:
+        identity = await read_identity(bucket)
+        if identity is None:
             raise CorruptionError(f"{bucket.place}/identity", 0, "it was created, and is missing now")
-    fields = _decode(found.content, f"{bucket.place}/identity")
-    identity = LogClusterIdentity(str(fields["cluster"]), int(str(fields["containers"])))
     if identity.container_count != container_count:
         raise InvalidArgumentError(
             f"{bucket.place} was made with {identity.container_count} containers and that number cannot change: start "
