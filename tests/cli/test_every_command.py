@@ -85,6 +85,7 @@ ARGUMENTS = {
 #: Those that ask no server.
 LOCAL = {
     "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable", "log salvage",
+    "log sweep",
     "storage check", "storage probe",
     "storage recover", "storage backup", "storage restore",
     "user add", "user passwd", "user remove", "user grant", "user revoke", "user list", "user check",
@@ -179,6 +180,7 @@ BAD_INPUT = {
     "log list": [["extra"], ["--data-dir", "/nowhere/at/all"]],
     "log enable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "log disable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
+    "log sweep": [[]],
     "log salvage": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "storage check": [["extra"], ["--data-dir", "/nowhere/at/all"]],
     "storage probe": [

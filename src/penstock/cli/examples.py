@@ -157,12 +157,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "user list": ("penstock user list", "penstock user list --data-dir /var/lib/penstock --json"),
     "user check": ("penstock user check",),
     "log": ("penstock log list --data-dir /var/lib/penstock",),
-    "log list": ("penstock log list --data-dir /var/lib/penstock",),
+    "log list": ("penstock log list --data-dir /var/lib/penstock", "penstock log list --log s3://bucket/log"),
     "log enable": ("penstock log enable 2 --data-dir /var/lib/penstock",),
     "log disable": ("penstock log disable 2 --data-dir /var/lib/penstock",),
     "log salvage": (
         "penstock log salvage 2 --data-dir /var/lib/penstock --dry-run",
         "penstock log salvage 2 --data-dir /var/lib/penstock",
+    ),
+    "log sweep": (
+        "penstock log sweep --log s3://bucket/log --dry-run",
+        "penstock log sweep --log s3://bucket/log",
     ),
     "storage": (
         "penstock storage check --data-dir /var/lib/penstock",
