@@ -180,7 +180,7 @@ BAD_INPUT = {
     "log list": [["extra"], ["--data-dir", "/nowhere/at/all"]],
     "log enable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "log disable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
-    "log sweep": [[]],
+    "log sweep": [["extra"], []],
     "log salvage": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "storage check": [["extra"], ["--data-dir", "/nowhere/at/all"]],
     "storage probe": [
