@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -19,7 +22,7 @@ from penstock.model.errors import (
     StorageUnavailableError,
 )
 from penstock.runtime.failure_levels import level_of
-from penstock.runtime.logs import UtcFormatter
+from penstock.runtime.logs import BURST_LINES, COUNT_INTERVAL_S, BoundedHandler, UtcFormatter
 from penstock.runtime.outages import REPORT_INTERVAL_S, OutageLog
 from penstock_simulation.simulated.simulation import Simulation
 
@@ -106,3 +109,94 @@ def test_another_kind_of_failure_is_logged_at_once(caplog: pytest.LogCaptureFixt
         logging.WARNING,
         logging.ERROR,
     ]
+
+
+def _records(handler: BoundedHandler, count: int, at_s: float, level: int = logging.INFO) -> None:
+    for number in range(count):
+        record = logging.LogRecord("penstock.a", level, "file", 1, "client %d connects", (number,), None)
+        record.created = at_s
+        handler.handle(record)
+
+
+def test_lines_of_one_message_are_bounded_and_the_rest_is_counted() -> None:
+    """A thousand connections in a moment are 20 lines, and the count with the next record of any message."""
+    stream = io.StringIO()
+    handler = BoundedHandler(stream)
+    _records(handler, 1000, 100.0)
+    assert stream.getvalue().splitlines() == [f"client {number} connects" for number in range(BURST_LINES)]
+    other = logging.LogRecord("penstock.b", logging.WARNING, "file", 1, "disk full", None, None)
+    other.created = 100.0 + COUNT_INTERVAL_S
+    handler.handle(other)
+    assert stream.getvalue().splitlines()[BURST_LINES:] == [
+        "980 lines of this kind left out, the last: client 999 connects",
+        "disk full",
+    ]
+
+
+def test_a_message_at_a_low_rate_is_never_left_out() -> None:
+    """One line per second, for longer than the burst lasts; a clock that is set back changes nothing."""
+    stream = io.StringIO()
+    handler = BoundedHandler(stream)
+    for second in range(100):
+        _records(handler, 1, 100.0 + second)
+    _records(handler, 1, 50.0)
+    handler.close()
+    assert len(stream.getvalue().splitlines()) == 101
+
+
+def test_the_end_of_a_process_writes_the_count() -> None:
+    """Otherwise the log would not tell that lines are missing."""
+    stream = io.StringIO()
+    handler = BoundedHandler(stream)
+    _records(handler, BURST_LINES + 1, 100.0)
+    handler.close()
+    assert (
+        stream.getvalue().splitlines()[-1] == f"1 line of this kind left out, the last: client {BURST_LINES} connects"
+    )
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.WARNING, logging.ERROR])
+def test_other_levels_are_written_whole(level: int) -> None:
+    stream = io.StringIO()
+    _records(BoundedHandler(stream), 1000, 100.0, level)
+    assert len(stream.getvalue().splitlines()) == 1000
+
+
+def test_messages_are_followed_in_bounded_memory() -> None:
+    """Texts that are made before they are logged would be a message each: their counts are written, none is lost."""
+    stream = io.StringIO()
+    handler = BoundedHandler(stream)
+    _records(handler, BURST_LINES + 5, 100.0)
+    for number in range(5000):
+        record = logging.LogRecord("penstock.a", logging.INFO, "file", 1, f"message {number}", None, None)
+        record.created = 100.0
+        handler.handle(record)
+    assert len(handler._rates) <= 1024
+    assert "5 lines of this kind left out" in stream.getvalue()
+    assert stream.getvalue().count("message ") == 5000
+
+
+#: Prints what is logged at which level by the log of a server.
+_LEVELS = """
+import logging, sys
+from penstock.runtime.logs import log_to_standard_error
+log_to_standard_error(sys.argv[1])
+for name in ("penstock.server", "httpx"):
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+        logging.getLogger(name).log(level, "said")
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "written"),
+    [
+        ("debug", ["DEBUG", "INFO", "WARNING", "ERROR"] * 2),
+        ("info", ["INFO", "WARNING", "ERROR", "WARNING", "ERROR"]),
+        ("warning", ["WARNING", "ERROR"] * 2),
+        ("error", ["ERROR"] * 2),
+    ],
+)
+def test_other_packages_log_from_warning_on(level: str, written: list[str]) -> None:
+    """An HTTP library logs each request at INFO, which is not what an operator asks for by default."""
+    ran = subprocess.run([sys.executable, "-c", _LEVELS, level], capture_output=True, text=True, timeout=60, check=True)
+    assert [line.split()[1] for line in ran.stderr.splitlines()] == written

@@ -30,7 +30,7 @@ def test_flags_beat_the_environment_which_beats_the_file(file: Path) -> None:
                    "PENSTOCK_URI": "ignored"}  # fmt: skip
     flags = {"data_dir": "g", "log_level": None}
     loaded = load_settings(StandaloneSettings, file=file, environment=environment, flags=flags)
-    assert (loaded.host, loaded.advertise, loaded.data_dir, loaded.log_level) == ("f", "e", "g", "warning")
+    assert (loaded.host, loaded.advertise, loaded.data_dir, loaded.log_level) == ("f", "e", "g", "info")
 
 
 def test_nested_settings_are_tables_double_underscores_and_dots(file: Path) -> None:

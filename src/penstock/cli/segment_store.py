@@ -50,7 +50,7 @@ def segment_store(
         output.write(encode_message(Refusal(type(error).__name__, str(error))))
         output.flush()
         raise typer.Exit(EXIT_FAILED) from error
-    level = str(order.settings.get("log_level", "warning"))
+    level = str(order.settings.get("log_level", "info"))
     log_to_standard_error(level, process=f"store {order.store}")
     logger = logging.getLogger(__name__)
     logger.info("starting segment store %d of penstock %s, pid %d", order.store, penstock_version(), os.getpid())

@@ -21,7 +21,6 @@ from penstock.runtime.heap import bound_heaps, keep_heap_small
 from penstock.runtime.logs import log_to_standard_error
 from penstock.runtime.settings import load_settings
 from penstock.runtime.sockets import can_resolve
-from penstock.runtime.version import penstock_version
 from penstock.server.pravega_settings import read_pravega_settings
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
@@ -44,8 +43,6 @@ def serve(
         given = {**flags_of_pravega(pravega_config), **given}
     settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags=given).checked()
     log_to_standard_error(settings.log_level)
-    where = "memory" if settings.is_memory else settings.log or os.path.abspath(settings.data_dir)
-    logger.info("starting penstock %s, pid %d, data in %s", penstock_version(), os.getpid(), where)
     bound_heaps()
     keep_heap_small()
     raise_descriptor_limit()

@@ -76,7 +76,7 @@ def standalone(
     accounts: Annotated[str | None, typer.Option(help="File of accounts, in Pravega's format.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file, TOML.", envvar="PENSTOCK_CONFIG")] = None,
     pravega_config: Annotated[Path | None, typer.Option(help="Settings file of Pravega's standalone server.")] = None,
-    log_level: Annotated[LogLevel | None, typer.Option(help="Log level on standard error. [default: warning]")] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help="Log level on standard error. [default: info]")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print events (ready, error, stopped) as JSON lines.")
     ] = False,

@@ -128,7 +128,9 @@ class StandaloneSettings:
             after it.
         advertise: host name of the segment store that is given to clients. Empty: `host`, or this machine's name
             when that is a wildcard.
-        log_level: debug, info, warning or error.
+        log_level: debug, info, warning or error. info: the life of the server, connections of clients, and changes of
+            streams, besides what needs attention. Of one message at most 20 lines at once and 1 per second after that
+            are written; the rest is counted.
         stop_timeout_s: total time of a graceful stop before it is given up.
         lock_check_interval_s: how often the server checks that its data directory still exists and is locked by it.
         blocking_thread_count_max: threads for work that belongs to neither tier; those have pools of their own.
@@ -153,7 +155,7 @@ class StandaloneSettings:
     segment_store_port: int = SEGMENT_STORE_PORT
     segment_stores: int = 1
     advertise: str = ""
-    log_level: str = "warning"
+    log_level: str = "info"
     stop_timeout_s: float = 30.0
     lock_check_interval_s: float = 1.0
     blocking_thread_count_max: int = 8

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 import os
 import socket
 import ssl
@@ -84,6 +85,8 @@ from penstock.server.store_processes.processes import StoreProcesses
 
 if TYPE_CHECKING:
     from penstock.operations.endpoint import OperationsEndpoint
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 _LOCK_RETRY_DELAY_S = 0.05
 
@@ -384,6 +387,12 @@ class Standalone:
         is_strict = not self.settings.security.readers_write_group_state
         return CallGuard(security.authenticator, security.signer, is_strict=is_strict)
 
+    def _log_start(self) -> None:
+        """Log the start once the data are claimed: a start that is refused before is one error and no log."""
+        settings = self.settings
+        where = "memory" if settings.is_memory else settings.log or os.path.abspath(settings.data_dir)
+        logger.info("starting penstock %s, pid %d, data in %s", penstock_version(), os.getpid(), where)
+
     async def _start_processes(self) -> tuple[ConnectionPool, ClientSettings, AssignedLocator, str]:
         """Run the segment stores in child processes, which share this one's data directory.
 
@@ -436,6 +445,7 @@ class Standalone:
     async def _open_tiers(self) -> tuple[DurableLogFactory, ChunkStorage, str]:
         """Return the logs, long-term storage, and the id of the cluster that both belong to."""
         if self.settings.is_memory:
+            self._log_start()
             return MemoryLogFactory(self.runtime), MemoryChunkStorage(), "memory"
         directory = DataDirectory(self.settings.data_dir, self.runtime)
         if self.settings.log:
@@ -461,6 +471,7 @@ class Standalone:
         new_id = str(uuid.UUID(bytes=runtime.random_id(), version=4))
         identity = await claim_identity(bucket, runtime, new_id, settings.segment_store.container_count)
         self.is_new_store = identity.cluster_id == new_id
+        self._log_start()
         logs = ObjectLogFactory(
             objects,
             runtime,
@@ -505,6 +516,7 @@ class Standalone:
                 break
         self._stops.callback(directory.close)
         self.is_new_store = directory.is_new
+        self._log_start()
         self._watch = DirectoryWatch(directory, self.runtime, self.settings.lock_check_interval_s, self._share_lock)
         self._watch.start()
         self._stops.push_async_callback(self._watch.stop)
