@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.administration.log_salvage import LogNotSalvageableError, Salvaged, salvage_log
+from penstock.administration.errors import LogNotSalvageableError
+from penstock.administration.log_salvage import Salvaged, salvage_log
 from penstock.model.errors import InvalidArgumentError, LogFencedError, LogMissingError, PenstockError
 from penstock.model.routing import container_of
 from penstock.model.segments import TableUpdate

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.standalone_process import ServerProcessError, StandaloneProcess
+from penstock.server.errors import ServerProcessError
+from penstock.server.standalone_process import StandaloneProcess
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ from penstock.segmentstore.tier1.log_records import EPOCH_VERSION
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.storage_check import ProblemKind, StorageReport
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
-from penstock.server.data_directory import DataDirectory, DataDirectoryError
+from penstock.server.data_directory import DataDirectory
+from penstock.server.errors import DataDirectoryError
 from penstock.server.long_term_storage import open_long_term_storage
 from penstock.server.settings import StandaloneSettings
 from support.containers import until

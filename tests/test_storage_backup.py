@@ -12,16 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.administration.admin_client import AdminClient, AdminRefusedError, parse_endpoints
-from penstock.administration.storage_backup import (
-    MANIFEST_NAME,
-    Backup,
-    BackupError,
-    back_up_running,
-    back_up_stopped,
-    read_backup,
-)
-from penstock.administration.storage_restoration import BackupUnfitError, RestorationReport, restore_store
+from penstock.administration.admin_client import AdminClient, parse_endpoints
+from penstock.administration.errors import AdminRefusedError, BackupError, BackupUnfitError
+from penstock.administration.storage_backup import MANIFEST_NAME, Backup, back_up_running, back_up_stopped, read_backup
+from penstock.administration.storage_restoration import RestorationReport, restore_store
 from penstock.model.errors import (
     ConnectionLostError,
     CorruptionError,
@@ -37,7 +31,7 @@ from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.container.log.image import ImageTooLongError
 from penstock.segmentstore.settings import AdminSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.server.data_directory import DataDirectoryError
+from penstock.server.errors import DataDirectoryError
 from penstock.server.settings import StandaloneSettings
 from support.command_line import run_command
 from support.small_store import DATA, NAMES, fill, running, settings_of, unseen

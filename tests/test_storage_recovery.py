@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.administration.storage_recovery import NotRecoverableError, RecoveryReport, recover_store
+from penstock.administration.errors import NotRecoverableError
+from penstock.administration.storage_recovery import RecoveryReport, recover_store
 from penstock.model.checksum import crc32c
 from penstock.model.errors import InvalidArgumentError, LaterVersionError, NoSuchSegmentError, StorageUnavailableError
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.container.log.image import ContainerImage, ImageName
-from penstock.server.data_directory import DataDirectoryError
+from penstock.server.errors import DataDirectoryError
 from penstock.server.settings import StandaloneSettings
 from support.small_store import DATA, NAMES, fill, running, settings_of, unseen
 

@@ -19,7 +19,8 @@ from penstock.model.errors import (
 )
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, real_runtime
-from penstock.server.data_directory import DataDirectory, DataDirectoryError, Identity
+from penstock.server.data_directory import DataDirectory, Identity
+from penstock.server.errors import DataDirectoryError
 
 
 @pytest.fixture

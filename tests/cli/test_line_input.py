@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cli.line_input import InvalidLineError, KeyField, batches_of_lines
+from penstock.cli.errors import InvalidLineError
+from penstock.cli.line_input import KeyField, batches_of_lines
 from penstock.model.errors import InvalidArgumentError
 
 

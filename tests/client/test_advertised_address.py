@@ -14,8 +14,9 @@ from penstock.client.settings import ClientSettings
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
 from penstock.model.errors import ConnectionLostError
 from penstock.runtime.sockets import can_resolve
+from penstock.server.errors import PortInUseError
 from penstock.server.settings import StandaloneSettings
-from penstock.server.standalone import PortInUseError, Standalone
+from penstock.server.standalone import Standalone
 
 UNKNOWN = "store-1.invalid"
 

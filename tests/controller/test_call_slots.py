@@ -10,9 +10,9 @@ import grpc.aio
 import pytest
 
 from penstock.controller.container_waits import observer_of_call, waiting_for
+from penstock.controller.errors import CallRefusedError
 from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.grpc.slots import CallSlots, subject_of
-from penstock.controller.grpc.status import CallRefusedError
 from penstock.controller.settings import ControllerSettings
 from penstock.model.names import segment_name
 from penstock.model.routing import container_of

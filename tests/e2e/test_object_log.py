@@ -13,7 +13,8 @@ import pytest
 
 import penstock
 from penstock.model.errors import PenstockError
-from penstock.server.standalone_process import ServerProcessError, StandaloneProcess, run_penstock
+from penstock.server.errors import ServerProcessError
+from penstock.server.standalone_process import StandaloneProcess, run_penstock
 from support.command_line import run_command
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 

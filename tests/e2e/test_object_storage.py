@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.server.standalone_process import ServerProcessError, StandaloneProcess
+from penstock.server.errors import ServerProcessError
+from penstock.server.standalone_process import StandaloneProcess
 from support.command_line import run_command
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.server.standalone_process import ServerProcessError, StandaloneProcess, child_environment
+from penstock.server.errors import ServerProcessError
+from penstock.server.standalone_process import StandaloneProcess, child_environment
 from penstock_simulation.checks.history_events import (
     AbortTransaction,
     CommitTransaction,

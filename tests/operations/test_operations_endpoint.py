@@ -19,8 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock import aio
 from penstock.model.errors import InvalidArgumentError
 from penstock.operations.settings import OperationsSettings
+from penstock.server.errors import PortInUseError
 from penstock.server.settings import StandaloneSettings
-from penstock.server.standalone import PortInUseError, Standalone
+from penstock.server.standalone import Standalone
 from support.containers import until
 from support.standalone_process import StandaloneProcess
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.runtime.settings import SettingsError, load_settings, setting_paths, settings_from, settings_values
+from penstock.runtime.errors import SettingsError
+from penstock.runtime.settings import load_settings, setting_paths, settings_from, settings_values
 from penstock.server.settings import MAY_BE_ZERO, StandaloneSettings, may_be_zero
 
 

@@ -7,15 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.permissions import ROOT, Permission, scope_resource, stream_resource
-from penstock.security.access_list import AccessEntryError, AccessList, literal_pattern, parse_entry
-from penstock.security.accounts import Account, AccountsError, format_accounts, parse_accounts
-from penstock.security.passwords import (
-    ITERATIONS_MAX,
-    PasswordHash,
-    PasswordHashError,
-    decode_hash,
-    hash_password,
-)
+from penstock.security.access_list import AccessList, literal_pattern, parse_entry
+from penstock.security.accounts import Account, format_accounts, parse_accounts
+from penstock.security.errors import AccessEntryError, AccountsError, PasswordHashError
+from penstock.security.passwords import ITERATIONS_MAX, PasswordHash, decode_hash, hash_password
 
 SALT = bytes(range(32))
 FAST = hash_password("1111_aaaa", SALT, 10)

@@ -10,9 +10,8 @@ import pytest
 from penstock.model.errors import InvalidArgumentError
 from penstock.security import passwords
 from penstock.security.access_list import parse_entry
-from penstock.security.accounts import AccountsError
 from penstock.security.accounts_file import AccountsFile
-from penstock.security.secrets_directory import SecurityFileError
+from penstock.security.errors import AccountsError, SecurityFileError
 
 READ_SHOP = parse_entry("prn::/scope:shop,READ")
 

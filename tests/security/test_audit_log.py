@@ -16,7 +16,8 @@ from penstock.model.errors import ControllerUnavailableError
 from penstock.rpc import controller_pb2 as pb
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.security import audit_log
-from penstock.security.audit_log import AuditEntry, AuditLog, AuditLogError, AuditSettings
+from penstock.security.audit_log import AuditEntry, AuditLog, AuditSettings
+from penstock.security.errors import AuditLogError
 from support.command_line import run_command
 from support.containers import until
 from support.secured_server import PASSWORD, SecuredServer

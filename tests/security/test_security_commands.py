@@ -14,8 +14,9 @@ import penstock
 from penstock.model.errors import TokenRefusedError
 from penstock.security import inspection, key_rotation, secrets_directory
 from penstock.security.certificates import make_certificates
-from penstock.security.key_rotation import KeyRotation, RotationTooEarlyError
-from penstock.security.secrets_directory import SecurityFileError, make_missing_files, read_token_keys, security_paths
+from penstock.security.errors import RotationTooEarlyError, SecurityFileError
+from penstock.security.key_rotation import KeyRotation
+from penstock.security.secrets_directory import make_missing_files, read_token_keys, security_paths
 from penstock.security.settings import SecuritySettings
 from penstock.security.tokens import TokenSigner, TokenVerifier
 from penstock.server.settings import StandaloneSettings

@@ -32,7 +32,8 @@ def spark_environment() -> None:
     """Let Spark's processes find this checkout and this Python; skip where Spark cannot run."""
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
     pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'penstock[spark]'")
-    from penstock.spark.java import JavaNotFoundError, ensure_java
+    from penstock.spark.errors import JavaNotFoundError
+    from penstock.spark.java import ensure_java
 
     try:
         ensure_java()

@@ -18,8 +18,9 @@ import pytest
 from penstock.quickstart import process_tree
 from penstock.quickstart.driver import Plan
 from penstock.quickstart.driver_process import DriverProcess
+from penstock.quickstart.errors import QueryFailedError, SparkStartError
 from penstock.quickstart.kills import Checkpoint, QueryWatch
-from penstock.quickstart.query import PassResult, QueryFailedError, SparkStartError
+from penstock.quickstart.query import PassResult
 from penstock.server.standalone_process import child_environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="sessions are seen on Linux only")

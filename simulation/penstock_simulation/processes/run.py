@@ -27,7 +27,8 @@ from penstock.client.client import Client
 from penstock.client.settings import ClientSettings
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
-from penstock.server.standalone_process import ServerProcessError, StandaloneProcess
+from penstock.server.errors import ServerProcessError
+from penstock.server.standalone_process import StandaloneProcess
 from penstock_simulation.checks.history import check_history
 from penstock_simulation.checks.history_events import EventSeen, History, Outcome
 from penstock_simulation.processes.faults import (

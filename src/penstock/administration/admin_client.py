@@ -6,11 +6,11 @@ import asyncio
 import struct
 from collections.abc import Callable, Sequence
 
+from penstock.administration.errors import AdminRefusedError
 from penstock.model.errors import (
     ConnectionLostError,
     InvalidArgumentError,
     OutcomeUnknownError,
-    PenstockError,
     ProtocolError,
 )
 from penstock.wire import commands as wire
@@ -22,10 +22,6 @@ _FRAME_HEADER = struct.Struct(">ii")
 _CONNECT_TIMEOUT_S = 10.0
 #: Time limit of a flush, or of an image until its first part; the store has time limits of its own.
 _ANSWER_TIMEOUT_S = 600.0
-
-
-class AdminRefusedError(PenstockError):
-    """A segment store refused an administrator's request; the message says why."""
 
 
 class AdminClient:

@@ -21,14 +21,14 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
+from penstock.administration.errors import LogNotSalvageableError, NotRecoverableError
 from penstock.administration.storage_administration import check_identity
-from penstock.administration.storage_recovery import EPOCH_STEP, NotRecoverableError, image_names, newest_whole_image
+from penstock.administration.storage_recovery import EPOCH_STEP, image_names, newest_whole_image
 from penstock.model.errors import (
     CorruptionError,
     DataDirectoryInUseError,
     InvalidArgumentError,
     LogMissingError,
-    StorageError,
 )
 from penstock.runtime.disk import Disk
 from penstock.runtime.runtime import Runtime
@@ -64,14 +64,6 @@ _FRAME_BYTES = 256 * 1024
 _PLANS_MAX = 4
 #: Maximum number of replays of a plan until all of its segments fit long-term storage.
 _ROUNDS_MAX = 4
-
-
-class LogNotSalvageableError(StorageError):
-    """No new log can be written from a damaged one (`report`). Nothing was changed."""
-
-    def __init__(self, message: str, report: SalvageReport) -> None:
-        super().__init__(message)
-        self.report = report
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from penstock.administration.admin_client import AdminClient
+from penstock.administration.errors import BackupError
 from penstock.administration.storage_administration import CheckProgress
 from penstock.model.checksum import crc32c
-from penstock.model.errors import CorruptionError, LogDamagedError, StorageError
+from penstock.model.errors import CorruptionError, LogDamagedError
 from penstock.runtime.disk import Disk
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.image import ContainerImage, ImageName
@@ -36,10 +37,6 @@ _READ_BYTES = 8 * 1024 * 1024
 
 #: Starts a progress display; the total number of bytes is not known.
 ShowBackup = Callable[[int | None], AbstractContextManager[CheckProgress]]
-
-
-class BackupError(StorageError):
-    """A backup cannot be made, is incomplete, or does not fit long-term storage. An incomplete one has no manifest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from penstock.administration.errors import NotRecoverableError
 from penstock.administration.storage_administration import ShowProgress, check_storage
 from penstock.model.errors import CorruptionError, InvalidArgumentError, StorageError, StorageUnavailableError
 from penstock.runtime.runtime import Runtime
@@ -36,10 +37,6 @@ EPOCH_STEP = 1 << 16
 _READ_BYTES = 8 * 1024 * 1024
 #: ... and written to the log in pieces of this size.
 _APPEND_BYTES = 8 * 1024 * 1024
-
-
-class NotRecoverableError(StorageError):
-    """A store cannot be restored from this long-term storage. Nothing was created."""
 
 
 @dataclass(frozen=True, slots=True)

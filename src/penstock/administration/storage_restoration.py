@@ -10,25 +10,17 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
+from penstock.administration.errors import BackupUnfitError
 from penstock.administration.storage_administration import ShowProgress, check_identity, check_opened
-from penstock.administration.storage_backup import Backup, BackupError, read_backup, read_image
+from penstock.administration.storage_backup import Backup, read_backup, read_image
 from penstock.administration.storage_recovery import EPOCH_STEP, image_names, write_log
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.disk import Disk
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier2.storage_check import StorageProblem, StorageReport
+from penstock.segmentstore.tier2.storage_check import StorageReport
 from penstock.server.data_directory import DataDirectory, Identity
 from penstock.server.long_term_storage import open_long_term_storage
 from penstock.server.settings import StandaloneSettings
-
-
-class BackupUnfitError(BackupError):
-    """Long-term storage lacks chunks of the backup. `problems`: the first of them; `problem_count`: all."""
-
-    def __init__(self, message: str, problems: Sequence[StorageProblem], problem_count: int) -> None:
-        super().__init__(message)
-        self.problems = problems
-        self.problem_count = problem_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def hint_of(error: PenstockError) -> str:
 
 def code_of(error: PenstockError) -> int:
     """Return the exit code for an error: `EXIT_USAGE` where the command line itself is wrong."""
-    from penstock.runtime.settings import SettingsError
+    from penstock.runtime.errors import SettingsError
 
     if isinstance(error, DataDirectoryLostError):
         return EXIT_DIRECTORY_LOST

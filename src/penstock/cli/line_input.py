@@ -7,6 +7,7 @@ from typing import Protocol, cast
 
 import msgspec
 
+from penstock.cli.errors import InvalidLineError
 from penstock.jobs.keys import why_no_json
 from penstock.model.errors import InvalidArgumentError
 
@@ -83,11 +84,3 @@ class KeyField:
                 why = why_no_json(line, error)
                 raise InvalidLineError(first_number + len(keys), self._field, why, keys) from error
         return keys
-
-
-class InvalidLineError(InvalidArgumentError):
-    """A line of the input is no JSON object with the field that holds the key. `keys`: those of the lines before."""
-
-    def __init__(self, number: int, field: str, why: str, keys: list[str]) -> None:
-        super().__init__(f"line {number} of the input has no routing key in the field {field!r}: {why}")
-        self.keys = keys

@@ -209,7 +209,7 @@ def salvage(
     losses before that image are restored from it. If the command is interrupted, run it again.
     A log in a bucket cannot be salvaged yet.
     """
-    from penstock.administration.log_salvage import LogNotSalvageableError
+    from penstock.administration.errors import LogNotSalvageableError
 
     with exit_on_error(as_json=as_json):
         if url := _bucket(log, data_dir, _settings(data_dir, config)):

@@ -7,6 +7,7 @@ import random
 import ssl
 from dataclasses import dataclass
 
+from penstock.cli.errors import NotReadyError
 from penstock.client.controller.controller import ControllerClient, parse_controller_uri
 from penstock.client.settings import ClientSettings
 from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT
@@ -33,10 +34,6 @@ _PAUSE_S = 0.1
 _FIRST_CONTACT_S = 0.5
 #: Not nothing, for a last look.
 _LEFT_S_MIN = 0.001
-
-
-class NotReadyError(PenstockError):
-    """The server cannot serve clients now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def restore(
     if all
     chunks exist, with 3 if chunks are missing. It lists those, and creates nothing unless --accept-missing is given.
     """
-    from penstock.administration.storage_restoration import BackupUnfitError
+    from penstock.administration.errors import BackupUnfitError
 
     with exit_on_error(as_json=as_json):
         if directory is None:

@@ -49,7 +49,8 @@ def _record(file: AccountsFile, command: str, name: str, **change: object) -> No
     """Record a change in the audit log, if the server has one beside the accounts. Raises `AuditLogError`."""
     import time
 
-    from penstock.security.audit_log import AuditEntry, AuditLogError, AuditSettings, append_to_file
+    from penstock.security.audit_log import AuditEntry, AuditSettings, append_to_file
+    from penstock.security.errors import AuditLogError
     from penstock.security.secrets_directory import AUDIT_LOG_NAME
 
     path = file.path.with_name(AUDIT_LOG_NAME)
@@ -87,7 +88,8 @@ def _password(file: Path | None) -> str:
 
 def _entry(text: str) -> AccessEntry:
     from penstock.model.errors import InvalidArgumentError
-    from penstock.security.access_list import AccessEntryError, parse_entry
+    from penstock.security.access_list import parse_entry
+    from penstock.security.errors import AccessEntryError
 
     try:
         return parse_entry(text)

@@ -231,7 +231,8 @@ class _Lines:
 
     def copy(self, session: Session, writer: EventWriter | Transaction) -> None:
         """Write the lines up to the end of standard input."""
-        from penstock.cli.line_input import InvalidLineError, batches_of_lines
+        from penstock.cli.errors import InvalidLineError
+        from penstock.cli.line_input import batches_of_lines
         from penstock.cli.progress import shown_progress
 
         source = sys.stdin.buffer

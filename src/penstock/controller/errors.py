@@ -120,3 +120,19 @@ PERMANENT_ERRORS: tuple[type[PenstockError], ...] = (
     TransactionError,
     UnsupportedOperationError,
 )
+
+
+class EarlyArgumentError(InvalidArgumentError):
+    """A bad argument that Pravega detects before it begins: never answered by the reply's enum."""
+
+
+class LateArgumentError(InvalidArgumentError):
+    """A bad argument that Pravega detects late, and answers with UNKNOWN: leases, tokens, ranges of cuts."""
+
+
+class FinalArgumentError(InvalidArgumentError):
+    """A bad argument of a call specific to Penstock: answered with gRPC's own code for it, and not retried."""
+
+
+class CallRefusedError(ControllerUnavailableError):
+    """Too many calls are served, or wait for the same container. A retry may be served."""

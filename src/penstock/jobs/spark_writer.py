@@ -116,7 +116,8 @@ def open_session() -> SparkSession:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise InvalidArgumentError(missing_extra("Spark", "spark", error)) from error
-    from penstock.spark.java import JavaNotFoundError, ensure_java
+    from penstock.spark.errors import JavaNotFoundError
+    from penstock.spark.java import ensure_java
 
     try:
         ensure_java()

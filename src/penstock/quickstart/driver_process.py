@@ -13,7 +13,8 @@ from types import TracebackType
 
 from penstock.quickstart import process_tree
 from penstock.quickstart.driver import Plan
-from penstock.quickstart.query import PassResult, QueryFailedError, SparkStartError
+from penstock.quickstart.errors import QueryFailedError, SparkStartError
+from penstock.quickstart.query import PassResult
 from penstock.server.standalone_process import child_environment
 
 #: Long, for a machine that is busy with other things. On two free cores it takes 5 s.

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.model.errors import PenstockError
+from penstock.quickstart.errors import FlightsNotInstalledError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,10 +31,6 @@ _NUMBERS = (
     "flight", "air_time", "distance", "hour", "minute",
 )  # fmt: skip
 _TEXTS = ("carrier", "tailnum", "origin", "dest")
-
-
-class FlightsNotInstalledError(PenstockError):
-    """The package with the flights, or a library to read them, is not installed."""
 
 
 @dataclass(frozen=True, slots=True)

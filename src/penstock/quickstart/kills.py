@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.quickstart.driver_process import POLL_INTERVAL_S, DriverProcess
-from penstock.quickstart.query import QUERY_TIMEOUT_S, PassResult, QueryFailedError
+from penstock.quickstart.errors import QueryFailedError
+from penstock.quickstart.query import QUERY_TIMEOUT_S, PassResult
 
 if TYPE_CHECKING:
     from penstock import Client

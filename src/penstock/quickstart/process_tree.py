@@ -14,16 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.model.errors import PenstockError
+from penstock.quickstart.errors import ProcessTreeError
 
 #: How long signals may take to be seen at work.
 SIGNAL_TIMEOUT_S = 20.0
 _POLL_S = 0.002
 _PROC = Path("/proc")
-
-
-class ProcessTreeError(PenstockError):
-    """Processes are still there, or still run, some time after a signal that leaves them no choice."""
 
 
 @dataclass(frozen=True, slots=True)

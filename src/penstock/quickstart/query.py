@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.model.errors import PenstockError
+from penstock.quickstart.errors import QueryFailedError, SparkStartError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,14 +35,6 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUERY_TIMEOUT_S = 600.0
 
 EVENT_SCHEMA = "carrier string, time_hour timestamp, hour int, dep_delay int"
-
-
-class SparkStartError(PenstockError):
-    """No Spark session could be started."""
-
-
-class QueryFailedError(PenstockError):
-    """The streaming query ended with an error."""
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.model.errors import PenstockError
+from penstock.quickstart.errors import AccountingError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,10 +15,6 @@ RESULT_COLUMNS = ("hour", "carrier", "flights", "departed", "delay_minutes", "de
 KEY_COLUMNS = ("hour", "carrier")
 #: Differences that an error message lists.
 SHOWN_DIFFERENCE_COUNT_MAX = 5
-
-
-class AccountingError(PenstockError):
-    """The results do not add up to the flights: something was lost, repeated or changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from penstock.model.events import EVENT_HEADER_LENGTH
 from penstock.quickstart import query
 from penstock.quickstart.driver import Plan
 from penstock.quickstart.driver_process import DriverProcess
+from penstock.quickstart.errors import AccountingError
 from penstock.quickstart.flights import END_CARRIER, Flights, end_of_year_event, load_flights, slices
 from penstock.quickstart.kills import Checkpoint, Kill, Midst, QueryWatch
 from penstock.quickstart.query import PassResult, latest_straggler
-from penstock.quickstart.results import AccountingError, Results, check_accounts, parse_results
+from penstock.quickstart.results import Results, check_accounts, parse_results
 from penstock.server.standalone_process import StandaloneProcess
 
 if TYPE_CHECKING:

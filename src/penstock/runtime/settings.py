@@ -21,8 +21,8 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.client_security import SECURITY_VARIABLES
+from penstock.runtime.errors import SettingsError
 
 S = TypeVar("S")
 
@@ -43,10 +43,6 @@ FILE_VARIABLE = "PENSTOCK_CONFIG"
 #: The default address for clients; not a setting of a server.
 URI_VARIABLE = "PENSTOCK_URI"
 DEFAULT_URI = "tcp://localhost:9090"
-
-
-class SettingsError(InvalidArgumentError):
-    """A settings file, a variable or a flag names no setting, or has a value of the wrong kind."""
 
 
 def default_uri() -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from penstock.model.permissions import Permission
+from penstock.security.errors import AccessEntryError
 
 #: Length of the longest accepted pattern. Patterns come from an administrator's file.
 _PATTERN_LENGTH_MAX = 1024
@@ -33,10 +34,6 @@ class AccessEntry:
     def __str__(self) -> str:
         """Return the entry as it is written in an accounts file."""
         return f"{self.pattern},{self.permission.name}"
-
-
-class AccessEntryError(ValueError):
-    """An entry of an accounts file that cannot be used; says what is wrong with it."""
 
 
 def parse_entry(text: str) -> AccessEntry:

@@ -12,16 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.model.errors import InvalidArgumentError
-from penstock.security.access_list import AccessEntry, AccessEntryError, AccessList, parse_entry
-from penstock.security.passwords import NO_PASSWORD, PasswordHash, PasswordHashError, decode_hash
+from penstock.security.access_list import AccessEntry, AccessList, parse_entry
+from penstock.security.errors import AccessEntryError, AccountsError, PasswordHashError
+from penstock.security.passwords import NO_PASSWORD, PasswordHash, decode_hash
 
 #: Length of the longest name of an account.
 NAME_LENGTH_MAX = 255
-
-
-class AccountsError(InvalidArgumentError):
-    """An accounts file that cannot be used; says which line, and what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.security.access_list import AccessEntry, AccessList
-from penstock.security.accounts import NAME_LENGTH_MAX, Account, Accounts, AccountsError, parse_accounts
+from penstock.security.accounts import NAME_LENGTH_MAX, Account, Accounts, parse_accounts
+from penstock.security.errors import AccountsError, SecurityFileError
 from penstock.security.passwords import SALT_LENGTH, hash_password
-from penstock.security.secrets_directory import SecurityFileError, read_accounts
+from penstock.security.secrets_directory import read_accounts
 
 
 class AccountsFile:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from penstock.model.errors import ControllerUnavailableError, InvalidArgumentError, PenstockError
 from penstock.runtime.work import BlockingWork, PoolSettings
+from penstock.security.errors import AuditLogError
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -201,10 +202,6 @@ class AuditLog:
             self.written_count += len(batch)
             for _ in batch:
                 self._waiting.popleft()
-
-
-class AuditLogError(InvalidArgumentError):
-    """The file of the audit log cannot be written."""
 
 
 def append_to_file(path: Path, data: bytes, settings: AuditSettings) -> None:

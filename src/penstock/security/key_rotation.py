@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.model.errors import InvalidArgumentError
-from penstock.security.secrets_directory import SecurityFileError, read_token_keys, write_file
+from penstock.security.errors import RotationTooEarlyError, SecurityFileError
+from penstock.security.secrets_directory import read_token_keys, write_file
 from penstock.security.settings import SecuritySettings
 
 _KEY_LENGTH = 64
@@ -103,10 +103,6 @@ class KeyRotation:
             raise SecurityFileError(
                 f"{self._record_path} is damaged: remove it to begin the rotation again ({type(error).__name__})"
             ) from error
-
-
-class RotationTooEarlyError(InvalidArgumentError):
-    """The next step of a rotation would make servers refuse valid tokens."""
 
 
 def _fingerprint(key: bytes) -> str:

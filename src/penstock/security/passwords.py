@@ -11,6 +11,8 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
+from penstock.security.errors import PasswordHashError
+
 #: Iterations of new hashes, and the most that a file may ask for: more would block logins.
 ITERATIONS = 200_000
 ITERATIONS_MAX = 2_000_000
@@ -18,10 +20,6 @@ SALT_LENGTH = 32
 _HASH_LENGTH = 64
 #: Replaces the hash of an account that cannot log in with a password.
 NO_PASSWORD = "!"
-
-
-class PasswordHashError(ValueError):
-    """A text that is no encoded hash; says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)

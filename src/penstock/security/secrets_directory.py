@@ -20,6 +20,7 @@ from penstock.model.permissions import Permission
 from penstock.security.access_list import AccessEntry, AccessList
 from penstock.security.accounts import Account, Accounts, format_accounts, parse_accounts
 from penstock.security.certificates import make_certificates
+from penstock.security.errors import SecurityFileError
 from penstock.security.passwords import SALT_LENGTH, hash_password
 from penstock.security.settings import SecuritySettings
 from penstock.security.tokens import TokenKeys
@@ -33,10 +34,6 @@ _KEY_LENGTH = 64
 _PASSWORD_LENGTH = 18
 #: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the module `ssl` does not name.
 _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
-
-
-class SecurityFileError(InvalidArgumentError):
-    """A file of the server's security is missing, cannot be used, or may be written by others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.log_owner import LogOwner
+from penstock.server.errors import DataDirectoryError
 
 FORMAT_VERSION = 1
 IDENTITY_NAME = "penstock.toml"
@@ -49,10 +50,6 @@ _IDENTITY_DRAFT_NAME = "penstock.toml.new"
 _DIRECTORY_GONE = (
     "it was renamed, replaced or unmounted. Put it back and start a server on it; it contains all acknowledged data"
 )
-
-
-class DataDirectoryError(InvalidArgumentError):
-    """The directory holds other data than the requested ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,6 @@ from penstock.model.errors import (
     ControllerUnavailableError,
     DataDirectoryInUseError,
     DataDirectoryLostError,
-    InvalidArgumentError,
     LogFencedError,
     LogTakenOverError,
 )
@@ -75,12 +74,12 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.segmentstore.token_access import TokenAccess
-from penstock.server.data_directory import DataDirectory, DataDirectoryError, Identity
+from penstock.server.data_directory import DataDirectory, Identity
 from penstock.server.directory_watch import DirectoryWatch
+from penstock.server.errors import DataDirectoryError, PortInUseError, StoreProcessError, StoreRefusedError
 from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.server.settings import StandaloneSettings
 from penstock.server.store_processes.health import processes_health
-from penstock.server.store_processes.messages import StoreProcessError, StoreRefusedError
 from penstock.server.store_processes.processes import StoreProcesses
 
 if TYPE_CHECKING:
@@ -89,10 +88,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 _LOCK_RETRY_DELAY_S = 0.05
-
-
-class PortInUseError(InvalidArgumentError):
-    """A port to listen on is in use, or this user may not listen on it."""
 
 
 @dataclass(frozen=True, slots=True)

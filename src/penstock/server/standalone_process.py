@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 import penstock
-from penstock.model.errors import PenstockError
+from penstock.server.errors import ServerProcessError
 
 #: Long enough for a machine that is busy with other tests.
 START_TIMEOUT_S = 60.0
@@ -28,10 +28,6 @@ _SOURCES = str(Path(penstock.__file__).parents[1])
 
 #: Length of the log's end that an error shows.
 _LOG_TAIL_LENGTH = 4000
-
-
-class ServerProcessError(PenstockError):
-    """A server did not start, did not stop, or ended on its own."""
 
 
 class StandaloneProcess:

@@ -25,3 +25,7 @@ class LostBatchError(PenstockError):
 
 class MalformedEventError(PenstockError):
     """An event does not match the schema of option `decode`."""
+
+
+class JavaNotFoundError(PenstockError):
+    """No Java that Spark can use was found."""

@@ -19,7 +19,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.model.errors import PenstockError
+from penstock.spark.errors import JavaNotFoundError
 
 JAVA_VERSION_MIN = 17
 #: Time limit of `java -version`.
@@ -35,10 +35,6 @@ for argument do
 done
 exec "{java}" "$@"
 """
-
-
-class JavaNotFoundError(PenstockError):
-    """No Java that Spark can use was found."""
 
 
 def inspect_java(java: Path) -> tuple[int, Path] | None:

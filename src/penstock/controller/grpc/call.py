@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import Message
 
-from penstock.controller.errors import PERMANENT_ERRORS, WorkElsewhereError
+from penstock.controller.errors import PERMANENT_ERRORS, EarlyArgumentError, WorkElsewhereError
 from penstock.controller.grpc.access import AccessOf
-from penstock.controller.grpc.status import EarlyArgumentError
 from penstock.controller.service import ControllerService
 from penstock.model.errors import (
     ControllerUnavailableError,

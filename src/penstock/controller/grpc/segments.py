@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.controller.epochs import Successor
+from penstock.controller.errors import EarlyArgumentError
 from penstock.controller.grpc import convert
 from penstock.controller.grpc.call import Front, need_stream
-from penstock.controller.grpc.status import EarlyArgumentError
 from penstock.controller.queries import SegmentPosition
 from penstock.rpc import controller_pb2 as pb
 

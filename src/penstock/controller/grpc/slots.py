@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from google.protobuf.message import Message
 
 from penstock.controller.container_waits import observer_of_call
-from penstock.controller.grpc.status import CallRefusedError
+from penstock.controller.errors import CallRefusedError
 from penstock.controller.settings import ControllerSettings
 from penstock.model.routing import container_of
 

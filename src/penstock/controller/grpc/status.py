@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import grpc
 
-from penstock.controller.errors import WorkflowTimeoutError
+from penstock.controller.errors import CallRefusedError, FinalArgumentError, LateArgumentError, WorkflowTimeoutError
 from penstock.model.errors import (
     AccessDeniedError,
     AuthenticationBusyError,
     AuthenticationError,
-    ControllerUnavailableError,
     CorruptionError,
     InvalidArgumentError,
     MetadataConflictError,
@@ -35,22 +34,6 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 #: Maximum length of an error's text sent to a client.
 _MESSAGE_LENGTH_MAX = 1000
-
-
-class EarlyArgumentError(InvalidArgumentError):
-    """A bad argument that Pravega detects before it begins: never answered by the reply's enum."""
-
-
-class LateArgumentError(InvalidArgumentError):
-    """A bad argument that Pravega detects late, and answers with UNKNOWN: leases, tokens, ranges of cuts."""
-
-
-class FinalArgumentError(InvalidArgumentError):
-    """A bad argument of a call specific to Penstock: answered with gRPC's own code for it, and not retried."""
-
-
-class CallRefusedError(ControllerUnavailableError):
-    """Too many calls are served, or wait for the same container. A retry may be served."""
 
 
 #: The first matching class applies. Bad arguments are INTERNAL because clients expect that.

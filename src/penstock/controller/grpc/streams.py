@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.controller.errors import StreamWithoutSegmentsError
+from penstock.controller.errors import EarlyArgumentError, StreamWithoutSegmentsError
 from penstock.controller.grpc import convert
 from penstock.controller.grpc.call import Front, need_stream
-from penstock.controller.grpc.status import EarlyArgumentError
 from penstock.controller.metadata.catalog import NamePage
 from penstock.controller.workflows.scale_stream import ScaleStatus
 from penstock.model.names import check_new_stream_name

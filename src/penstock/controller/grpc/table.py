@@ -12,6 +12,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from penstock.controller.errors import (
+    FinalArgumentError,
+    LateArgumentError,
     NoSuchSubscriberError,
     NoSuchWriterError,
     ReaderGroupMismatchError,
@@ -35,7 +37,6 @@ from penstock.controller.grpc import (
 )
 from penstock.controller.grpc.access import AccessOf
 from penstock.controller.grpc.call import Call, Errors, Front
-from penstock.controller.grpc.status import FinalArgumentError, LateArgumentError
 from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,

@@ -35,7 +35,8 @@ from penstock.segmentstore.admin_server import AdminServer, allow_all
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.token_access import TokenAccess
-from penstock.server.data_directory import DataDirectory, DataDirectoryError
+from penstock.server.data_directory import DataDirectory
+from penstock.server.errors import DataDirectoryError, StoreProcessError
 from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.server.settings import StandaloneSettings
 from penstock.server.store_processes.messages import (
@@ -45,7 +46,6 @@ from penstock.server.store_processes.messages import (
     Ready,
     Refusal,
     State,
-    StoreProcessError,
     decode_question,
     encode_message,
     failures_of,

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.model.errors import PenstockError, ProtocolError
+from penstock.model.errors import ProtocolError
 
 #: The longest line either side accepts; settings and a few thousand container ids need far less.
 LINE_BYTES_MAX = 1024 * 1024
@@ -149,15 +149,3 @@ def failures_of(failures: dict[int, BaseException]) -> dict[int, Failure]:
         container_id: Failure(type(error).__name__, str(error)[:_FAILURE_CHARACTERS_MAX])
         for container_id, error in sorted(failures.items())
     }
-
-
-class StoreProcessError(PenstockError):
-    """A process with a segment store did not start, or did not stop cleanly."""
-
-
-class StoreRefusedError(StoreProcessError):
-    """A segment store refused to start. `kind` is the name of its error."""
-
-    def __init__(self, store: int, kind: str, message: str) -> None:
-        super().__init__(f"segment store {store} does not start: {message}")
-        self.kind = kind

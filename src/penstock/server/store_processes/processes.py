@@ -29,6 +29,7 @@ from penstock.model.assignments import share_out
 from penstock.model.errors import ProtocolError
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.settings import settings_values
+from penstock.server.errors import StoreProcessError, StoreRefusedError
 from penstock.server.settings import StandaloneSettings
 from penstock.server.store_processes.messages import (
     LINE_BYTES_MAX,
@@ -39,8 +40,6 @@ from penstock.server.store_processes.messages import (
     Ready,
     Refusal,
     State,
-    StoreProcessError,
-    StoreRefusedError,
     decode_from_child,
     encode_message,
 )

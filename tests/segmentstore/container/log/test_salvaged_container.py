@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from penstock.administration.log_salvage import LogNotSalvageableError, salvage_log
+from penstock.administration.errors import LogNotSalvageableError
+from penstock.administration.log_salvage import salvage_log
 from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.container import SegmentContainer
