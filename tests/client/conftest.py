@@ -385,6 +385,7 @@ class FakeController:
         raise grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata(), "unknown")
 
     rpc_describe_stream = rpc_find_whole_tail
+    rpc_describe_history = rpc_find_whole_tail
 
     def stream(self, info) -> FakeStream:
         found = self.all.get((info.scope, info.stream))

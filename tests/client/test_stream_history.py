@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import pytest
 
 from penstock import Client, InvalidArgumentError, NoSuchStreamError, Scaling, StreamHistory
+from penstock.client.controller.addition_calls import AdditionCalls
+from penstock.client.streams import stream_history
 from penstock.model.names import segment_id
 
 FIRST, LEFT, RIGHT, WHOLE = 0, segment_id(1, 1), segment_id(2, 1), segment_id(3, 2)
@@ -49,6 +52,42 @@ def test_each_scale_is_an_epoch_with_what_it_sealed_and_made(penstock_client: Cl
     assert [(life.segment.segment_id, life.first_epoch, life.last_epoch) for life in history.lives()] == [
         (FIRST, 0, 0), (LEFT, 1, 1), (RIGHT, 1, 1), (WHOLE, 2, 2)
     ]  # fmt: skip
+
+
+def test_each_epoch_has_the_time_at_which_it_began(penstock_client: Client, stream: str) -> None:
+    history = penstock_client.history(stream)
+    times = [epoch.began_ms for epoch in history.epochs]
+    assert None not in times
+    assert times == sorted(times, key=lambda time: time or 0)
+    assert times[0] is not None
+    assert abs(times[0] / 1000 - time.time()) < 600
+    assert [(epoch.number, splits, merges) for epoch, splits, merges in history.scales()] == [
+        (0, 0, 0), (1, 1, 0), (2, 0, 1)
+    ]  # fmt: skip
+
+
+def test_a_controller_without_the_call_is_asked_for_each_epoch(
+    penstock_client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Pravega's: the same epochs, without times."""
+    paged = penstock_client.history(stream)
+
+    async def unsupported(*arguments: object, **options: object) -> None:
+        return None
+
+    monkeypatch.setattr(AdditionCalls, "stream_history", unsupported)
+    by_epoch = penstock_client.history(stream)
+    assert ids(by_epoch) == ids(paged)
+    assert {epoch.began_ms for epoch in by_epoch.epochs} == {None}
+    penstock_client.seal_stream(stream)
+    assert penstock_client.history(stream).epoch_count == 3
+
+
+def test_a_long_history_is_read_in_pages(penstock_client: Client, stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = penstock_client.history(stream)
+    monkeypatch.setattr(stream_history, "_EPOCHS_PER_PAGE", 1)
+    assert penstock_client.history(stream) == whole
+    assert ids(penstock_client.history(stream, epoch_count_max=2)) == ids(whole)[1:]
 
 
 @pytest.mark.parametrize("scale_count", range(6))

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.controller import stream_positions
+from penstock.controller import queries, stream_positions
 from penstock.controller.metadata import epoch_tables, layout, time_index
 from penstock.controller.metadata.codec import encode
 from penstock.controller.metadata.history_records import HistoryChunk, HistoryEntry, TimeIndexNode
@@ -197,7 +197,7 @@ async def test_a_truncation_that_was_cut_off_deletes_all_that_lies_before(cluste
     assert not [name for name in cluster.store.segments if name.startswith("scope/stream/")]
 
 
-async def test_the_epoch_at_a_time_is_found_by_the_index(cluster, small_records):
+async def test_the_epoch_at_a_time_is_found_by_the_index(cluster, small_records, monkeypatch):
     """S-025, S-026: before the first, at each, between, after the last; over chunks, leaves and roots."""
     service, store = await counted(cluster)
     await service.create_scope("scope")
@@ -220,6 +220,23 @@ async def test_the_epoch_at_a_time_is_found_by_the_index(cluster, small_records)
     found = await service.queries.epochs("scope", "stream", 0, cluster.clock_ms, 7)
     assert [epoch.epoch for epoch in found] == list(range(7))
     assert await service.queries.epochs("scope", "stream", 9, 8, 7) == []
+    # The same as pages of changes, also where a page is cut so that it stays small.
+    for limit in (1, 7, 2000):
+        page = await service.queries.history("scope", "stream", None, limit)
+        assert page.current_epoch == epochs[-1].epoch
+        first = max(0, len(epochs) - limit)
+        assert [entry.epoch for entry in page.entries] == list(range(first, len(epochs)))
+        active = {segment.id for segment in page.entries[0].created}
+        for entry in page.entries:
+            active = (active - set(entry.sealed)) | {segment.id for segment in entry.created}
+            assert active == {segment.id for segment in epochs[entry.epoch].segments}
+            assert entry.created_ms == epochs[entry.epoch].created_ms
+    monkeypatch.setattr(queries, "HISTORY_SEGMENTS_PER_PAGE", 10)
+    page = await service.queries.history("scope", "stream", 20, 16)
+    assert [entry.epoch for entry in page.entries] == list(range(16, 20))
+    monkeypatch.setattr(queries, "HISTORY_SEGMENTS_PER_PAGE", 0)
+    page = await service.queries.history("scope", "stream", 20, 16)
+    assert [entry.epoch for entry in page.entries] == [19]
     # S-097: what was truncated is not said to be there.
     await service.truncate_stream("scope", "stream", {0: 0, segment_id(31, 30): 0})
     segments = await service.queries.segments_at("scope", "stream", epochs[17].created_ms)

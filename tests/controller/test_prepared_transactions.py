@@ -438,6 +438,7 @@ async def test_calls_of_our_service_each_have_one_row():
         "describeReaderGroups": Access("prn::/scope:s", Permission.READ),
         "findWholeTail": Access("prn::/scope:s/stream:t", Permission.READ),
         "describeStream": Access("prn::/scope:s/stream:t", Permission.READ),
+        "describeHistory": Access("prn::/scope:s/stream:t", Permission.READ),
     }
 
 

@@ -58,6 +58,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "penstock stream scale shop/orders --split 0 --into 4",
         "penstock stream scale shop/orders --merge 1 --merge 2",
     ),
+    "stream history": ("penstock stream history shop/orders", "penstock stream history shop/orders --before 40"),
     "stream watermark": ("penstock stream watermark shop/orders",),
     "stream cut": (
         "penstock stream cut shop/orders --at latest",

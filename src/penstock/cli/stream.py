@@ -11,6 +11,7 @@ from penstock.cli.failure import exit_on_error
 from penstock.cli.options import POSITION_HELP, URI, AsJson, ScopeToList, Stream, Uri, Yes
 from penstock.cli.output import confirm, in_bytes, in_time, table, tell
 from penstock.cli.quantities import bytes_of, milliseconds_of
+from penstock.cli.stream_history import history
 from penstock.cli.stream_scale import scale
 from penstock.cli.stream_times import cut, watermark
 from penstock.client.low_level import controller_of, segments_of
@@ -163,6 +164,7 @@ def update(
 
 
 stream.command()(scale)
+stream.command()(history)
 stream.command()(watermark)
 stream.command()(cut)
 
@@ -184,13 +186,13 @@ def describe(
 
     with exit_on_error(as_json=as_json), connected(uri) as session:
         fields, lines = session.call(_described(session, stream))
-        history = session.call(session.client.history(stream, epoch_count_max=epochs))
-        fields.update(map_fields(history))
-        if history.epoch_count > 1:
-            lines += ["", *(f"  {line}" for line in map_lines(history))]
+        found = session.call(session.client.history(stream, epoch_count_max=epochs))
+        fields.update(map_fields(found))
+        if found.epoch_count > 1:
+            lines += ["", *(f"  {line}" for line in map_lines(found))]
         if svg is not None:
             try:
-                svg.write_text(map_svg(history), encoding="utf-8")
+                svg.write_text(map_svg(found), encoding="utf-8")
             except OSError as error:
                 raise InvalidArgumentError(f"cannot write {svg}: {error.strerror or error}") from error
             fields["svg"] = str(svg)

@@ -6,13 +6,14 @@ Source: controller-api 9.4, 9.11 and 9.13.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.controller import epochs as history
+from penstock.controller import epochs as epoch_changes
 from penstock.controller.errors import HalfCreatedStreamError
 from penstock.controller.metadata.catalog import Catalog
+from penstock.controller.metadata.history_records import HistoryEntry
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.steps import in_turns, pages
@@ -31,6 +32,10 @@ from penstock.model.policies import StreamConfig
 
 T = TypeVar("T")
 
+#: Bounds of one page of history: epochs, and segments that they end and create.
+HISTORY_EPOCHS_MAX = 1000
+HISTORY_SEGMENTS_PER_PAGE = 20_000
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentPosition:
@@ -38,6 +43,15 @@ class SegmentPosition:
 
     segment: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """Successive epochs of a stream, oldest first; the first one with all of its segments as created."""
+
+    entries: Sequence[HistoryEntry]
+    current_epoch: int
+    is_sealed: bool
 
 
 class StreamQueries:
@@ -171,6 +185,31 @@ class StreamQueries:
 
         return await self.on_stream(scope, stream, read)
 
+    async def history(self, scope: str, stream: str, before: int | None, limit: int) -> HistoryPage:
+        """Return the latest `limit` epochs, of those before `before` if that is given.
+
+        There may be fewer, so that a reply stays small, but there is at least one. Raises `InvalidArgumentError` for a
+        limit or an epoch below 1.
+        """
+        if limit < 1 or (before is not None and before < 1):
+            raise InvalidArgumentError(f"history of {scope}/{stream}: {limit} epochs before {before}: use 1 or more")
+
+        async def read(tables: StreamTables) -> HistoryPage:
+            state, current = await tables.state_and_current_epoch()
+            last = current.epoch if before is None else min(before - 1, current.epoch)
+            first = max(0, last + 1 - min(limit, HISTORY_EPOCHS_MAX))
+            while True:
+                entries = await _history_entries(tables, first, last)
+                if entries is not None:
+                    return HistoryPage(entries, current.epoch, state is StreamState.SEALED)
+                first = (first + last + 1) // 2
+
+        async def read_marked(tables: StreamTables) -> HistoryPage:
+            segment = (await read_mark_segment(tables)).record
+            return HistoryPage([HistoryEntry(0, 0, (), (segment,), segment.created_ms)], 0, False)
+
+        return await self._on_stream_or_marked(scope, stream, read, read_marked)
+
     async def head(self, scope: str, stream: str) -> list[SegmentPosition]:
         """Return the start of the stream."""
 
@@ -185,13 +224,13 @@ class StreamQueries:
 
         return await self.on_stream(scope, stream, read)
 
-    async def successors(self, scope: str, stream: str, segment: int) -> list[history.Successor]:
+    async def successors(self, scope: str, stream: str, segment: int) -> list[epoch_changes.Successor]:
         """Return the segments that follow a sealed one; none if no successor is recorded.
 
         That is the case for an active segment, the last segments of a sealed stream, and an unknown segment.
         """
 
-        async def read(tables: StreamTables) -> list[history.Successor]:
+        async def read(tables: StreamTables) -> list[epoch_changes.Successor]:
             sealed_epoch = await tables.sealed_epoch(segment)
             if sealed_epoch is None:
                 return []
@@ -199,7 +238,7 @@ class StreamQueries:
             origin = None if before is None else before.segment(segment)
             if this is None or before is None or origin is None:
                 raise NoSuchStreamError(f"stream {scope}/{stream} has no records of the end of segment {segment}")
-            return await in_turns(history.successors(origin, this, before))
+            return await in_turns(epoch_changes.successors(origin, this, before))
 
         return await self.on_stream(scope, stream, read)
 
@@ -244,6 +283,26 @@ class StreamQueries:
             return await valid_position_of(tables, cut) is not None
 
         return await self.on_stream(scope, stream, read)
+
+
+async def _history_entries(tables: StreamTables, first: int, last: int) -> list[HistoryEntry] | None:
+    """Return the epochs from `first` to `last`, the first one with all of its segments.
+
+    None if they are too large for a reply, unless it is a single epoch.
+    """
+    epoch = await tables.need_epoch(first)
+    found = [HistoryEntry(first, epoch.reference_epoch, (), epoch.segments, epoch.created_ms)]
+    times = {entry.epoch: entry async for entry in tables.history(first, last)}
+    count = len(epoch.segments)
+    async for page in tables.changes(first, last):
+        for change in page:
+            entry = times[change.epoch]
+            sealed, created = tuple(change.sealed), tuple(change.created)
+            found.append(HistoryEntry(change.epoch, entry.reference_epoch, sealed, created, entry.created_ms))
+            count += len(sealed) + len(created)
+        if count > HISTORY_SEGMENTS_PER_PAGE and first < last:
+            return None
+    return found
 
 
 def check_not_empty(scope: str, stream: str) -> None:

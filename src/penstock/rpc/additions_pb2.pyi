@@ -287,3 +287,43 @@ class StreamDescription(_message.Message):
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     identity: str
     def __init__(self, identity: _Optional[str] = ...) -> None: ...
+
+class DescribeHistoryRequest(_message.Message):
+    __slots__ = ("streamInfo", "before", "limit")
+    STREAMINFO_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    streamInfo: _controller_pb2.StreamInfo
+    before: int
+    limit: int
+    def __init__(self, streamInfo: _Optional[_Union[_controller_pb2.StreamInfo, _Mapping[str, object]]] = ..., before: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class StreamHistory(_message.Message):
+    __slots__ = ("epochs", "currentEpoch", "isSealed")
+    class Segment(_message.Message):
+        __slots__ = ("id", "keyLow", "keyHigh")
+        ID_FIELD_NUMBER: _ClassVar[int]
+        KEYLOW_FIELD_NUMBER: _ClassVar[int]
+        KEYHIGH_FIELD_NUMBER: _ClassVar[int]
+        id: int
+        keyLow: float
+        keyHigh: float
+        def __init__(self, id: _Optional[int] = ..., keyLow: _Optional[float] = ..., keyHigh: _Optional[float] = ...) -> None: ...
+    class Epoch(_message.Message):
+        __slots__ = ("epoch", "beganMillis", "created", "sealed")
+        EPOCH_FIELD_NUMBER: _ClassVar[int]
+        BEGANMILLIS_FIELD_NUMBER: _ClassVar[int]
+        CREATED_FIELD_NUMBER: _ClassVar[int]
+        SEALED_FIELD_NUMBER: _ClassVar[int]
+        epoch: int
+        beganMillis: int
+        created: _containers.RepeatedCompositeFieldContainer[StreamHistory.Segment]
+        sealed: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, epoch: _Optional[int] = ..., beganMillis: _Optional[int] = ..., created: _Optional[_Iterable[_Union[StreamHistory.Segment, _Mapping[str, object]]]] = ..., sealed: _Optional[_Iterable[int]] = ...) -> None: ...
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    CURRENTEPOCH_FIELD_NUMBER: _ClassVar[int]
+    ISSEALED_FIELD_NUMBER: _ClassVar[int]
+    epochs: _containers.RepeatedCompositeFieldContainer[StreamHistory.Epoch]
+    currentEpoch: int
+    isSealed: bool
+    def __init__(self, epochs: _Optional[_Iterable[_Union[StreamHistory.Epoch, _Mapping[str, object]]]] = ..., currentEpoch: _Optional[int] = ..., isSealed: bool = ...) -> None: ...

@@ -69,6 +69,11 @@ class PenstockControllerServiceStub(object):
                 request_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeStreamRequest.SerializeToString,
                 response_deserializer=penstock_dot_rpc_dot_additions__pb2.StreamDescription.FromString,
                 _registered_method=True)
+        self.describeHistory = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/describeHistory',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeHistoryRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.StreamHistory.FromString,
+                _registered_method=True)
 
 
 class PenstockControllerServiceServicer(object):
@@ -116,6 +121,12 @@ class PenstockControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def describeHistory(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PenstockControllerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -153,6 +164,11 @@ def add_PenstockControllerServiceServicer_to_server(servicer, server):
                     servicer.describeStream,
                     request_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeStreamRequest.FromString,
                     response_serializer=penstock_dot_rpc_dot_additions__pb2.StreamDescription.SerializeToString,
+            ),
+            'describeHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.describeHistory,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeHistoryRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.StreamHistory.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -344,6 +360,33 @@ class PenstockControllerService(object):
             '/penstock.controller.v1.PenstockControllerService/describeStream',
             penstock_dot_rpc_dot_additions__pb2.DescribeStreamRequest.SerializeToString,
             penstock_dot_rpc_dot_additions__pb2.StreamDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def describeHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/describeHistory',
+            penstock_dot_rpc_dot_additions__pb2.DescribeHistoryRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.StreamHistory.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,6 +36,7 @@ class AdditionStub(Protocol):
     describeReaderGroups: UnaryCall[added.DescribeReaderGroupsRequest, added.DescribeReaderGroupsReply]
     findWholeTail: UnaryCall[added.WholeTailRequest, added.WholeTail]
     describeStream: UnaryCall[added.DescribeStreamRequest, added.StreamDescription]
+    describeHistory: UnaryCall[added.DescribeHistoryRequest, added.StreamHistory]
 
 
 class AdditionCalls(ABC):
@@ -113,6 +114,19 @@ class AdditionCalls(ABC):
         except UnsupportedOperationError:
             return None
         return reply.identity
+
+    async def stream_history(self, scope: str, stream: str, *, before: int, limit: int) -> added.StreamHistory | None:
+        """Return a page of a stream's epochs, oldest first; `before` 0: up to the current one.
+
+        None if the controller does not support it. Raises `NoSuchStreamError`.
+        """
+        request = added.DescribeHistoryRequest(
+            streamInfo=pb.StreamInfo(scope=scope, stream=stream), before=before, limit=limit
+        )
+        try:
+            return await self._ask(self._stub.describeHistory, request, f"read the history of {scope}/{stream}")
+        except UnsupportedOperationError:
+            return None
 
     async def explain_retention(self, scope: str, stream: str) -> RetentionExplanation:
         """Return what the next retention pass over a stream would truncate, and why. Raises `NoSuchStreamError`."""

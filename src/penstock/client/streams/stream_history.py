@@ -1,6 +1,7 @@
 """`StreamHistory`: the segments of a stream in each epoch, and the requests for them.
 
-A controller stores all epochs of a stream, and returns them by number; it does not return when they began.
+Penstock's controller returns them in pages, with the times at which they began. Pravega's controller returns the
+segments of one epoch per request, and no times.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from itertools import pairwise
 from penstock.client.controller.controller import ControllerClient
 from penstock.client.controller.stream_segments import SegmentRange
 from penstock.client.settings import ClientSettings
-from penstock.model.errors import InvalidArgumentError, NoSuchStreamError, PenstockError
-from penstock.model.names import segment_epoch
+from penstock.model.errors import InvalidArgumentError, NoSuchStreamError, PenstockError, ProtocolError
+from penstock.model.names import SegmentId, segment_epoch
+from penstock.rpc import additions_pb2 as added
 from penstock.runtime.bulk import for_each
 
+_EPOCHS_PER_PAGE = 1000
 #: Epochs are int32.
 _EPOCH_LIMIT = 1 << 31
 
@@ -28,10 +31,13 @@ class StreamEpoch:
     Attributes:
         number: 0 for the initial segments.
         segments: by key range; together they cover [0, 1).
+        began_ms: Unix time, by the controller's clock, from which on it took events; None if the controller does not
+            report it.
     """
 
     number: int
     segments: tuple[SegmentRange, ...]
+    began_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,22 @@ class StreamHistory:
             )
         return found
 
+    def scales(self) -> list[tuple[StreamEpoch, int, int]]:
+        """Return each epoch with the number of segments that its scale split and merged.
+
+        A split segment is followed by several; a merged one is the successor of several. The first epoch has none.
+        """
+        found = []
+        for epoch, sealed, created in self.changes():
+            splits = sum(sum(_overlap(old, new) for new in created) > 1 for old in sealed)
+            merges = sum(sum(_overlap(old, new) for old in sealed) > 1 for new in created)
+            found.append((epoch, splits, merges))
+        return found
+
+
+def _overlap(one: SegmentRange, other: SegmentRange) -> bool:
+    return one.key_low < other.key_high and other.key_low < one.key_high
+
 
 async def history_of(
     controller: ControllerClient,
@@ -109,6 +131,49 @@ async def history_of(
         raise InvalidArgumentError(f"{epoch_count_max} epochs of {scope}/{stream}: request 1 or more")
     if before is not None and before < 1:
         raise InvalidArgumentError(f"{scope}/{stream} has no epoch before {before}: the first one is 0")
+    pages: list[StreamHistory] = []
+    wanted = epoch_count_max
+    while wanted > 0:
+        end = pages[-1].epochs[0].number if pages else before or 0
+        if pages and not end:
+            break
+        reply = await controller.stream_history(scope, stream, before=end, limit=min(wanted, _EPOCHS_PER_PAGE))
+        if reply is None:
+            return await _history_by_epoch(
+                controller, settings, scope, stream, epoch_count_max=epoch_count_max, before=before
+            )
+        pages.append(_page(scope, stream, reply))
+        wanted -= len(pages[-1].epochs)
+    epochs = tuple(epoch for page in reversed(pages) for epoch in page.epochs)
+    return StreamHistory(scope, stream, epochs, pages[0].epoch_count, pages[0].is_sealed)
+
+
+def _page(scope: str, stream: str, reply: added.StreamHistory) -> StreamHistory:
+    """Return the epochs of a reply, each with all of its segments."""
+    active: dict[int, SegmentRange] = {}
+    epochs = []
+    for found in reply.epochs:
+        for segment_id in found.sealed:
+            active.pop(segment_id, None)
+        for made in found.created:
+            active[made.id] = SegmentRange(scope, stream, SegmentId(made.id), made.keyLow, made.keyHigh)
+        segments = tuple(sorted(active.values(), key=lambda segment: segment.key_low))
+        epochs.append(StreamEpoch(found.epoch, segments, found.beganMillis))
+    if not epochs:
+        raise ProtocolError(f"the controller returned no epoch of {scope}/{stream}")
+    return StreamHistory(scope, stream, tuple(epochs), reply.currentEpoch + 1, reply.isSealed)
+
+
+async def _history_by_epoch(
+    controller: ControllerClient,
+    settings: ClientSettings,
+    scope: str,
+    stream: str,
+    *,
+    epoch_count_max: int,
+    before: int | None,
+) -> StreamHistory:
+    """Read the history from a controller of Pravega, or of an earlier release: a request for each epoch."""
     current = await controller.current_segments(scope, stream)
     if current:
         # Every scale creates at least one segment, so the newest of them are of the last epoch.

@@ -119,6 +119,29 @@ async def describe_stream(front: Front, request: added.DescribeStreamRequest) ->
     return added.StreamDescription(identity=await front.service.queries.identity(info.scope, info.stream))
 
 
+async def describe_history(front: Front, request: added.DescribeHistoryRequest) -> added.StreamHistory:
+    """Answer describeHistory."""
+    info = request.streamInfo
+    need_stream(info)
+    page = await front.service.queries.history(info.scope, info.stream, request.before or None, request.limit)
+    return added.StreamHistory(
+        epochs=[
+            added.StreamHistory.Epoch(
+                epoch=entry.epoch,
+                beganMillis=entry.created_ms,
+                created=[
+                    added.StreamHistory.Segment(id=segment.id, keyLow=segment.key_start, keyHigh=segment.key_end)
+                    for segment in entry.created
+                ],
+                sealed=entry.sealed,
+            )
+            for entry in page.entries
+        ],
+        currentEpoch=page.current_epoch,
+        isSealed=page.is_sealed,
+    )
+
+
 def _place(found: CutPosition | None) -> added.RetentionExplanation.Place | None:
     if found is None:
         return None

@@ -305,6 +305,10 @@ ADDITIONS: tuple[Call, ...] = (
         {MetadataConflictError: ControllerUnavailableError},
     ),
     Call("describeStream", additions.describe_stream, access.stream(_READ)),
+    Call(
+        "describeHistory", additions.describe_history, access.stream(_READ),
+        {InvalidArgumentError: FinalArgumentError},
+    ),
 )  # fmt: skip
 
 
