@@ -91,9 +91,6 @@ PRIVATE: dict[str, int] = {
 
 #: Modules of parts that are not assembled into a server yet.
 NOT_YET_USED = {
-    "controller/cluster/leader.py",
-    "controller/ownership/zookeeper_coordinator.py",
-    "segmentstore/cluster/member.py",
     "security/server_security.py",
 }
 

@@ -85,13 +85,16 @@ ARGUMENTS = {
 }
 #: Those that ask no server.
 LOCAL = {
-    "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable", "log salvage",
+    "standalone", "quickstart", "version", "controller", "segment-store", "store-child",
+    "log list", "log enable", "log disable", "log salvage",
     "log sweep",
     "storage check", "storage probe",
     "storage recover", "storage backup", "storage restore",
     "user add", "user passwd", "user remove", "user grant", "user revoke", "user list", "user check",
     "security show", "security check", "security rotate-key",
     "storage survey", "storage import", "storage export",
+    "cluster init", "cluster status", "cluster stores", "cluster containers", "cluster drain", "cluster undrain",
+    "cluster move", "cluster balance",
 }  # fmt: skip
 
 
@@ -176,7 +179,22 @@ BAD_INPUT = {
     "top": [["extra"], ["--interval-s", "0"]],
     "ready": [["extra"], ["--timeout-s", "-1"], ["--uri", "nonsense"], ["--uri", "http://localhost:9090"]],
     "standalone": [["extra"], ["--containers", "0"], ["--controller-port", "99999"], ["--containers", "many"]],
-    "segment-store": [["extra"]],
+    "store-child": [["extra"]],
+    "controller": [["extra"], [], ["--zookeeper", "x:y"], ["--zookeeper", "z:1", "--listeners", "bad"]],
+    "segment-store": [
+        ["extra"],
+        [],
+        ["--zookeeper", "z:1", "--host", "0.0.0.0"],
+        ["--zookeeper", "z:1", "--name", "/"],
+    ],
+    "cluster init": [[], ["--log", "s3://b/l"], ["--zookeeper", "z:1", "--log", "nowhere", "--tier2", "s3://b/d"]],
+    "cluster status": [["extra"], [], ["--zookeeper", "x:y"]],
+    "cluster stores": [["extra"], []],
+    "cluster containers": [["extra"], []],
+    "cluster drain": [[], ["a"]],
+    "cluster undrain": [[], ["a"]],
+    "cluster move": [[], ["x", "a"], ["1", "a"]],
+    "cluster balance": [["extra"], []],
     "quickstart": [["extra"], ["--no-such-option"]],
     "version": [["extra"]],
     "log list": [["extra"], ["--data-dir", "/nowhere/at/all"]],
@@ -226,7 +244,7 @@ def test_every_command_is_known_here() -> None:
     names = set()
     for name, options in every_command():
         names.add(name)
-        assert "--json" in options or name == "segment-store", name
+        assert "--json" in options or name == "store-child", name
         assert ("--uri" in options) == (name in ARGUMENTS), name
         verb = name.rpartition(" ")[2]
         assert ("--yes" in options) == (verb in ("delete", "truncate")), name

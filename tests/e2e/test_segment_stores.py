@@ -523,9 +523,9 @@ def lock(tmp_path: Path) -> Iterator[int]:
 
 
 def refuse(line: bytes, *descriptors: int) -> dict[str, str]:
-    """Run ``penstock segment-store`` with an order and return its refusal."""
+    """Run ``penstock store-child`` with an order and return its refusal."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "penstock", "segment-store", "0"],
+        [sys.executable, "-m", "penstock", "store-child", "0"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=child_environment(),
         pass_fds=descriptors,
     )  # fmt: skip

@@ -140,7 +140,18 @@ COMMANDS = {
         True,
     ),
     "version": _Command("version:version", "First steps", "Print the versions of Penstock and of Python."),
-    "segment-store": _Command("segment_store:segment_store", "Servers", "Run one segment store.", is_hidden=True),
+    "controller": _Command(
+        "cluster_processes:controller",
+        "Servers",
+        "Run a controller of a cluster until SIGTERM or Ctrl-C.",
+    ),
+    "segment-store": _Command(
+        "cluster_processes:segment_store",
+        "Servers",
+        "Run segment stores of a cluster until SIGTERM or Ctrl-C.",
+    ),
+    "cluster": _Command("cluster:cluster", "Servers", "Make, observe and change a cluster on several machines.", True),
+    "store-child": _Command("store_child:store_child", "Servers", "Run one segment store.", is_hidden=True),
 }
 #: Characters of a summary in the help of all commands.
 _SUMMARY_LIMIT = 200

@@ -13,7 +13,34 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "penstock standalone --data-dir /var/lib/penstock --host 0.0.0.0 --advertise store1.example.org --secure",
     ),
     "ready": ("penstock ready", "penstock ready --uri tcp://store1.example.org:9090 --timeout 1m"),
-    "segment-store": ("penstock standalone --segment-stores 4",),
+    "controller": (
+        "penstock controller --zookeeper zk1:2181,zk2:2181,zk3:2181/penstock --host 0.0.0.0 --insecure",
+        "penstock controller --zookeeper zk1:2181/penstock --listeners 'in=10.0.0.1:90,out=10.0.0.1:91@example.org:91' "
+        "--insecure",
+    ),
+    "segment-store": (
+        "penstock segment-store --zookeeper zk1:2181,zk2:2181,zk3:2181/penstock --host 0.0.0.0 --insecure",
+        "penstock segment-store --zookeeper zk1:2181/penstock --processes 4 --zone east --advertise 10.0.0.7",
+    ),
+    "cluster": (
+        "penstock cluster init --zookeeper zk1:2181/penstock --containers 16 --log s3://bucket/log --tier2 s3://bucket/data",
+        "penstock cluster status --zookeeper zk1:2181/penstock",
+    ),
+    "cluster init": (
+        "penstock cluster init --zookeeper zk1:2181/penstock --containers 16 --log s3://bucket/log --tier2 s3://bucket/data",
+        "penstock cluster init --zookeeper zk1:2181/penstock --log s3://bucket/log --tier2 s3://bucket/data --adopt",
+    ),
+    "cluster status": ("penstock cluster status --zookeeper zk1:2181/penstock",),
+    "cluster stores": ("penstock cluster stores --zookeeper zk1:2181/penstock --json",),
+    "cluster containers": ("penstock cluster containers --zookeeper zk1:2181/penstock",),
+    "cluster drain": (
+        "penstock cluster drain store-2 --zookeeper zk1:2181/penstock --dry-run",
+        "penstock cluster drain store-2 --zookeeper zk1:2181/penstock",
+    ),
+    "cluster undrain": ("penstock cluster undrain store-2 --zookeeper zk1:2181/penstock",),
+    "cluster move": ("penstock cluster move 7 store-2 --zookeeper zk1:2181/penstock",),
+    "cluster balance": ("penstock cluster balance --zookeeper zk1:2181/penstock --dry-run",),
+    "store-child": ("penstock standalone --segment-stores 4",),
     "version": ("penstock version", "penstock version --json"),
     "quickstart": ("penstock quickstart --limit 20000", "penstock quickstart --data-dir flights --keep"),
     "write": (

@@ -529,12 +529,16 @@ class ControllerService:
         """See `StreamQueries.is_stream_cut_valid`."""
         return await self.queries.is_stream_cut_valid(scope, stream, cut)
 
-    def endpoint_of(self, scope: str, stream: str, segment: int) -> tuple[str, int]:
+    def endpoint_of(
+        self, scope: str, stream: str, segment: int, locator: ContainerLocator | None = None
+    ) -> tuple[str, int]:
         """Return host and port of the store that has, or would have, a segment. Does not check that it exists.
+
+        `locator`: for clients that reach the stores elsewhere than this controller does.
 
         Raises `ContainerNotFoundError` while no store runs its container.
         """
-        found = endpoint_of_segment(self._locator, scope, stream, segment)
+        found = endpoint_of_segment(locator or self._locator, scope, stream, segment)
         if found is None:
             container = container_of(segment_name(scope, stream, segment), self._locator.container_count)
             raise ContainerNotFoundError(container, "no segment store runs this container now")

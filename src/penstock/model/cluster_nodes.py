@@ -189,6 +189,15 @@ class ControllerNode(NodeContent, frozen=True, kw_only=True):
     endpoints: dict[str, Endpoint] = msgspec.field(default_factory=dict)
 
 
+class CandidateNode(NodeContent, frozen=True, kw_only=True):
+    """``election/n-<number>``: a controller that may lead; ephemeral and sequential. The lowest number leads.
+
+    `name`: of the controller, for people.
+    """
+
+    name: str
+
+
 C = TypeVar("C", bound=NodeContent)
 
 

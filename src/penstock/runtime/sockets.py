@@ -135,3 +135,11 @@ async def check_port_is_unused(host: str, port: int) -> None:
             return
     if in_use is not None:
         raise in_use
+
+
+def free_port(host: str) -> int:
+    """Return a port of `host` that is free now, for addresses that are announced before they are listened on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

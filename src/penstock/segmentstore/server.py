@@ -65,11 +65,13 @@ class SegmentStoreServer:
         self.mark_guard: MarkGuard = MarkGuard(controller_token)
         self.loop: asyncio.AbstractEventLoop
         self.connections: dict[Connection, None] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._background: set[asyncio.Task[None]] = set()
         self._all_closed = asyncio.Event()
         self.is_stopping: bool = False
         self.port: int = 0
+        #: Port of the last `start`.
+        self.last_port: int = 0
         #: Number of connections refused because of the limit.
         self.refused_count: int = 0
         self._refusal_logged_at_s = float("-inf")
@@ -110,22 +112,27 @@ class SegmentStoreServer:
         return min(self.settings.ingest_window_bytes_min, max(share, WINDOW_BYTES_LEAST))
 
     async def start(self, host: str, port: int) -> None:
-        """Listen on `host`:`port`; 0 takes a free port, given by `port` then. Raises `OSError` if it is taken."""
+        """Listen on `host`:`port`; 0 takes a free port, given by `last_port` then. Raises `OSError` if it is taken.
+
+        Call it again to listen on a further address; `port` is that of the first.
+        """
         self.loop = asyncio.get_running_loop()
         self.store.on_durable = self._flush_due
         backlog, listener = self.settings.accept_backlog, dual_stack_socket(host, port)
         if listener is None:
-            self._server = await self.loop.create_server(
+            server = await self.loop.create_server(
                 lambda: Connection(self), host, port, ssl=self._tls, backlog=backlog, start_serving=False
             )
         else:
-            self._server = await self.loop.create_server(
+            server = await self.loop.create_server(
                 lambda: Connection(self), sock=listener, ssl=self._tls, backlog=backlog, start_serving=False
             )
-        bound_receive_buffers(self._server, self.settings.receive_buffer_bytes)
-        detect_dead_peers(self._server, self.settings.dead_peers)
-        await self._server.start_serving()
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        self._servers.append(server)
+        bound_receive_buffers(server, self.settings.receive_buffer_bytes)
+        detect_dead_peers(server, self.settings.dead_peers)
+        await server.start_serving()
+        self.last_port = int(server.sockets[0].getsockname()[1])
+        self.port = self.port or self.last_port
 
     def flush_later(self, connection: Connection) -> None:
         """See `ConnectionHost.flush_later`."""
@@ -180,8 +187,8 @@ class SegmentStoreServer:
     async def stop(self) -> None:
         """Accept no more connections and close all of them; replies already queued are sent first."""
         self.is_stopping = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.connections):
             connection.abort("the server stops")
         if self.connections:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.errors.coordination import CoordinationError
 
 
 class DataDirectoryError(InvalidArgumentError):
     """The directory holds other data than the requested ones."""
+
+
+class ClusterMismatchError(InvalidArgumentError):
+    """Settings differ from the identity of the cluster, which never changes."""
+
+
+class NoSuchStoreError(InvalidArgumentError):
+    """No live segment store of the cluster has this name."""
 
 
 class PortInUseError(InvalidArgumentError):
@@ -27,3 +36,7 @@ class StoreRefusedError(StoreProcessError):
     def __init__(self, store: int, kind: str, message: str) -> None:
         super().__init__(f"segment store {store} does not start: {message}")
         self.kind = kind
+
+
+class UnknownClusterError(CoordinationError):
+    """There is no cluster at the given place."""

@@ -20,6 +20,7 @@ from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock.segmentstore.tier2.hdfs_storage import HdfsStorageSettings
 from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
+from penstock.server.cluster_settings import ClusterSettings
 
 CONTROLLER_PORT = 9090
 SEGMENT_STORE_PORT = 6000
@@ -64,6 +65,9 @@ MAY_BE_ZERO = frozenset((
     "open_files_max", "known_directories_max", "completed_transactions_listed_max",
     # Where several settings have the same name.
     "joins.interval_s",
+    # Of a cluster: no delay, no limit.
+    "join_delay_s", "first_wait_s", "mass_wait_s", "prepare_s", "handover_wait_s", "hot_s", "load_interval_s", "rest_s",
+    "hot_busy_percent",
 ))  # fmt: skip
 
 
@@ -139,6 +143,7 @@ class StandaloneSettings:
         security: encryption, authentication and authorization.
         audit: the log of changes and refusals.
         operations: the port on which each process reports its health and its metrics.
+        cluster: of `penstock controller` and `penstock segment-store`, which run on several machines.
         segment_store, controller, durable_log: settings of the parts.
         object_log: settings of a log in a bucket.
         long_term_storage: settings of long-term storage in a directory ...
@@ -164,6 +169,7 @@ class StandaloneSettings:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     operations: OperationsSettings = field(default_factory=OperationsSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     segment_store: SegmentStoreSettings = field(default_factory=SegmentStoreSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     durable_log: LocalLogSettings = field(default_factory=LocalLogSettings)
@@ -186,7 +192,7 @@ class StandaloneSettings:
             raise InvalidArgumentError(
                 f"segment_store.container_count is {self.segment_store.container_count}: there is at least one"
             )
-        if not 1 <= self.segment_stores <= self.segment_store.container_count:
+        if not 1 <= self.segment_stores <= self.segment_store.container_count and not self.cluster.zookeeper:
             raise InvalidArgumentError(
                 f"segment_stores is {self.segment_stores}: there is at least one, and a container for each of them; "
                 f"segment_store.container_count is {self.segment_store.container_count}"
@@ -251,7 +257,7 @@ class StandaloneSettings:
                 f"log is {self.log!r}, so nothing is kept on this machine, but tier2 is {where}: name a bucket or a "
                 "folder in HDFS with --tier2, too"
             )
-        if self.segment_stores > 1:
+        if self.segment_stores > 1 and not self.cluster.zookeeper:
             raise InvalidArgumentError(
                 f"segment_stores is {self.segment_stores}, but the log in {self.log} is written by one process: use "
                 "one segment store, or a log in the data directory"

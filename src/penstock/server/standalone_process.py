@@ -213,7 +213,7 @@ class StandaloneProcess:
             pids = [int(word) for word in children.read_text().split()]
         except OSError:
             return None
-        return next((pid for pid in pids if _arguments(pid)[-2:] == ["segment-store", str(number)]), None)
+        return next((pid for pid in pids if _arguments(pid)[-2:] == ["store-child", str(number)]), None)
 
     def await_store(self, number: int, *, other_than: int | None = None) -> int:
         """Wait for a segment store's process with another id than `other_than`; return its id.

@@ -32,8 +32,8 @@ from penstock.model.cluster_nodes import (
     DRAINS_PATH,
     HOSTS_PATH,
     AssignmentNode,
+    CandidateNode,
     ContainerLoad,
-    ControllerNode,
     HeldPhase,
     HostState,
     MovedContainer,
@@ -115,7 +115,7 @@ class ClusterLeader:
                 await store.close()
 
     async def _campaign(self, store: CoordinationStore) -> None:
-        election = Election(store, encode_node(ControllerNode()))
+        election = Election(store, encode_node(CandidateNode(name=self._name)))
         while True:
             try:
                 await make_cluster_nodes(store)

@@ -8,7 +8,9 @@ from typing import TypeVar
 
 from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
+    CONTROLLERS_PATH,
     DRAINS_PATH,
+    ENDS_PATH,
     HELD_PATH,
     HOSTS_PATH,
     IDENTITY_PATH,
@@ -58,7 +60,7 @@ async def make_cluster_nodes(store: CoordinationStore) -> None:
     Raises `NoSuchNodeError` if there is no ``identity``: the cluster was not made.
     """
     identity = decode_node(ClusterIdentity, IDENTITY_PATH, (await store.get(IDENTITY_PATH)).content)
-    for path in (HOSTS_PATH, HELD_PATH, DRAINS_PATH, LOADS_PATH):
+    for path in (HOSTS_PATH, HELD_PATH, DRAINS_PATH, LOADS_PATH, ENDS_PATH, CONTROLLERS_PATH):
         await ensure_node(store, path)
     empty = AssignmentNode(number=0, nonce="", owners=("",) * identity.container_count)
     try:

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from penstock.controller.errors import PERMANENT_ERRORS, EarlyArgumentError, WorkElsewhereError
 from penstock.controller.grpc.access import AccessOf
+from penstock.controller.locator import ContainerLocator
 from penstock.controller.service import ControllerService
 from penstock.model.errors import (
     ControllerUnavailableError,
@@ -37,10 +38,15 @@ refusal_reason: ContextVar[str] = ContextVar("refusal_reason", default="")
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The dependencies of handlers. `endpoints`: published host and port of each live controller."""
+    """The dependencies of handlers.
+
+    `endpoints`: published host and port of each live controller. `locator`: where clients of this front reach segment
+    stores; None: as the service says.
+    """
 
     service: ControllerService
     endpoints: Callable[[], list[tuple[str, int]]]
+    locator: ContainerLocator | None = None
 
 
 #: Maps an error to a value of the reply's enum, or to another error to raise in its place. The first matching class

@@ -83,5 +83,5 @@ async def is_stream_cut_valid(front: Front, request: pb.StreamCut) -> pb.StreamC
 async def get_uri(front: Front, request: pb.SegmentId) -> pb.NodeUri:
     """Answer getURI."""
     info = request.streamInfo
-    host, port = front.service.endpoint_of(info.scope, info.stream, request.segmentId)
+    host, port = front.service.endpoint_of(info.scope, info.stream, request.segmentId, front.locator)
     return pb.NodeUri(endpoint=host, port=port)

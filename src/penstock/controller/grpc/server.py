@@ -22,6 +22,7 @@ from penstock.controller.grpc.guard import CallGuard
 from penstock.controller.grpc.slots import CallSlots, subject_of
 from penstock.controller.grpc.status import Metadata, metadata_of, status_of
 from penstock.controller.grpc.table import access_table, call_table, services
+from penstock.controller.locator import ContainerLocator
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError, ReplyTooLongError
@@ -54,7 +55,9 @@ class GrpcServer:
     limits concurrent calls and message sizes; at most `connections_max` connections are served at once (None: no
     limit), further ones are closed. `guard` checks callers; None: every caller may do everything. `audit` is the log of
     changes and refusals; None: there is none.
-    `credentials` encrypt the port; None: it is not encrypted.
+    `credentials` encrypt the port; None: it is not encrypted. `controllers` returns the addresses of all live
+    controllers for these clients, and `locator` those of segment stores; None: this controller is the only one, and
+    the service's locator.
 
     Attributes:
         slots: limits the calls that are served.
@@ -74,6 +77,8 @@ class GrpcServer:
         guard: CallGuard | None = None,
         audit: AuditLog | None = None,
         credentials: grpc.ServerCredentials | None = None,
+        controllers: Callable[[], list[tuple[str, int]]] | None = None,
+        locator: ContainerLocator | None = None,
     ) -> None:
         self._connections_max = connections_max
         self._guard = guard
@@ -83,8 +88,9 @@ class GrpcServer:
         self._wanted_port = port
         self._published_host = published_host
         self._published_port = published_port
+        self._controllers = controllers
         self._settings = settings or service.settings
-        self._front = Front(service, self._server_list)
+        self._front = Front(service, self._server_list, locator)
         self._clients = _Clients()
         self.slots: CallSlots = CallSlots(self._settings, service.container_count)
         self.calls: CallCounts = CallCounts()
@@ -97,6 +103,8 @@ class GrpcServer:
         return self._port
 
     def _server_list(self) -> list[tuple[str, int]]:
+        if self._controllers is not None and (found := self._controllers()):
+            return found
         host = self._published_host or ("localhost" if self._host in ("0.0.0.0", "::", "") else self._host)
         return [(host, self._published_port or self._port)]
 

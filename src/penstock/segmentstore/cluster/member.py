@@ -58,6 +58,7 @@ class ClusterMember:
 
     Attributes:
         problem: why it follows no assignment, for messages and probes; empty: it does.
+        announced: set when its node in ``hosts`` was made once.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ClusterMember:
         wall_clock_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.problem: str = ""
+        self.announced: asyncio.Event = asyncio.Event()
         self._containers = containers
         self._name = name
         self._incarnation = incarnation
@@ -90,8 +92,6 @@ class ClusterMember:
         self._wanted: frozenset[int] = frozenset()
         self._assigned: frozenset[int] = frozenset()
         self._is_stopping = False
-        #: Whether its node in ``hosts`` was made once.
-        self._was_announced = False
         self._released = asyncio.Event()
         containers.observe(self._before_open, self._conditions_changed)
 
@@ -193,12 +193,12 @@ class ClusterMember:
                     found = await store.get(self._host_path)
                 except NoSuchNodeError:
                     hosts = await store.children(HOSTS_PATH)
-                    if self._was_announced and self._rivals(hosts):
+                    if self.announced.is_set() and self._rivals(hosts):
                         # Its session has ended, and another process has taken its name: that one is the newer.
                         await first_of(store.changed(HOSTS_PATH, hosts), timeout_s=self._settings.poll_s)
                     else:
                         await store.create(self._host_path, content, is_ephemeral=True)
-                        self._was_announced = True
+                        self.announced.set()
                     continue
                 if found.owner != store.session_id:
                     # Of a session of this process that has ended for it, but not yet for the service.
@@ -248,7 +248,7 @@ class ClusterMember:
         try:
             own = await store.get(self._host_path)
         except NoSuchNodeError:
-            return not self._was_announced
+            return not self.announced.is_set()
         for path in rivals:
             try:
                 if (await store.get(path)).zxid > own.zxid:

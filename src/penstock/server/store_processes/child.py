@@ -18,7 +18,7 @@ import sys
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from penstock.model.errors import PenstockError
 from penstock.operations.health import Health, Status
@@ -256,7 +256,7 @@ async def run_child(order: Order, source: BinaryIO, output: BinaryIO) -> bool:
             if not line.endswith(b"\n"):
                 logger.warning("the parent process has exited: exiting immediately")
                 # As after kill -9, which may have ended the parent: acknowledged writes are synced.
-                os._exit(EXIT_PARENT_GONE)
+                exit_at_once(EXIT_PARENT_GONE)
             await is_started.wait()
             child.answer(line)
 
@@ -283,6 +283,11 @@ async def run_child(order: Order, source: BinaryIO, output: BinaryIO) -> bool:
         logger.warning("shutdown failed: %r", error)
         return False
     return True
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End this process without any further step. Acknowledged writes are synced."""
+    os._exit(code)
 
 
 def end_with_parent(parent_pid: int) -> None:

@@ -109,7 +109,7 @@ class StoreProcess:
             # A new interpreter and not a fork, so that it inherits no threads and sockets. -P: nothing is imported from
             # the current directory.
             self.process = subprocess.Popen(  # noqa: ASYNC220  # some ms, rarely; a loop's own forks with all threads
-                [sys.executable, "-P", "-m", "penstock", "segment-store", str(self.number)],
+                [sys.executable, "-P", "-m", "penstock", "store-child", str(self.number)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=(order.lock_descriptor, order.lock_socket),

@@ -1,0 +1,1 @@
+"""The processes of a cluster on several machines: controllers, and parents of segment stores."""

@@ -1,0 +1,219 @@
+"""`ClusterAdministration`: what an administrator sees and changes of a cluster, through its coordination service.
+
+Nothing is stopped for it. Changes of the assignment are made on the version that was read, as the leader does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from penstock.controller.cluster.view import ClusterView, read_cluster
+from penstock.model.assignment_plan import UNASSIGNED, LiveStore, Loads, Move, MoveSettings, plan
+from penstock.model.cluster_nodes import (
+    ASSIGNMENT_PATH,
+    CONTROLLERS_PATH,
+    DRAINS_PATH,
+    ELECTION_PATH,
+    AssignmentNode,
+    CandidateNode,
+    ClusterIdentity,
+    ControllerNode,
+    DrainNode,
+    HostState,
+    MovedContainer,
+    decode_node,
+    encode_node,
+)
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors.coordination import (
+    CoordinationOutcomeUnknownError,
+    NodeExistsError,
+    NodeVersionError,
+    NoSuchNodeError,
+)
+from penstock.runtime.coordination import CoordinationStore
+from penstock.runtime.runtime import Runtime
+from penstock.server.cluster.identity import read_identity
+from penstock.server.errors import NoSuchStoreError
+
+#: Moves that an assignment lists, for people.
+_WHY_MAX = 50
+_ATTEMPTS_MAX = 10
+#: Moves by an administrator wait for nothing.
+_UNLIMITED = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """State of a cluster as it was read.
+
+    Attributes:
+        identity: see there.
+        view: stores, assignment, holders.
+        controllers: by name.
+        leader: name of the controller that leads; empty: none.
+    """
+
+    identity: ClusterIdentity
+    view: ClusterView
+    controllers: Mapping[str, ControllerNode]
+    leader: str
+
+    @property
+    def unserved(self) -> list[int]:
+        """The containers that no live store serves."""
+        held = self.view.held
+        return [
+            number
+            for number in range(self.identity.container_count)
+            if number not in held or held[number].phase != "serving" or held[number].owner not in self.view.hosts
+        ]
+
+
+class ClusterAdministration:
+    """See the module. `place`: of the cluster, for messages; `by`: who administers it, for people."""
+
+    def __init__(self, store: CoordinationStore, place: str, runtime: Runtime, by: str) -> None:
+        self._store = store
+        self._place = place
+        self._runtime = runtime
+        self._by = by
+
+    async def status(self) -> ClusterStatus:
+        """Read everything. Raises `CoordinationError`, `UnknownClusterError`."""
+        identity = await read_identity(self._store, self._place)
+        view = await self._view()
+        controllers: dict[str, ControllerNode] = {}
+        for name in await self._names(CONTROLLERS_PATH):
+            path = f"{CONTROLLERS_PATH}/{name}"
+            try:
+                controllers[name] = decode_node(ControllerNode, path, (await self._store.get(path)).content)
+            except NoSuchNodeError:
+                continue
+        return ClusterStatus(identity, view, controllers, await self._leader())
+
+    async def drain(self, name: str, *, is_dry: bool) -> tuple[Move, ...]:
+        """Have a store emptied; return the moves that follow. Nothing is changed if `is_dry`.
+
+        Raises `NoSuchStoreError`, `CoordinationError`.
+        """
+        view = await self._view()
+        _check_store(view, name)
+        moves = planned(view, drains=view.drains | {name})
+        if not is_dry:
+            content = encode_node(DrainNode(by=self._by, since_ms=self._runtime.wall_clock_ms()))
+            try:
+                await self._store.create(f"{DRAINS_PATH}/{name}", content)
+            except NodeExistsError:
+                pass
+        return moves
+
+    async def undrain(self, name: str, *, is_dry: bool) -> tuple[Move, ...]:
+        """End a drain; return the moves that follow. Nothing is changed if `is_dry`.
+
+        Raises `NoSuchStoreError` if the store is not drained, `CoordinationError`.
+        """
+        view = await self._view()
+        if name not in view.drains:
+            raise NoSuchStoreError(f"store {name} is not drained: the drained stores are {sorted(view.drains)}")
+        moves = planned(view, drains=view.drains - {name})
+        if not is_dry:
+            try:
+                await self._store.delete(f"{DRAINS_PATH}/{name}")
+            except NoSuchNodeError:
+                pass
+        return moves
+
+    async def move(self, container_id: int, name: str, *, is_dry: bool) -> tuple[Move, ...]:
+        """Assign a container to a store; return the moves by which the leader evens that out.
+
+        Raises `NoSuchStoreError`, `InvalidArgumentError`, `CoordinationError`.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            view = await self._view()
+            _check_store(view, name)
+            owners = list(view.assignment.owners)
+            if not 0 <= container_id < len(owners):
+                raise InvalidArgumentError(f"there are {len(owners)} containers, and none {container_id}")
+            if name in view.drains:
+                raise InvalidArgumentError(f"store {name} is drained: end that with penstock cluster undrain {name}")
+            source, owners[container_id] = owners[container_id], name
+            after = replace(view, assignment=AssignmentNode(number=0, nonce="", owners=tuple(owners)))
+            moved = MovedContainer(container_id, source, name, f"administrator {self._by}")
+            if is_dry or source == name or await self._write(view, tuple(owners), [moved]):
+                return planned(after, drains=view.drains)
+        raise self._contended()
+
+    async def balance(self, *, is_dry: bool) -> tuple[Move, ...]:
+        """Even out all stores at once, instead of a few containers at a time; return the moves.
+
+        Raises `CoordinationError`.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            view = await self._view()
+            moves = planned(view, drains=view.drains)
+            owners = list(view.assignment.owners)
+            for move in moves:
+                owners[move.container_id] = move.target
+            why = [MovedContainer(each.container_id, each.source, each.target, str(each.reason)) for each in moves]
+            if is_dry or not moves or await self._write(view, tuple(owners), why):
+                return moves
+        raise self._contended()
+
+    async def _view(self) -> ClusterView:
+        await read_identity(self._store, self._place)
+        return await read_cluster(self._store)
+
+    async def _write(self, view: ClusterView, owners: tuple[str, ...], why: list[MovedContainer]) -> bool:
+        """Write an assignment; return False if another one was written meanwhile."""
+        content = AssignmentNode(
+            number=view.assignment.number + 1,
+            nonce=self._runtime.random_id().hex(),
+            owners=owners,
+            why=tuple([*view.assignment.why, *why][-_WHY_MAX:]),
+            extra=view.assignment.extra,
+        )
+        try:
+            await self._store.set(ASSIGNMENT_PATH, encode_node(content), view.version)
+        except NodeVersionError:
+            return False
+        except CoordinationOutcomeUnknownError:
+            node = await self._store.get(ASSIGNMENT_PATH)
+            return decode_node(AssignmentNode, ASSIGNMENT_PATH, node.content).nonce == content.nonce
+        return True
+
+    async def _leader(self) -> str:
+        for name in await self._names(ELECTION_PATH):
+            path = f"{ELECTION_PATH}/{name}"
+            try:
+                return decode_node(CandidateNode, path, (await self._store.get(path)).content).name
+            except NoSuchNodeError:
+                continue
+        return ""
+
+    async def _names(self, path: str) -> list[str]:
+        try:
+            return sorted((await self._store.children(path)).names)
+        except NoSuchNodeError:
+            return []
+
+    def _contended(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"the assignment at {self._place} was changed {_ATTEMPTS_MAX} times meanwhile: try again"
+        )
+
+
+def planned(view: ClusterView, *, drains: frozenset[str]) -> tuple[Move, ...]:
+    """Return all moves that a view leads to, one after the other; without those for load."""
+    stores = {
+        name: LiveStore(host.weight, host.zone, host.state is HostState.IMPAIRED) for name, host in view.hosts.items()
+    }
+    limits = MoveSettings(at_once=_UNLIMITED, per_store=_UNLIMITED)
+    _, moves = plan(view.assignment.owners, stores, Loads(), drains, limits)
+    return moves
+
+
+def _check_store(view: ClusterView, name: str) -> None:
+    if name not in view.hosts or name == UNASSIGNED:
+        raise NoSuchStoreError(f"there is no segment store {name!r}: the live stores are {sorted(view.hosts)}")

@@ -1,0 +1,183 @@
+"""`ClusterController`: one of the controllers of a cluster. It has no state of its own.
+
+The part that may lead starts first and needs the coordination service alone: it assigns the containers in which the
+controller's own tables are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import AsyncExitStack
+
+from penstock.client.settings import ClientSettings
+from penstock.client.statistics.wire_scale_advice import WireScaleAdvisor
+from penstock.client.transport.connection_pool import ConnectionPool
+from penstock.client.transport.wire_segments import WireSegments
+from penstock.controller.cluster.directory import ClusterDirectory
+from penstock.controller.cluster.leader import ClusterLeader
+from penstock.controller.grpc.server import GrpcServer
+from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.ownership.zookeeper_coordinator import ZooKeeperCoordinator
+from penstock.controller.retry import with_several_stores
+from penstock.controller.service import ControllerService
+from penstock.controller.settings import ControllerSettings
+from penstock.model.cluster_nodes import ClusterIdentity, Endpoint
+from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.runtime.coordination import CoordinationService
+from penstock.runtime.descriptors import descriptor_limit, share_descriptors
+from penstock.runtime.kept_session import KeptSession
+from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.runtime.sockets import free_port
+from penstock.server.cluster.identity import cluster_settings, open_coordination, read_identity, wait_for_session
+from penstock.server.cluster.store import other_endpoints
+from penstock.server.cluster_settings import Listener, check_reachable
+from penstock.server.settings import StandaloneSettings
+
+_log = logging.getLogger(__name__)
+
+#: Pause after the controller's tables could not be reached.
+_RETRY_S = 0.5
+
+
+class ClusterController:
+    """See the module. `settings`: with the place of the cluster. `runtime`: the real one by default, closed by `stop`.
+
+    Attributes:
+        endpoints: given to clients, by listener.
+        leader: its part that may lead.
+    """
+
+    def __init__(self, settings: StandaloneSettings, runtime: Runtime | None = None) -> None:
+        self.settings: StandaloneSettings = settings
+        self.runtime: Runtime = runtime if runtime is not None else real_runtime(settings.blocking_thread_count_max)
+        self.endpoints: dict[str, Endpoint] = {}
+        self.leader: ClusterLeader | None = None
+        self._listeners: list[tuple[Listener, int]] = []
+        self._stops = AsyncExitStack()
+
+    @property
+    def name(self) -> str:
+        """Name of this controller, for people."""
+        return self.settings.cluster.name or socket.gethostname()
+
+    async def start(self) -> None:
+        """Find the cluster, run for the leadership, and serve clients as soon as the tables can be reached.
+
+        Waits for segment stores without a limit, and reports that. Raises `CoordinationError`, `ClusterMismatchError`,
+        `ControllerUnavailableError` (a port is in use).
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        self._stops.push_async_callback(self.runtime.work.close)
+        service = open_coordination(self.settings.cluster)
+        identity = await self._join(service)
+        settings = self.settings
+        sessions = KeptSession(service, f"controller {self.name}")
+        self._run(sessions.run())
+        self.leader = ClusterLeader(service, self.name, self.runtime.rng, settings.cluster.leader)
+        self._run(self.leader.run())
+        directory = ClusterDirectory(sessions, identity.container_count, poll_s=settings.cluster.poll_s)
+        self._run(directory.run())
+        await directory.is_known.wait()
+        controller = await self._start_service(service, directory, identity)
+        await self._serve(controller, directory)
+
+    async def _join(self, service: CoordinationService) -> ClusterIdentity:
+        """Read the identity, and choose the ports, which are announced before they are listened on."""
+        settings = self.settings
+        session = await wait_for_session(service, settings.cluster.connect_timeout_s)
+        try:
+            identity = await read_identity(session, service.place)
+            self.settings = settings = cluster_settings(settings, identity, service.place)
+            for listener in settings.cluster.listeners_on(settings.host, settings.controller_port, settings.advertise):
+                port = listener.port or free_port(listener.host)
+                self._listeners.append((listener, port))
+                self.endpoints[listener.name] = listener.endpoint(port, socket.gethostname())
+            check_reachable(self.endpoints, await other_endpoints(session, ""))
+        finally:
+            await session.close()
+        return identity
+
+    async def _start_service(
+        self, service: CoordinationService, directory: ClusterDirectory, identity: ClusterIdentity
+    ) -> ControllerService:
+        """Start the controller, once its tables can be reached."""
+        watch = self.settings.store_processes
+        # Bounds waits for a store that hangs by the time that its detection takes.
+        client = ClientSettings(
+            request_timeout_s=2 * watch.health_timeout_s,
+            keepalive_interval_s=watch.health_timeout_s,
+            retry_time_max_s=watch.retry_time_max_s,
+        )
+        locator = directory.locator(self.settings.cluster.internal_listener)
+        pool = ConnectionPool(locator.resolve, client)
+        self._stops.push_async_callback(pool.close)
+        segments = WireSegments(pool, client, self.runtime.rng, token=identity.cluster_id, waits_for_space=False)
+        settings = with_several_stores(self.settings.controller)
+        problem = ""
+        while True:
+            controller = ControllerService(
+                metadata=SegmentsMetadataStore(segments, settings),
+                segments=segments,
+                locator=locator,
+                runtime=self.runtime,
+                settings=settings,
+                advisor=WireScaleAdvisor(pool, locator.container_count),
+                coordinator=ZooKeeperCoordinator(service, self.endpoints),
+            )
+            try:
+                await controller.start()
+            except InvalidArgumentError:
+                raise
+            except PenstockError as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    _log.warning("controller %s waits for its tables: %s", self.name, error)
+                await controller.stop()
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self._stops.push_async_callback(controller.stop)
+                return controller
+
+    async def _serve(self, controller: ControllerService, directory: ClusterDirectory) -> None:
+        """Listen for clients: one server for each listener, as a call does not show which address was called."""
+        settings: ControllerSettings = controller.settings
+        budget = share_descriptors(
+            descriptor_limit(), self.settings.descriptors, has_segment_store=False, has_controller=True
+        )
+        for listener, port in self._listeners:
+            name, own = listener.name, self.endpoints[listener.name]
+            front = GrpcServer(
+                controller,
+                listener.host,
+                port,
+                published_host=own.host,
+                published_port=own.port,
+                settings=settings,
+                connections_max=budget.controller_connections // len(self._listeners),
+                controllers=lambda name=name: directory.controllers(name),  # type: ignore[misc]
+                locator=directory.locator(name),
+            )
+            await front.start()
+            self._stops.push_async_callback(front.stop)
+
+    def _run(self, work: object) -> None:
+        assert asyncio.iscoroutine(work)
+        task = asyncio.get_running_loop().create_task(work)
+        self._stops.push_async_callback(_cancelled, task)
+
+    async def stop(self) -> None:
+        """Stop accepting calls, finish the accepted ones, leave the cluster. Idempotent."""
+        await self._stops.aclose()
+
+
+async def _cancelled(task: asyncio.Task[object]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

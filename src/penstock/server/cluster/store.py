@@ -1,0 +1,281 @@
+"""`ClusterStore`: one segment store of a cluster, in a child process of `StoreHost`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import BinaryIO
+
+from penstock.model.cluster_nodes import CONTROLLERS_PATH, HOSTS_PATH, ControllerNode, Endpoint, HostNode, decode_node
+from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.errors.coordination import NoSuchNodeError
+from penstock.runtime.coordination import CoordinationStore
+from penstock.runtime.descriptors import descriptor_limit, share_descriptors
+from penstock.runtime.objects import ObjectPlace
+from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.runtime.settings import settings_from
+from penstock.runtime.version import penstock_version
+from penstock.segmentstore.admin_server import AdminServer
+from penstock.segmentstore.cluster.containers import StoreContainers
+from penstock.segmentstore.cluster.ends import KnownEnds
+from penstock.segmentstore.cluster.member import ClusterMember
+from penstock.segmentstore.server import SegmentStoreServer
+from penstock.segmentstore.settings import AdminSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.log_owner import LogOwner
+from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
+from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
+from penstock.segmentstore.tier1.object_log.server_claim import claim_identity
+from penstock.server.cluster.identity import open_coordination, wait_for_session
+from penstock.server.cluster.messages import Beat, MemberOrder, MemberReady
+from penstock.server.cluster_settings import Listener, check_reachable
+from penstock.server.data_directory import DataDirectory
+from penstock.server.errors import ClusterMismatchError
+from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
+from penstock.server.settings import StandaloneSettings
+from penstock.server.store_processes.child import EXIT_PARENT_GONE, exit_at_once
+from penstock.server.store_processes.messages import Message, Refusal, encode_message
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+#: How often the parent gets a sign of life.
+BEAT_S = 1.0
+
+
+class ClusterStore:
+    """See the module. `output` receives its messages; `runtime`: the real one by default, closed by `stop`."""
+
+    def __init__(self, order: MemberOrder, output: BinaryIO, runtime: Runtime | None = None) -> None:
+        self.settings: StandaloneSettings = settings_from(
+            StandaloneSettings, order.settings, "the settings given by the parent process"
+        )
+        self._order = order
+        self._output = output
+        self._runtime = runtime if runtime is not None else real_runtime(self.settings.blocking_thread_count_max)
+        self._member: ClusterMember | None = None
+        self._stops = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Listen, join the cluster, and report it. Errors are reported, too, and leave nothing running."""
+        try:
+            await self._start()
+        except BaseException as error:
+            if isinstance(error, (PenstockError, OSError)):
+                self._say(Refusal(type(error).__name__, str(error)))
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        settings, runtime, order = self.settings, self._runtime, self._order
+        self._stops.push_async_callback(runtime.work.close)
+        ends = KnownEnds()
+        store = SegmentStore(
+            logs=await self._open_logs(ends),
+            # No data directory: log and long-term storage are elsewhere.
+            chunks=open_long_term_storage(settings, DataDirectory(settings.data_dir, runtime), runtime),
+            cluster_id=order.cluster_id,
+            runtime=runtime,
+            settings=segment_store_settings(settings),
+            container_ids=(),
+        )
+        await store.start()
+        self._stops.push_async_callback(store.stop)
+        budget = share_descriptors(
+            descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=False
+        )
+        server = SegmentStoreServer(store, settings=settings.segment_store.connection.within(budget))
+        self._stops.push_async_callback(server.stop)
+        endpoints: dict[str, Endpoint] = {}
+        for listener in self._listeners():
+            await server.start(listener.host, listener.port)
+            endpoints[listener.name] = listener.endpoint(server.last_port, socket.gethostname())
+        admin = AdminServer(store, settings=self._admin_settings())
+        await admin.start()
+        self._stops.push_async_callback(admin.stop)
+        service = open_coordination(settings.cluster)
+        session = await wait_for_session(service, settings.cluster.connect_timeout_s)
+        try:
+            check_reachable(endpoints, await other_endpoints(session, order.name))
+        finally:
+            await session.close()
+        self._member = member = ClusterMember(
+            service,
+            StoreContainers(store),
+            name=order.name,
+            incarnation=order.incarnation,
+            host=HostNode(endpoints=endpoints, zone=settings.cluster.zone, version=penstock_version()),
+            ends=ends,
+            settings=settings.cluster.member,
+            wall_clock_ms=runtime.wall_clock_ms,
+        )
+        member.start()
+        await member.announced.wait()
+        self._say(MemberReady(endpoints))
+
+    async def _open_logs(self, ends: KnownEnds) -> ObjectLogFactory:
+        settings, runtime, order = self.settings, self._runtime, self._order
+        place = ObjectPlace.parse(settings.log)
+        objects = runtime.open_objects(place, settings.object_storage.store)
+        count = settings.segment_store.container_count
+        bucket = LogBucket(objects, settings.object_log, prefix=place.prefix)
+        identity = await claim_identity(bucket, runtime, order.cluster_id, count)
+        if identity.cluster_id != order.cluster_id:
+            raise ClusterMismatchError(
+                f"the log in {bucket.place} belongs to cluster {identity.cluster_id}, not to this one, "
+                f"{order.cluster_id}: a cluster that has lost its ZooKeeper is made again with penstock cluster init "
+                "--adopt"
+            )
+        return ObjectLogFactory(
+            objects,
+            runtime,
+            settings.object_log,
+            prefix=place.prefix,
+            cluster_id=identity.cluster_id,
+            container_count=count,
+            owner=LogOwner(bytes.fromhex(order.incarnation), ends.may_live),
+        )
+
+    def _listeners(self) -> list[Listener]:
+        settings, offset = self.settings, self._order.port_offset
+        found = settings.cluster.listeners_on(settings.host, settings.segment_store_port, settings.advertise)
+        return [
+            replace(
+                each,
+                port=each.port + offset if each.port else 0,
+                advertised_port=each.advertised_port + offset if each.advertised_port else 0,
+            )
+            for each in found
+        ]
+
+    def _admin_settings(self) -> AdminSettings:
+        admin = self.settings.segment_store.admin
+        return replace(admin, port=admin.port + self._order.port_offset if admin.port else 0)
+
+    async def drain(self) -> None:
+        """Hand the containers over to other stores."""
+        if self._member is not None:
+            await self._member.drain()
+
+    async def stop(self) -> None:
+        """Release what is left, leave the cluster, and stop."""
+        if self._member is not None:
+            await self._member.stop()
+        await self._stops.aclose()
+
+    def beat(self) -> None:
+        """Tell the parent that this process is well."""
+        self._say(Beat())
+
+    def _say(self, message: Message) -> None:
+        self._output.write(encode_message(message))
+        self._output.flush()
+
+
+async def other_endpoints(store: CoordinationStore, name: str) -> list[Endpoint]:
+    """Return the addresses of all processes of the cluster but those of this name."""
+    found: list[Endpoint] = []
+    for parent, kind in ((HOSTS_PATH, HostNode), (CONTROLLERS_PATH, ControllerNode)):
+        try:
+            names = (await store.children(parent)).names
+        except NoSuchNodeError:
+            continue
+        for each in sorted(names):
+            if each.rpartition("~")[0] == name:
+                continue
+            try:
+                node = await store.get(f"{parent}/{each}")
+            except NoSuchNodeError:
+                continue
+            content = decode_node(kind, f"{parent}/{each}", node.content)
+            if isinstance(content, HostNode | ControllerNode):
+                found += content.endpoints.values()
+    return found
+
+
+async def run_member(order: MemberOrder, source: BinaryIO, output: BinaryIO) -> bool:
+    """Run the segment store of `order` until SIGTERM, drain it, and return whether it stopped cleanly.
+
+    `source`: its end means that the parent has exited; then this process exits at once. A second SIGTERM skips the
+    drain. SIGINT is ignored: Ctrl-C in a terminal goes to all processes, and the parent stops its children.
+    """
+    loop = asyncio.get_running_loop()
+    asked_to_stop, asked_again = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (asked_again if asked_to_stop.is_set() else asked_to_stop).set()
+
+    loop.add_signal_handler(signal.SIGTERM, on_signal)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    try:
+        store = ClusterStore(order, output)
+    except PenstockError as error:
+        output.write(encode_message(Refusal(type(error).__name__, str(error))))
+        output.flush()
+        raise
+    watching = loop.create_task(_watch_parent(reader))
+    start = loop.create_task(store.start())
+    try:
+        await _first(start, asked_to_stop)
+        if not start.done():
+            start.cancel()
+            await asyncio.wait((start,))
+            return True
+        start.result()
+        return await _serve(store, asked_to_stop, asked_again)
+    finally:
+        watching.cancel()
+
+
+async def _serve(store: ClusterStore, asked_to_stop: asyncio.Event, asked_again: asyncio.Event) -> bool:
+    """Serve until the first event, drain until the second one, stop; return whether that was in order."""
+    loop = asyncio.get_running_loop()
+    beating = loop.create_task(_beat(store))
+    try:
+        await asked_to_stop.wait()
+        drain = loop.create_task(store.drain())
+        await _first(drain, asked_again)
+        drain.cancel()
+        await asyncio.gather(drain, return_exceptions=True)
+        async with asyncio.timeout(store.settings.stop_timeout_s):
+            await store.stop()
+    except (TimeoutError, PenstockError) as error:
+        logger.warning("shutdown failed: %r", error)
+        return False
+    finally:
+        beating.cancel()
+    return True
+
+
+async def _first(task: asyncio.Task[None], event: asyncio.Event) -> None:
+    """Wait until a task is done, or an event is set."""
+    waiting = asyncio.get_running_loop().create_task(event.wait())
+    try:
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+
+
+async def _watch_parent(reader: asyncio.StreamReader) -> None:
+    while await reader.read(1024):
+        pass
+    logger.warning("the parent process has exited: exiting immediately")
+    exit_at_once(EXIT_PARENT_GONE)
+
+
+async def _beat(store: ClusterStore) -> None:
+    while True:
+        await asyncio.sleep(BEAT_S)
+        store.beat()
+
+
+def store_names(name: str, count: int) -> list[str]:
+    """Return the names of the stores of a parent: ``name`` for the only one, else ``name-0``, ``name-1``, ..."""
+    if count < 1:
+        raise InvalidArgumentError(f"{count} processes: there is at least one")
+    return [name] if count == 1 else [f"{name}-{number}" for number in range(count)]

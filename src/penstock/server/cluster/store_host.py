@@ -1,0 +1,297 @@
+"""`StoreHost`: the parent of one or several segment stores of a cluster, each in a child process.
+
+A child that ends is started again under the same name, with a new incarnation. The parent has waited for its end, so it
+records the proof in ``ends`` and deletes the child's nodes: other stores take over at once, without a wait for its
+session and its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.model.cluster_nodes import Endpoint
+from penstock.model.errors import ProtocolError
+from penstock.model.errors.coordination import CoordinationError
+from penstock.runtime.kept_session import KeptSession
+from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.runtime.settings import settings_values
+from penstock.segmentstore.cluster.ends import write_end
+from penstock.server.cluster.identity import cluster_settings, open_coordination, read_identity, wait_for_session
+from penstock.server.cluster.messages import MemberOrder, MemberReady, decode_from_member
+from penstock.server.cluster.store import store_names
+from penstock.server.errors import StoreProcessError, StoreRefusedError
+from penstock.server.settings import StandaloneSettings
+from penstock.server.store_processes.messages import (
+    LINE_BYTES_MAX,
+    Refusal,
+    encode_message,
+)
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_SOURCES = str(Path(__file__).parents[2])
+#: How long a stop waits until the ends of the children are recorded.
+_RECORD_S = 3.0
+#: Added to the time that children may take to drain and stop, before they are killed.
+_STOP_SLACK_S = 5.0
+
+
+class HostedStore:
+    """One segment store: its name, and its current process.
+
+    Attributes:
+        number: in this parent, from 0.
+        name: in the cluster.
+        incarnation: of its process; empty before the first start.
+        endpoints: given to clients, by listener; empty while it is not ready.
+        pid: of its process; 0 before the first start.
+        is_heard: whether it has sent a sign of life since the last check.
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        self.number = number
+        self.name = name
+        self.incarnation: str = ""
+        self.endpoints: dict[str, Endpoint] = {}
+        self.pid: int = 0
+        self.is_heard: bool = False
+        self.process: asyncio.subprocess.Process | None = None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; no effect if there is no process."""
+        if self.process is not None and self.process.returncode is None:
+            try:
+                self.process.send_signal(number)
+            except ProcessLookupError:
+                return
+
+
+class StoreHost:
+    """See the module. `settings`: with the place of the cluster. `runtime`: the real one by default.
+
+    Attributes:
+        stores: by number.
+    """
+
+    def __init__(self, settings: StandaloneSettings, runtime: Runtime | None = None) -> None:
+        self.settings: StandaloneSettings = settings
+        self.runtime: Runtime = runtime if runtime is not None else real_runtime(settings.blocking_thread_count_max)
+        name = settings.cluster.name or socket.gethostname()
+        self.stores: Sequence[HostedStore] = [
+            HostedStore(number, each) for number, each in enumerate(store_names(name, settings.segment_stores))
+        ]
+        self._watch = settings.store_processes
+        self._child_settings: dict[str, object] = {}
+        self._cluster_id = ""
+        self._keepers: list[asyncio.Task[None]] = []
+        self._records: set[asyncio.Task[None]] = set()
+        self._sessions: KeptSession
+        self._is_stopping = False
+        self._stops = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Find the cluster, start all stores, and wait until they are announced in it.
+
+        Raises `CoordinationError`, `ClusterMismatchError`, `StoreProcessError`; nothing is left running then.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        settings = self.settings
+        self._stops.push_async_callback(self.runtime.work.close)
+        service = open_coordination(settings.cluster)
+        session = await wait_for_session(service, settings.cluster.connect_timeout_s)
+        try:
+            identity = await read_identity(session, service.place)
+        finally:
+            await session.close()
+        self.settings = settings = cluster_settings(settings, identity, service.place)
+        self._cluster_id = identity.cluster_id
+        cache = settings.segment_store.cache
+        share = replace(cache, bytes_max=cache.bytes_max // len(self.stores))
+        self._child_settings = settings_values(
+            replace(settings, segment_store=replace(settings.segment_store, cache=share), segment_stores=1)
+        )
+        loop = asyncio.get_running_loop()
+        self._sessions = KeptSession(service, "the parent of segment stores")
+        keeper = loop.create_task(self._sessions.run())
+        self._stops.push_async_callback(_cancelled, keeper)
+        begun = await asyncio.gather(*(self._begin(store) for store in self.stores), return_exceptions=True)
+        for result in begun:
+            if isinstance(result, BaseException):
+                raise result
+        self._keepers = [loop.create_task(self._keep(store)) for store in self.stores]
+
+    async def _begin(self, store: HostedStore) -> None:
+        """Start a process; return when it is announced. Raises `StoreProcessError`; its end is recorded then."""
+        store.incarnation = self.runtime.random_id().hex()
+        store.endpoints = {}
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), _SOURCES)))
+        process = store.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "penstock", "store-child", "--member", store.name,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment, limit=LINE_BYTES_MAX,
+            # Ctrl-C in a terminal reaches this process only, which then stops the children.
+            start_new_session=True,
+        )  # fmt: skip
+        store.pid = process.pid
+        assert process.stdin is not None
+        order = MemberOrder(
+            parent_pid=os.getpid(),
+            name=store.name,
+            incarnation=store.incarnation,
+            port_offset=store.number,
+            settings=self._child_settings,
+            cluster_id=self._cluster_id,
+        )
+        process.stdin.write(encode_message(order))
+        try:
+            message = await self._next_message(store)
+            match message:
+                case MemberReady():
+                    store.endpoints = message.endpoints
+                case Refusal():
+                    raise StoreRefusedError(store.number, message.kind, message.message)
+                case _:
+                    raise StoreProcessError(
+                        f"segment store {store.name} exited before it was ready; see its log for the reason"
+                    )
+        except BaseException:
+            store.signal(signal.SIGKILL)
+            await asyncio.shield(process.wait())
+            self._record_end(store)
+            raise
+
+    async def _next_message(self, store: HostedStore) -> object:
+        """Return the next message; None at the end of the process."""
+        assert store.process is not None
+        assert store.process.stdout is not None
+        try:
+            line = await store.process.stdout.readline()
+        except ValueError as error:
+            raise ProtocolError(f"segment store {store.name} sent a line above {LINE_BYTES_MAX} bytes") from error
+        return decode_from_member(line) if line.endswith(b"\n") else None
+
+    async def _keep(self, store: HostedStore) -> None:
+        """Follow a store's running process, and start another one when it has ended."""
+        loop = asyncio.get_running_loop()
+        delay_s = self._watch.restart_delay_s
+        while True:
+            began_s = loop.time()
+            await self._follow(store)
+            assert store.process is not None
+            code = await store.process.wait()
+            store.endpoints = {}
+            self._record_end(store)
+            if self._is_stopping:
+                return
+            logger.warning("segment store %s (pid %d) exited with code %d: restarting it", store.name, store.pid, code)
+            if loop.time() - began_s > self._watch.restart_window_s:
+                delay_s = self._watch.restart_delay_s
+            while not store.endpoints and not self._is_stopping:
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, self._watch.restart_delay_s_max)
+                try:
+                    await self._begin(store)
+                except (StoreProcessError, ProtocolError, OSError) as error:
+                    logger.warning("%s; trying again", error)
+
+    async def _follow(self, store: HostedStore) -> None:
+        """Read messages until the process ends; kill it if it sends none for `health_timeout_s`."""
+        checking = asyncio.get_running_loop().create_task(self._check(store))
+        try:
+            while await self._next_message(store) is not None:
+                store.is_heard = True
+        except ProtocolError as error:
+            logger.warning("killing segment store %s: %s", store.name, error)
+            store.signal(signal.SIGKILL)
+        finally:
+            checking.cancel()
+
+    async def _check(self, store: HostedStore) -> None:
+        """Count rounds without a message, instead of time: after a pause of this process, no child counts as hung."""
+        silent_s = 0.0
+        while True:
+            store.is_heard = False
+            await asyncio.sleep(self._watch.health_interval_s)
+            silent_s = 0.0 if store.is_heard else silent_s + self._watch.health_interval_s
+            if silent_s >= self._watch.health_timeout_s:
+                logger.warning("segment store %s has not answered for %g s: killing it", store.name, silent_s)
+                store.signal(signal.SIGKILL)
+                return
+
+    def _record_end(self, store: HostedStore) -> None:
+        task = asyncio.get_running_loop().create_task(self._recorded(store.name, store.incarnation))
+        self._records.add(task)
+        task.add_done_callback(self._records.discard)
+
+    async def _recorded(self, name: str, incarnation: str) -> None:
+        """Record the end of a process, as soon as the coordination service is reached."""
+        while True:
+            session = await self._sessions.connected()
+            try:
+                await write_end(session, name, incarnation, by="parent")
+            except CoordinationError as error:
+                logger.info("the end of segment store %s is not recorded yet: %s", name, error)
+                await asyncio.sleep(self._watch.health_interval_s)
+            else:
+                return
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to all stores. A second SIGTERM ends their drain."""
+        for store in self.stores:
+            store.signal(number)
+
+    async def stop(self) -> None:
+        """Drain and stop all stores, one after the other; kill what takes too long.
+
+        Raises `StoreProcessError` if one has not stopped cleanly.
+        """
+        self._is_stopping = True
+        member = self.settings.cluster.member
+        limit_s = member.drain_timeout_s + member.stop_timeout_s + self.settings.stop_timeout_s + _STOP_SLACK_S
+        codes: dict[str, int | None] = {}
+        try:
+            self.signal_all(signal.SIGTERM)
+            # One that is being started again has nothing to hand over.
+            running = [store for store in self.stores if store.process is not None and store.endpoints]
+            ends = [asyncio.ensure_future(store.process.wait()) for store in running if store.process is not None]
+            if ends:
+                await asyncio.wait(ends, timeout=limit_s)
+            codes = {store.name: None if store.process is None else store.process.returncode for store in running}
+        finally:
+            self.signal_all(signal.SIGKILL)
+            for task in self._keepers:
+                if not task.done() and all(store.process is None for store in self.stores):
+                    task.cancel()
+            if self._keepers:
+                await asyncio.wait(self._keepers, timeout=_STOP_SLACK_S)
+            for task in self._keepers:
+                task.cancel()
+            await asyncio.gather(*self._keepers, return_exceptions=True)
+            if self._records:
+                await asyncio.wait(self._records, timeout=_RECORD_S)
+            for task in list(self._records):
+                task.cancel()
+            await asyncio.gather(*self._records, return_exceptions=True)
+            await self._stops.aclose()
+        if self._keepers and any(code != 0 for code in codes.values()):
+            raise StoreProcessError(f"segment stores did not shut down cleanly: exit codes {codes}")
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

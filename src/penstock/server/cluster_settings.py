@@ -1,0 +1,161 @@
+"""`ClusterSettings`: how a process takes part in a cluster; and the listeners, by which clients reach it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.controller.cluster.leader import LeaderSettings
+from penstock.model.cluster_nodes import Endpoint
+from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.coordination import CoordinationPlace, CoordinationSettings
+from penstock.segmentstore.cluster.settings import MemberSettings
+
+#: The listener that there is if none is named.
+DEFAULT_LISTENER = "default"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WILDCARDS = ("0.0.0.0", "::", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address to listen on, and the one given to clients of the same network.
+
+    `advertised_host`: empty: the host that is listened on, or this machine's name if that is a wildcard;
+    `advertised_port`: 0: the port that is listened on.
+    """
+
+    name: str
+    host: str
+    port: int
+    advertised_host: str = ""
+    advertised_port: int = 0
+
+    def endpoint(self, port: int, machine: str) -> Endpoint:
+        """Return what is given to clients. `port`: that was taken; `machine`: name of this machine."""
+        host = self.advertised_host or (machine if self.host in _WILDCARDS else self.host)
+        return Endpoint(host, self.advertised_port or port)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Settings of `penstock controller` and `penstock segment-store`.
+
+    Attributes:
+        zookeeper: servers of ZooKeeper and the path of the cluster, ``host:port,host:port/path``. Empty: no cluster.
+        session_timeout_s: ZooKeeper ends the session of a process that is silent for this long. ZooKeeper allows 2 to
+            20 of its ticks.
+        request_timeout_s: time limit of one request to ZooKeeper.
+        connect_timeout_s: how long a start waits for ZooKeeper.
+        name: of this controller or segment store, unique in the cluster. Empty: the name of this machine.
+        zone: where it runs; the containers of a lost store go to zones with few.
+        listeners: ``name=host:port`` or ``name=host:port@advertised-host:port``, separated by commas. Empty: one,
+            ``default``, on the port of the process.
+        internal_listener: the one by which controllers reach segment stores.
+        poll_s: a controller reads the cluster at least this often.
+        member: of segment stores.
+        leader: of the controller that assigns containers.
+    """
+
+    zookeeper: str = ""
+    session_timeout_s: float = 8.0
+    request_timeout_s: float = 3.0
+    connect_timeout_s: float = 60.0
+    name: str = ""
+    zone: str = ""
+    listeners: str = ""
+    internal_listener: str = DEFAULT_LISTENER
+    poll_s: float = 10.0
+    member: MemberSettings = field(default_factory=MemberSettings)
+    leader: LeaderSettings = field(default_factory=LeaderSettings)
+
+    def __post_init__(self) -> None:
+        """Check the values. Raises `InvalidArgumentError`."""
+        if self.zookeeper:
+            CoordinationPlace.parse(self.zookeeper)
+        if self.name:
+            check_process_name(self.name)
+        parse_listeners(self.listeners)
+
+    @property
+    def coordination(self) -> CoordinationSettings:
+        """Bounds of sessions and requests."""
+        return CoordinationSettings(session_timeout_s=self.session_timeout_s, request_timeout_s=self.request_timeout_s)
+
+    def listeners_on(self, host: str, port: int, advertise: str) -> list[Listener]:
+        """Return the listeners; the default one on `host`:`port`, given to clients as `advertise`.
+
+        Raises `InvalidArgumentError` if the internal one is missing.
+        """
+        found = parse_listeners(self.listeners)
+        if not found:
+            advertised_host, advertised_port = split_address(advertise, 0) if advertise else ("", 0)
+            found = [Listener(self.internal_listener, host, port, advertised_host, advertised_port)]
+        if self.internal_listener not in {each.name for each in found}:
+            raise InvalidArgumentError(
+                f"cluster.listeners is {self.listeners!r}: it has no listener {self.internal_listener!r}, by which "
+                "controllers reach segment stores (cluster.internal_listener)"
+            )
+        return found
+
+
+def check_process_name(name: str) -> None:
+    """Check the name of a controller or segment store. Raises `InvalidArgumentError`."""
+    if not _NAME.fullmatch(name) or len(name) > 200:
+        raise InvalidArgumentError(
+            f"{name!r} is no name of a process: it has letters, digits, '.', '_' and '-', begins with a letter or "
+            "digit, and is at most 200 characters long"
+        )
+
+
+def parse_listeners(text: str) -> list[Listener]:
+    """Parse the value of `ClusterSettings.listeners`. Raises `InvalidArgumentError`."""
+    found: dict[str, Listener] = {}
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        name, mark, addresses = each.partition("=")
+        bind, is_advertised, advertise = addresses.partition("@")
+        if not mark or not _NAME.fullmatch(name):
+            raise InvalidArgumentError(f"{each!r} is no listener: write name=host:port or name=host:port@host:port")
+        if name in found:
+            raise InvalidArgumentError(f"listener {name!r} is given twice: {text!r}")
+        host, port = split_address(bind, None)
+        advertised_host, advertised_port = split_address(advertise, 0) if is_advertised else ("", 0)
+        found[name] = Listener(name, host, port, advertised_host, advertised_port)
+    return list(found.values())
+
+
+def split_address(text: str, default_port: int | None) -> tuple[str, int]:
+    """Split ``host:port``; IPv6 addresses are in brackets. `default_port`: None: a port is needed.
+
+    Raises `InvalidArgumentError`.
+    """
+    host, mark, port = text.rpartition(":")
+    if not mark or text.endswith("]"):
+        if default_port is None:
+            raise InvalidArgumentError(f"{text!r} has no port: write host:port")
+        host, port = text, str(default_port)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise InvalidArgumentError(f"{text!r}: write an IPv6 address in brackets, [::1]:6000")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise InvalidArgumentError(f"{text!r} has no port between 0 and 65535")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only the own machine reaches an address."""
+    return host in ("localhost", "::1", *_WILDCARDS) or host.startswith("127.")
+
+
+def check_reachable(own: Mapping[str, Endpoint], others: Iterable[Endpoint]) -> None:
+    """Refuse an own address of loopback beside processes on other machines. Raises `InvalidArgumentError`."""
+    elsewhere = next((each for each in others if not is_loopback(each.host)), None)
+    for name, endpoint in own.items():
+        if elsewhere is not None and is_loopback(endpoint.host):
+            raise InvalidArgumentError(
+                f"clients of listener {name!r} would get the address {endpoint.host}:{endpoint.port}, which other "
+                f"machines do not reach, but the cluster has a process at {elsewhere.host}:{elsewhere.port}: name an "
+                "address of this machine with --advertise"
+            )

@@ -1,0 +1,159 @@
+"""`ClusterProcess`: a process of a cluster, as a child process; `Cluster`: all of one cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from penstock.server.standalone_process import child_environment, run_penstock
+
+#: Bound of every wait.
+WAIT_S = 120.0
+
+
+class ClusterProcess:
+    """One process. Its records on standard output are collected by a thread."""
+
+    def __init__(self, directory: Path, name: str, arguments: list[str]) -> None:
+        self.name = name
+        self.log_path = directory / f"{name}.log"
+        self._arguments = arguments
+        self.process: subprocess.Popen[bytes] | None = None
+        self.records: list[dict[str, object]] = []
+        self._reader: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start it; `wait_ready` waits."""
+        self.records = []
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", *self._arguments, "--json"], stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=log, env=child_environment(),
+            )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.records.append(json.loads(line))
+
+    def wait_ready(self) -> dict[str, object]:
+        """Wait for its ready record."""
+        deadline_s = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline_s:
+            for record in self.records:
+                if record["type"] == "ready":
+                    return record
+                raise AssertionError(f"{self.name} does not start: {record}\n{self.log[-3000:]}")
+            assert self.process is not None
+            assert self.process.poll() is None or self.records, f"{self.name} ended\n{self.log[-3000:]}"
+            time.sleep(0.02)
+        raise AssertionError(f"{self.name} is not ready\n{self.log[-3000:]}")
+
+    @property
+    def log(self) -> str:
+        """Its log."""
+        return self.log_path.read_text(errors="replace")
+
+    def store_pids(self) -> list[int]:
+        """Process ids of its child processes."""
+        assert self.process is not None
+        pid = self.process.pid
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def kill(self) -> None:
+        """End it at once, with its children: as the loss of its host."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def terminate(self) -> int:
+        """Stop it cleanly; return its exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+
+class Cluster:
+    """A cluster of processes on this machine, with a ZooKeeper and a bucket. `settings`: TOML for all of them."""
+
+    def __init__(self, directory: Path, zookeeper: str, log: str, tier2: str, settings: str) -> None:
+        self.directory = directory
+        self.zookeeper = zookeeper
+        self._log, self._tier2 = log, tier2
+        self.config = directory / "settings.toml"
+        self.config.write_text(settings)
+        self.processes: dict[str, ClusterProcess] = {}
+        self.ports: dict[str, int] = {}
+
+    def init(self, containers: int) -> None:
+        """Make the cluster."""
+        done = self.command("init", "--containers", str(containers), "--log", self._log, "--tier2", self._tier2)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``penstock cluster``."""
+        where = ["--zookeeper", self.zookeeper, "--config", str(self.config)]
+        return run_penstock("cluster", *arguments, *where, "--json", timeout_s=WAIT_S)
+
+    def status(self, what: str = "status") -> dict[str, object]:
+        """Return what ``penstock cluster status`` prints, or another command."""
+        done = self.command(what)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return dict(json.loads(done.stdout))
+
+    def start_store(self, name: str, *options: str) -> ClusterProcess:
+        """Start a parent of segment stores on a port that it keeps."""
+        return self._start("segment-store", name, *options)
+
+    def start_controller(self, name: str, *options: str) -> ClusterProcess:
+        """Start a controller on a port that it keeps."""
+        return self._start("controller", name, *options)
+
+    def _start(self, kind: str, name: str, *options: str) -> ClusterProcess:
+        port = self.ports.setdefault(name, _free_port())
+        arguments = [
+            kind, "--zookeeper", self.zookeeper, "--config", str(self.config), "--name", name, "--port", str(port),
+            "--log-level", "info", *options,
+        ]  # fmt: skip
+        process = self.processes[name] = ClusterProcess(self.directory, name, arguments)
+        process.start()
+        return process
+
+    def uri(self, *controllers: str) -> str:
+        """Return the address of controllers, for clients."""
+        return "tcp://" + ",".join(f"127.0.0.1:{self.ports[name]}" for name in controllers)
+
+    def wait_served(self) -> None:
+        """Wait until every container is served."""
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            found = self.status()
+            if found["unserved"] == [] and found["assignment"]:
+                return
+            assert time.monotonic() < deadline_s, found
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """End all processes."""
+        for process in self.processes.values():
+            process.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def kill_process(pid: int) -> None:
+    """Send SIGKILL to a process."""
+    os.kill(pid, signal.SIGKILL)
