@@ -413,3 +413,30 @@ def test_a_long_log_is_read_ahead_within_its_bounds() -> None:
         assert loop.time() - began_s < 0.8
 
     play(scenario)
+
+
+def test_frames_that_settle_while_a_hop_is_recorded_keep_their_addresses() -> None:
+    """Otherwise the next owner reads them at other addresses, also those that were truncated meanwhile."""
+
+    async def scenario(world: World) -> None:
+        factory = world.process(replace(SETTINGS, batch_interval_s=0.0, truncate_bytes=1000))
+        objects = world.clients[0]
+        idle, busy = await opened(factory, 0), await opened(factory, 1)
+        await append(idle, b"first")
+        for _ in range(3):
+            await append(busy, bytes(1000))
+        objects.faults = replace(QUICK, stall_s_max=5.0)
+        objects.inject("put_if", ObjectFault.STALL)
+        hopping = asyncio.ensure_future(idle.hop(lambda slot: 3000))
+        await asyncio.sleep(0)
+        addresses = [await append(idle, b"second"), await append(idle, b"third")]
+        assert not hopping.done()
+        await hopping
+        addresses.append(await append(idle, b"fourth"))
+        assert addresses == sorted(addresses)
+        await idle.truncate(addresses[0])
+        successor = await opened(world.process())
+        found = [(frame.address, frame.data) async for frame in successor.frames()]
+        assert found == [(addresses[1], b"third"), (addresses[2], b"fourth")]
+
+    play(scenario)

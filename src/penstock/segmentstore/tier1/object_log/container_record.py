@@ -25,7 +25,8 @@ _CHECKSUM_LENGTH = 8
 class LogPiece:
     """A range of slots of a journal: ``[first, end)``. `end` is None while the journal's process may append to it.
 
-    `ordinal`: pieces of a log are numbered in the order of their frames; numbers are not used twice.
+    `ordinal`: pieces of a log are numbered in the order of their frames. Pieces of one journal with a gap between them
+    may have one number: a frame's address does not depend on whether the gap is recorded yet.
     """
 
     ordinal: int
@@ -78,8 +79,12 @@ class ContainerRecord:
     def truncated(self, address: int) -> ContainerRecord:
         """Return the record after a truncation: pieces that lie before it are gone."""
         address = max(address, self.truncation)
-        ordinal = split_address(address)[0]
-        pieces = tuple(piece for piece in self.pieces if piece.ordinal >= ordinal)
+        ordinal, slot, _ = split_address(address)
+        pieces = tuple(
+            piece
+            for piece in self.pieces
+            if piece.ordinal > ordinal or (piece.ordinal == ordinal and (piece.end is None or piece.end > slot))
+        )
         return replace(self, truncation=address, pieces=pieces)
 
     def with_end(self, end: int, *, is_empty: bool) -> ContainerRecord:
@@ -96,6 +101,13 @@ class ContainerRecord:
         """Return the record with another, open piece."""
         piece = LogPiece(self.next_ordinal, journal, first)
         return replace(self, pieces=(*self.pieces, piece), next_ordinal=self.next_ordinal + 1)
+
+    def with_gap(self, end: int, first: int, *, is_empty: bool) -> ContainerRecord:
+        """Return the record with the open piece ended before slot `end`, and continued from slot `first` on."""
+        piece = self.open_piece
+        assert piece is not None
+        ended = self.with_end(end, is_empty=is_empty)
+        return replace(ended, pieces=(*ended.pieces, replace(piece, first=first)))
 
     def encode(self) -> bytes:
         """Return the content of the object: one line of JSON, and one with the checksum of the first."""
@@ -161,11 +173,17 @@ def record_key(prefix: str, container_id: int) -> str:
 
 
 def _check(pieces: Sequence[LogPiece], next_ordinal: int, path: str) -> None:
-    before = 0
+    before: LogPiece | None = None
     for piece in pieces:
         is_last = piece is pieces[-1]
-        if piece.ordinal <= before or (piece.end is None and not is_last) or len(piece.journal) != ID_LENGTH:
+        is_after = before is None or piece.ordinal > before.ordinal or _is_after_gap(before, piece)
+        if piece.ordinal < 1 or not is_after or (piece.end is None and not is_last) or len(piece.journal) != ID_LENGTH:
             raise CorruptionError(path, 0, f"its pieces are not in order: {piece}")
-        before = piece.ordinal
-    if before >= next_ordinal:
-        raise CorruptionError(path, 0, f"its next piece is {next_ordinal}, although there is piece {before}")
+        before = piece
+    if before is not None and before.ordinal >= next_ordinal:
+        raise CorruptionError(path, 0, f"its next piece is {next_ordinal}, although there is piece {before.ordinal}")
+
+
+def _is_after_gap(before: LogPiece, piece: LogPiece) -> bool:
+    is_same = piece.ordinal == before.ordinal and piece.journal == before.journal
+    return is_same and before.end is not None and before.end <= piece.first

@@ -422,13 +422,7 @@ class ObjectLog:
                 return
             end, first, is_empty = last + 1, writer.settled, self._last_slot < piece.first
             await finished(
-                self._change(
-                    lambda record: (
-                        record.truncated(self._truncation)
-                        .with_end(end, is_empty=is_empty)
-                        .with_piece(piece.journal, first)
-                    )
-                )
+                self._change(lambda record: record.truncated(self._truncation).with_gap(end, first, is_empty=is_empty))
             )
 
     async def _change(self, changed: Callable[[ContainerRecord], ContainerRecord]) -> None:
