@@ -15,11 +15,17 @@ from penstock.model.errors import ContainerNotFoundError, OutcomeUnknownError
 from penstock.model.routing import container_of
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.durable_log import DurableLog, InspectFrame
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, until
 
 SETTINGS = SegmentStoreSettings(
-    container_count=4, restart_delay_s=3600.0, assignment_interval_s=3600.0, cache=SMALL_CACHE, container=QUIET
+    container_count=4,
+    restart_delay_s=3600.0,
+    assignment_interval_s=3600.0,
+    start_stall_timeout_s=3600.0,
+    cache=SMALL_CACHE,
+    container=QUIET,
 )
 A = "s/t/0.#epoch.0"
 HOME = container_of(A, 4)
@@ -156,3 +162,38 @@ async def test_fixed_containers_need_no_assignment(pair: Pair) -> None:
     await store.refresh_assignment()
     assert [container.id for container in store.containers] == [1]
     await store.stop()
+
+
+async def test_a_container_that_is_given_away_while_its_log_is_opened_is_not_claimed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a store whose claim takes long shuts the rightful owner out. Given back, the container starts."""
+    epoch = pair.epoch()
+    is_free = asyncio.Event()
+    is_opening = asyncio.Event()
+    create = pair.logs.create
+
+    def create_slow(container_id: int) -> DurableLog:
+        log = create(container_id)
+        original = log.open
+
+        async def open_late(inspect: InspectFrame | None = None) -> None:
+            is_opening.set()
+            await is_free.wait()
+            await original(inspect)
+
+        monkeypatch.setattr(log, "open", open_late)
+        return log
+
+    monkeypatch.setattr(pair.logs, "create", create_slow)
+    pair.b.set_assignment([HOME])
+    await is_opening.wait()
+    pair.b.set_assignment([])
+    await until(lambda: not pair.b.held)
+    is_free.set()
+    assert pair.epoch() == epoch
+    await pair.a.append(A, b" more")
+    assert not pair.b.failures
+    pair.b.set_assignment([HOME])
+    await until(lambda: pair.b.is_ready)
+    assert (await pair.b.read(A, 0, 100)).joined() == b"first more"

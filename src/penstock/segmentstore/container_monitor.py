@@ -67,6 +67,9 @@ class ContainerMonitor(Generic[C]):
         self._settings = settings
         self._assigned: frozenset[int] = frozenset()
         self._starts: dict[int, asyncio.Task[None]] = {}
+        #: Incarnations that are being started. One that is not assigned any more is cancelled: its claim would shut the
+        #: present owner out.
+        self._starting: dict[int, asyncio.Future[C]] = {}
         #: Incarnations that failed during their start or right after it.
         self._failed_early: dict[int, tuple[C, BaseException]] = {}
         self._stops: dict[int, asyncio.Task[None]] = {}
@@ -100,6 +103,9 @@ class ContainerMonitor(Generic[C]):
             del self.failures[container_id]
         for container_id in [one for one in self._delays_s if one not in self._assigned]:
             del self._delays_s[container_id]
+        for container_id, start in self._starting.items():
+            if container_id not in self._assigned:
+                start.cancel()
         self._round()
 
     def follow(self, source: AssignmentSource) -> None:
@@ -195,11 +201,13 @@ class ContainerMonitor(Generic[C]):
                 raise ContainerOfflineError(container_id, "it is not assigned to this process any more")
 
         steps = ContainerStart(self._slots, check)
-        start = asyncio.ensure_future(self._open(container_id, steps))
+        start = self._starting[container_id] = asyncio.ensure_future(self._open(container_id, steps))
         try:
             while True:
                 before = steps.step_count
                 await asyncio.wait((start,), timeout=timeout_s)
+                if start.cancelled():
+                    raise ContainerOfflineError(container_id, "it was not assigned to this process any more")
                 if start.done():
                     return start.result()
                 if steps.step_count == before and not steps.is_waiting:
@@ -208,6 +216,7 @@ class ContainerMonitor(Generic[C]):
                         f"(start_stall_timeout_s), after {steps.step_count} steps; storage may hang: it is retried"
                     )
         finally:
+            del self._starting[container_id]
             if not start.done():
                 start.cancel()
                 await asyncio.gather(start, return_exceptions=True)
