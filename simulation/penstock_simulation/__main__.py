@@ -23,7 +23,7 @@ from penstock_simulation.profiles import PROFILES
 from penstock_simulation.runner import Outcome, run, shrink_failure
 from penstock_simulation.simulated.faults import FaultPlan
 from penstock_simulation.trace_excerpt import TraceExcerpt
-from penstock_simulation.workloads.profile import Profile
+from penstock_simulation.workloads.profile import EVERYTHING, Profile
 from penstock_simulation.workloads.scenario import Scenario
 
 app: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
@@ -205,7 +205,7 @@ def _explained(outcome: Outcome, profile: Profile, *, shrinks: bool = True) -> s
 
 def _profile_option(profile: Profile) -> str:
     """Return the command-line option for a profile; empty for the default one."""
-    return "" if profile.name == Profile().name else f" --profile {profile.name!r}"
+    return "" if profile.name == EVERYTHING.name else f" --profile {profile.name!r}"
 
 
 def _profile(name: str) -> Profile:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from penstock_simulation.mutations.half_open import HALF_OPEN
 from penstock_simulation.mutations.lost_locks import LOST_LOCKS
+from penstock_simulation.mutations.object_logs import TAKEN_OBJECT_LOGS
 from penstock_simulation.mutations.offline_containers import OFFLINE_CONTAINER
 from penstock_simulation.mutations.peers import CLOCKS, CONTROLLERS, TRANSACTIONS
 from penstock_simulation.mutations.sinks import SINKS
@@ -15,7 +16,7 @@ from penstock_simulation.mutations.tables import TABLES_AND_STATES
 from penstock_simulation.mutations.users import LONG_OUTAGES, USERS
 from penstock_simulation.mutations.wrong_logs import WRONG_LOGS
 from penstock_simulation.workloads.plans import ALL_KINDS, PlanSettings
-from penstock_simulation.workloads.profile import Profile
+from penstock_simulation.workloads.profile import EVERYTHING, Profile
 
 #: Long-term storage in a bucket, which can neither append nor concatenate, and loses, delays and repeats requests.
 OBJECTS = Profile(name="objects", storage="bucket")
@@ -39,9 +40,13 @@ RESCUES = Profile(
 )  # fmt: skip
 OBJECT_RESCUES = replace(RESCUES, name="object rescues", storage="bucket", plan=PlanSettings())
 
+#: The logs are in a bucket: requests are lost, late, sent twice, hang and are refused. Other processes take logs over.
+OBJECT_LOG = Profile(name="object log", object_log_rate=1.0, takeover_gap_s=8.0)
+
 _ALL = (
-    Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS,
-    RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS, LOST_LOCKS, OFFLINE_CONTAINER,
+    EVERYTHING, OBJECT_LOG, USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS,
+    TAKEN_OBJECT_LOGS, GARBAGE, SINKS, RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS, LOST_LOCKS,
+    OFFLINE_CONTAINER,
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (*_ALL, LIMITED_SUBSCRIBERS)}

@@ -31,6 +31,7 @@ from penstock_simulation.checks.invariants_indexes import check_catalog, check_i
 from penstock_simulation.checks.layout_reads import LayoutReads
 from penstock_simulation.checks.mechanisms import counted
 from penstock_simulation.checks.moments import watched
+from penstock_simulation.checks.object_logs import watch_logs
 from penstock_simulation.checks.orphans import check_orphans
 from penstock_simulation.checks.progress import ProgressMonitor
 from penstock_simulation.checks.rescues import Rescues
@@ -120,6 +121,7 @@ def run(
         counted(inside),
         watched(play.found),
         expulsions(play.found) if scenario.profile.habits.loses_no_reader else nullcontext(),
+        watch_logs(play.found) if scenario.cluster.bucket_log is not None else nullcontext(),
         kept(play.journal) if scenario.cluster.controller_count > 1 else nullcontext(),
         Simulation(seed, settings, trace=trace) as simulation,
     ):
@@ -187,6 +189,9 @@ class _Play:
         for remote in cluster.remote_clients:
             for trouble, count in remote.fault_counts.items():
                 self.fault_counts[f"remote {trouble}"] += count
+        for client in cluster.log_place.clients if cluster.log_place is not None else ():
+            for trouble, count in client.fault_counts.items():
+                self.fault_counts[f"log {trouble}"] += count
         self.fault_counts += cluster.late_request_counts
 
     async def _play(self, simulation: Simulation, cluster: SimulatedCluster, hosts: list[Host]) -> None:

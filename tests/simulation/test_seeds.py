@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from penstock_simulation.runner import run
-from penstock_simulation.workloads.profile import Profile
+from penstock_simulation.workloads.profile import EVERYTHING
 
 LENGTH_S = 30.0
 SEED_COUNT = 6
@@ -16,7 +16,7 @@ SEED_COUNT = 6
 
 @pytest.mark.parametrize("seed", range(SEED_COUNT))
 def test_seed_keeps_every_promise(seed: int) -> None:
-    outcome = run(seed, Profile().of_length(LENGTH_S))
+    outcome = run(seed, EVERYTHING.of_length(LENGTH_S))
     assert outcome.violations == ()
     assert outcome.counts["events"] > 0
     assert len(outcome.fault_counts) >= 3

@@ -19,6 +19,11 @@ from penstock.segmentstore.container.tables.compaction import TableCompactor
 from penstock.segmentstore.container.tables.index import TableIndex
 from penstock.segmentstore.container.tables.indexer import TableIndexer
 from penstock.segmentstore.container.tables.tables import Tables
+from penstock.segmentstore.tier1.object_log.journal_writer import JournalWriter
+from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
+from penstock.segmentstore.tier1.object_log.log_process import LogProcess
+from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
+from penstock.segmentstore.tier1.object_log.server_claim import ServerClaim
 from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 
 #: What a call represents: its name in the totals and how often it counts, given its arguments. None: not at all.
@@ -80,6 +85,13 @@ _POINTS: Final[tuple[tuple[type, str, _Meaning], ...]] = (
         lambda _, ended: ("inside: segments in which chunks were joined", 1) if ended.has_joined else None,
     ),
     (DiskCache, "read", _always("looks into the disk cache")),
+    (ObjectLog, "_try_to_claim", _always("claims of logs in a bucket")),
+    (ObjectLog, "hop", _always("pieces of idle logs examined")),
+    (LogBucket, "seal", _always("seals of journals")),
+    (LogBucket, "delete_slots", lambda _, __, slots: ("inside: slots of journals deleted", len(slots))),
+    (JournalWriter, "_roll", _always("journals continued in another one")),
+    (LogProcess, "fenced", _always("logs found to be taken over")),
+    (ServerClaim, "take", _always("servers started on a log")),
 )
 
 

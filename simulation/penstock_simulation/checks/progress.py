@@ -13,11 +13,14 @@ from penstock.segmentstore.container.container import ContainerStatus, SegmentCo
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tail_read_budget import TAIL_READ_BYTES
+from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
 from penstock.segmentstore.writer_budget import WRITER_BYTES
 from penstock_simulation.simulated.host import Host
 
 #: How long a log that can be written may write nothing of what it was given; many times a slow sync.
 _LOG_S_MAX = 4.0
+#: The same for a log in a bucket whose requests hang, get lost and are refused: each is repeated.
+_BUCKET_LOG_S_MAX = 30.0
 #: What a request may wait beyond `read_delay_s_max`: between two looks, and for a loop that is busy.
 _READ_SLACK_S = 3.0
 #: What a connection may stay beyond `dead_peers.timeout_s` after it was forgotten: its end is a turn of the process.
@@ -59,7 +62,7 @@ class ProgressMonitor:
         if pipeline.is_all_durable or state != before or not can_write:
             since_s = now_s
         self._logs[slot] = (state, since_s)
-        if now_s - since_s > _LOG_S_MAX:
+        if now_s - since_s > (_BUCKET_LOG_S_MAX if isinstance(container._log, ObjectLog) else _LOG_S_MAX):
             yield (
                 f"container {container.id}: its log has written nothing for {now_s - since_s:.0f} s, although its disk "
                 "answers and something is to be written"

@@ -55,6 +55,7 @@ from penstock_simulation.mutations.joins import JOIN_MUTATIONS
 from penstock_simulation.mutations.lost_locks import LOST_LOCK_MUTATIONS
 from penstock_simulation.mutations.memory import MEMORY_MUTATIONS
 from penstock_simulation.mutations.mutation import Mutation, patched, short_profile
+from penstock_simulation.mutations.object_logs import OBJECT_LOG_MUTATIONS
 from penstock_simulation.mutations.offline_containers import OFFLINE_MUTATIONS
 from penstock_simulation.mutations.order import ORDER_MUTATIONS
 from penstock_simulation.mutations.outages import OUTAGE_MUTATIONS
@@ -507,6 +508,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OUTAGE_MUTATIONS,
     *LOST_LOCK_MUTATIONS,
     *OFFLINE_MUTATIONS,
+    *OBJECT_LOG_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

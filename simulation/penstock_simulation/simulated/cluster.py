@@ -36,6 +36,7 @@ from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
@@ -53,6 +54,7 @@ from penstock_simulation.simulated.errors import HostDownError
 from penstock_simulation.simulated.files import FileFaults, SimulatedFiles, SimulatedFileSystem
 from penstock_simulation.simulated.host import Death, Host
 from penstock_simulation.simulated.late_requests import LateRequests, LateRequestSettings
+from penstock_simulation.simulated.log_objects import BucketLogSettings, LogPlace
 from penstock_simulation.simulated.objects import ObjectFaults, SimulatedBucket, SimulatedObjects
 from penstock_simulation.simulated.remote_requests import WayToService
 from penstock_simulation.simulated.shared_disk import SharedDisk
@@ -90,6 +92,7 @@ class ClusterSettings:
         late_requests: requests of the controller that arrive late; None for none.
             is_scaling_by_load: the controller polls the stores for their loads.
         watches_directories: stores check that they hold the locks of their data directories, as servers do.
+        bucket_log: the logs are in a bucket; None: in directories.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
             coordination: settings of the service through which several controllers learn about each other.
     """
@@ -105,6 +108,7 @@ class ClusterSettings:
     late_requests: LateRequestSettings | None = None
     is_scaling_by_load: bool = False
     watches_directories: bool = False
+    bucket_log: BucketLogSettings | None = None
     segment_store: SegmentStoreSettings = field(
         default_factory=lambda: SegmentStoreSettings(container_count=2, cache=CacheSettings(bytes_max=32 * _KIB * _KIB))
     )
@@ -221,6 +225,10 @@ class SimulatedCluster:
         self.late_request_counts: Counter[str] = Counter()
         #: By host of a controller, for its present life.
         self._late_requests: dict[str, LateRequests] = {}
+        #: The bucket with the logs; None: they are in directories.
+        self.log_place: LogPlace | None = None
+        if settings.bucket_log is not None:
+            self.log_place = LogPlace(simulation, settings.bucket_log, settings.segment_store.container_count)
         self._refuses = True
         self._is_healed = False
         self.stores: list[Host] = [self._add_server(name, self._run_store) for name in names]
@@ -283,18 +291,11 @@ class SimulatedCluster:
                 rng=runtime.rng,
                 wall_clock_ms=runtime.wall_clock_ms,
             )
+        cluster_id = identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID
         store = SegmentStore(
-            logs=LocalLogFactory(
-                directory.tier1,
-                tiers,
-                settings.durable_log,
-                # On a shared disk a store cannot tell whether the other stores are alive.
-                owner=LogOwner(runtime.random_id(), lambda token: self.shared_disk is not None, directory.check_held),
-                cluster_id=identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID,
-                made_logs_directory=directory.made_logs,
-            ),
+            logs=self._logs(host, directory, tiers, cluster_id),
             chunks=self._chunks(host, self._long_term_storage(host, directory, tiers)),
-            cluster_id=identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID,
+            cluster_id=cluster_id,
             runtime=runtime,
             settings=settings.segment_store,
             cache_directory=directory.cache(0),
@@ -314,11 +315,38 @@ class SimulatedCluster:
             segments: Segments = store if settings.store_count == 1 else self._wire_segments(host)
             await self._start_controller(host, segments)
 
+    def _logs(self, host: Host, directory: DataDirectory, tiers: Runtime, cluster_id: str) -> DurableLogFactory:
+        if self.log_place is not None:
+            logs = self.log_place.factory(host, self._place(host), cluster_id)
+            lost = asyncio.get_running_loop().create_future()
+            logs.on_taken_over = lambda error: None if lost.done() else lost.set_exception(error)
+            self._servers[host.name].lost = lost
+            return logs
+        return LocalLogFactory(
+            directory.tier1,
+            tiers,
+            self.settings.durable_log,
+            # On a shared disk a store cannot tell whether the other stores are alive.
+            owner=LogOwner(tiers.random_id(), lambda token: self.shared_disk is not None, directory.check_held),
+            cluster_id=cluster_id,
+            made_logs_directory=directory.made_logs,
+        )
+
+    def _place(self, host: Host) -> str:
+        """Return the name of the bucket of a store; a common one, if the stores share their storage."""
+        return host.name if self.shared_disk is None else ""
+
+    def second_logs(self, host: Host, store: SegmentStore) -> DurableLogFactory:
+        """Return the logs of a store as a second process opens them. Call it on `host`."""
+        if self.log_place is None:
+            return store._logs
+        return self.log_place.factory(host, self._place(host), store.cluster_id)
+
     def _long_term_storage(self, host: Host, directory: DataDirectory, tiers: Runtime) -> ChunkStorage:
         faults = self.settings.remote_faults
         if faults is None:
             return DirectoryChunkStorage(directory.tier2, tiers, self.settings.long_term_storage)
-        place = host.name if self.shared_disk is None else ""
+        place = self._place(host)
         kind = "objects" if isinstance(faults, ObjectFaults) else "files"
         rng = self.simulation.rng(f"{kind} of {host.name}, store {len(self.remote_clients)}")
         way = WayToService(self.simulation.loop, host.stalls, host.losses)
@@ -347,7 +375,7 @@ class SimulatedCluster:
         return faulty
 
     def heal(self) -> None:
-        """End all faults of long-term storage and all late requests."""
+        """End all faults of long-term storage and of the logs' bucket, and all late requests."""
         self._is_healed = True
         for late in self._late_requests.values():
             late.is_healed = True
@@ -355,6 +383,8 @@ class SimulatedCluster:
             faulty.faults = ChunkFaults()
         for remote in self.remote_clients:
             remote.heal()
+        if self.log_place is not None:
+            self.log_place.heal()
 
     def refuse_no_longer(self) -> None:
         """Make long-term storage accept the segments that it has refused; other faults remain."""

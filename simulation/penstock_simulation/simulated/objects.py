@@ -58,6 +58,7 @@ class ObjectFault(StrEnum):
             STALE_LIST: a list returns the state of some time ago.
             LATE_COPY: it has its effect and is answered, and a second copy of it arrives later.
             HANG: no answer comes for `ObjectFaults.hang_s`: `StorageNotRespondingError`. It may have its effect then.
+            STALL: the client of a replacement is suspended for up to `ObjectFaults.stall_s_max` before it is sent.
     """
 
     SLOW = "slow"
@@ -70,6 +71,7 @@ class ObjectFault(StrEnum):
     STALE_LIST = "stale list"
     LATE_COPY = "late copy"
     HANG = "hang"
+    STALL = "stall"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,14 @@ class ObjectFaults(RequestFaults[ObjectFault]):
     Attributes:
             staleness_s_max: greatest age of the state that a stale list returns.
             hang_s: how long a client waits for a request that hangs.
+            stall_s_max: the longest stall before a replacement.
             is_atomic: whether a creation or a replacement checks and writes in one step. Services without that are
                 unsuitable; tests of races must fail on them.
     """
 
     staleness_s_max: float = 5.0
     hang_s: float = 30.0
+    stall_s_max: float = 10.0
     is_atomic: bool = True
 
 
@@ -195,6 +199,8 @@ class SimulatedObjects(RemoteClient[ObjectFault]):
     async def put_if(self, key: str, content: Buffer, version: ObjectVersion) -> ObjectVersion:
         """See `ObjectStore.put_if`."""
         data = bytes(content)
+        if self._strikes("put_if", ObjectFault.STALL):
+            await asyncio.sleep(self._rng.uniform(0, self.faults.stall_s_max))
         if self._strikes("put_if", ObjectFault.CONFLICT):
             raise ObjectChangedError(key, "simulated: another change is in progress")
 

@@ -23,11 +23,13 @@ from penstock.segmentstore.container_settings import (
 )
 from penstock.segmentstore.settings import CacheSettings, DiskCacheSettings, SegmentStoreSettings
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
+from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock_simulation.chunk_faults import ChunkFaults
 from penstock_simulation.simulated.cluster import ClusterSettings
 from penstock_simulation.simulated.files import FileFault, FileFaults
 from penstock_simulation.simulated.late_requests import LateRequestSettings
+from penstock_simulation.simulated.log_objects import BucketLogSettings
 from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults
 from penstock_simulation.workloads.profile import Profile
 from penstock_simulation.workloads.world import REFUSED_PREFIX
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from _typeshed import SupportsLenAndGetItem
 
 T = TypeVar("T")
+
+#: Faults of the logs' bucket only.
+_LOG_FAULTS = (ObjectFault.LATE_COPY, ObjectFault.HANG, ObjectFault.STALL)
 
 _KIB = 1024
 #: Ingest budget of a store to which many connections send while its log stalls.
@@ -75,6 +80,8 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
         cluster = replace(cluster, remote_faults=_draw_object_faults(own("objects")))
     elif profile.storage == "hdfs":
         cluster = replace(cluster, remote_faults=_draw_file_faults(own("files")))
+    if own("object log").random() < profile.object_log_rate:
+        cluster = _with_object_log(cluster, own("object log settings"), profile)
     return cluster
 
 
@@ -94,9 +101,45 @@ def _draw_chunk_faults(rng: random.Random, slow_read_rate: float | None) -> Chun
 
 
 def _draw_object_faults(rng: random.Random) -> ObjectFaults:
-    drawn = [fault for fault in ObjectFault if fault not in (ObjectFault.LATE_COPY, ObjectFault.HANG)]
+    drawn = [fault for fault in ObjectFault if fault not in _LOG_FAULTS]
     rates = tuple((fault, rng.choice((0.0, 0.01, 0.05))) for fault in drawn)
     return ObjectFaults(latency_s_max=rng.choice((0.01, 0.1)), slow_s=1.0, late_s_max=10.0, rates=rates)
+
+
+def _with_object_log(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:
+    """Return a cluster whose logs are in a bucket: with small journals, and requests that may arrive minutes late."""
+    log = ObjectLogSettings(
+        batch_interval_s=rng.choice((0.0, 0.02, 0.1)),
+        gather_s=rng.choice((0.0, 0.005)),
+        batch_bytes_max=rng.choice((4, 64)) * _KIB,
+        in_flight_max=rng.choice((1, 4, 8)),
+        in_flight_bytes_max=rng.choice((8, 256)) * _KIB,
+        frame_length_max_bytes=cluster.durable_log.frame_length_max_bytes,
+        hedge_s=rng.choice((0.0, 0.1, 0.4)),
+        hedge_percent_max=rng.choice((5, 50)),
+        retry_delay_s_first=0.02,
+        retry_delay_s_max=0.5,
+        read_slots_max=rng.choice((1, 4, 16)),
+        read_head_bytes=rng.choice((4, 64)) * _KIB,
+        read_bytes_max=rng.choice((8, 1024)) * _KIB,
+        kept_bytes_max=rng.choice((0, 8, 1024)) * _KIB,
+        truncate_interval_s=rng.choice((0.0, 1.0, 10.0)),
+        truncate_bytes=rng.choice((4, 32)) * _KIB,
+        trim_interval_s=rng.choice((0.3, 2.0)),
+        close_wait_s=2.0,
+        slots_max=rng.choice((20, 200, 10_000)),
+    )
+    faults = ObjectFaults(
+        latency_s_min=0.002,
+        latency_s_max=rng.choice((0.01, 0.05)),
+        slow_s=1.0,
+        late_s_max=rng.choice((2.0, 20.0, 150.0)),
+        hang_s=3.0,
+        stall_s_max=rng.choice((1.0, 10.0)),
+        rates=tuple((fault, rng.choice(profile.log_fault_rates)) for fault in ObjectFault),
+    )
+    has_one_server = rng.random() < 0.5 and not (cluster.store_count > 1 and cluster.has_shared_storage)
+    return replace(cluster, bucket_log=BucketLogSettings(log, faults, has_one_server))
 
 
 def _draw_file_faults(rng: random.Random) -> FileFaults:

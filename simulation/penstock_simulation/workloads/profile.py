@@ -51,6 +51,8 @@ class Profile:
         reserve_file_count: files in reserve for a full disk, enough for all starts on one; then no container may be
             offline because the disk is full. 0: a few, or none, and containers may be offline.
         storage: kind of long-term storage: a directory, or a bucket or HDFS files with their typical faults.
+        object_log_rate: probability that the logs are in a bucket with its typical faults.
+        log_fault_rates: rates that each fault of that bucket is drawn from.
         has_joins: small chunks are joined although long-term storage can append; in a bucket they always are.
         layout_gap_s: mean time between two readers that lease a chunk layout and read by it for a while; 0: none.
         rescue_gap_s: containers write images of themselves, and with this mean time between two a store is rebuilt from
@@ -99,6 +101,8 @@ class Profile:
     pace: float = 1.0
     has_lowest_limits: bool = False
     storage: Storage = "directory"
+    object_log_rate: float = 0.0
+    log_fault_rates: tuple[float, ...] = (0.0, 0.01, 0.03)
     has_joins: bool = False
     layout_gap_s: float = 0.0
     rescue_gap_s: float = 0.0
@@ -120,3 +124,7 @@ class Profile:
         factor = work_s / 60.0
         plan = replace(self.plan, duration_s=self.plan.duration_s * factor)
         return replace(self, plan=plan, writing_s=self.writing_s * factor)
+
+
+#: Everything that a seed without a profile may have.
+EVERYTHING = Profile(object_log_rate=0.15)

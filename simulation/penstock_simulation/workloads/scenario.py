@@ -25,7 +25,7 @@ from penstock_simulation.workloads.mortal_readers import MortalReader
 from penstock_simulation.workloads.offline_container import OfflineContainer
 from penstock_simulation.workloads.plans import draw_controller_faults, draw_owner_changes, draw_plan
 from penstock_simulation.workloads.prepared_transactions import PreparedTransactions
-from penstock_simulation.workloads.profile import Profile
+from penstock_simulation.workloads.profile import EVERYTHING, Profile
 from penstock_simulation.workloads.reincarnations import Reincarnations
 from penstock_simulation.workloads.retained_streams import RetainedStreams
 from penstock_simulation.workloads.segments import ByteAppender, ByteReader, SegmentLives
@@ -96,7 +96,7 @@ class Scenario:
     @classmethod
     def draw(cls, seed: int, profile: Profile | None = None) -> Scenario:
         """Draw a seed's scenario."""
-        profile = profile or Profile()
+        profile = profile or EVERYTHING
         rng = random.Random(f"{seed}/scenario/{profile.name}")
         # Separate generators, so that the other draws of a seed stay the same.
         own = {name: random.Random(f"{seed}/{name}/{profile.name}") for name in _LATER}
@@ -137,7 +137,8 @@ class Scenario:
         return (
             f"seed {self.seed}, profile {self.profile.name}: {cluster.store_count} stores, "
             f"{cluster.segment_store.container_count} containers, "
-            f"{_described_controllers(cluster)}; {', '.join(self.workloads)}; "
+            f"{_described_controllers(cluster)}{', logs in a bucket' if cluster.bucket_log is not None else ''}; "
+            f"{', '.join(self.workloads)}; "
             f"{self.writer_count} writers, {self.reader_count} readers, {self.segment_count} segments; "
             f"{len(self.plan.faults)} faults"
         )

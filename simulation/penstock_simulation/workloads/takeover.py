@@ -17,6 +17,7 @@ from penstock.segmentstore.container.container import ContainerStatus, SegmentCo
 from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock_simulation.simulated.cluster import SimulatedCluster
 from penstock_simulation.simulated.errors import HostDownError
 from penstock_simulation.simulated.host import Host
@@ -107,6 +108,8 @@ class ContainerMoves:
     async def _take_over(self, host: Host, container: int, *, is_patient: bool) -> None:
         """Open the log of one of a store's containers a second time, work a little, and stop.
 
+        A log in a bucket is opened as a second process does it, with a journal of its own.
+
         The store's own container continues to serve until its next log write finds it fenced; then the store starts a
         new incarnation, which fences this one in turn. A patient second incarnation waits until the lease of the first
         is over, as it should, and checks whether the first still answers. A hasty one runs while the first still
@@ -116,9 +119,12 @@ class ContainerMoves:
         if running is None:
             return
         store, zombie = running
-        intruder = _incarnation(store, zombie, is_patient=is_patient)
+        logs = self._cluster.second_logs(host, store)
+        intruder = _incarnation(store, logs, zombie, is_patient=is_patient)
         what = "was taken over"
         try:
+            if logs is not store._logs:
+                await logs.start()
             await intruder.start()
             if intruder.status is ContainerStatus.RUNNING:
                 if is_patient:
@@ -128,6 +134,8 @@ class ContainerMoves:
             what = f"was not taken over: {type(error).__name__}"
         finally:
             await intruder.stop()
+            if logs is not store._logs:
+                await logs.close()
         self._note(f"container {container} {what}")
 
     async def _ask(self, store: SegmentStore, zombie: SegmentContainer, intruder: SegmentContainer) -> None:
@@ -156,8 +164,10 @@ class ContainerMoves:
         self._note(f"container {container} was taken away and given back")
 
 
-def _incarnation(store: SegmentStore, zombie: SegmentContainer, *, is_patient: bool) -> SegmentContainer:
-    settings, log = store.settings.container, store._logs.create(zombie.id)
+def _incarnation(
+    store: SegmentStore, logs: DurableLogFactory, zombie: SegmentContainer, *, is_patient: bool
+) -> SegmentContainer:
+    settings, log = store.settings.container, logs.create(zombie.id)
     if not is_patient:
         settings = replace(settings, ownership_lease_s=_HASTE_S)
     incarnation = SegmentContainer(
