@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,43 +14,20 @@ import penstock
 from penstock.model.errors import PenstockError
 from penstock.server.errors import ServerProcessError
 from penstock.server.standalone_process import StandaloneProcess, run_penstock
+from support.bucket_server import Make, bucket_options
 from support.command_line import run_command
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from support.s3_server import S3Server
 
 pytestmark = pytest.mark.e2e
 
 STREAM = "shop/orders"
 EVENT_COUNT = 300
-SETTINGS = """
-[object_storage]
-flush_bytes = 65536
-flush_age_s = 0.5
-
-[object_storage.store]
-endpoint = "{endpoint}"
-region = "us-east-1"
-access_key_id = "{access_key}"
-secret_access_key = "{secret_key}"
-
-[object_log]
-batch_interval_s = 0.02
-
-[segment_store.container]
-ownership_lease_s = 2.0
-"""
-
-Make = Callable[..., StandaloneProcess]
 
 
 @pytest.fixture
 def options(s3_server: S3Server, tmp_path: Path) -> tuple[str, ...]:
     """Options of servers with one log, in a bucket of its own."""
-    if not s3_server.is_atomic:
-        pytest.skip("versitygw replaces objects in one step only where files have extended attributes")
-    name = s3_server.make_bucket(f"b{uuid.uuid4().hex[:12]}").bucket
-    config = tmp_path / "settings.toml"
-    config.write_text(SETTINGS.format(endpoint=s3_server.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY))
-    return "--config", str(config), "--log", f"s3://{name}/log", "--tier2", f"s3://{name}/data"
+    return bucket_options(s3_server, tmp_path)
 
 
 @pytest.fixture
