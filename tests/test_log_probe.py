@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.administration.log_probe import LogProbeReport, probe_log
 from penstock.model.errors import (
     InvalidArgumentError,
     ObjectChangedError,
@@ -26,6 +25,7 @@ from penstock.model.segments import Buffer
 from penstock.runtime.bucket_rules import BucketRules, harmful_rules, read_bucket_rules
 from penstock.runtime.objects import ObjectPlace, ObjectStoreSettings, ObjectVersion, VersionedObject
 from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.server.log_probe import LogProbeReport, probe_log
 from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
 from support.command_line import run_command
 from support.s3_server import S3Server

@@ -21,10 +21,10 @@ from penstock.cli.output import in_bytes, tell
 from penstock.cli.rolling import export, import_segments, survey
 
 if TYPE_CHECKING:
-    from penstock.administration.log_probe import LogProbeReport
     from penstock.administration.storage_probe import ProbeReport
     from penstock.administration.storage_recovery import RecoveryReport
     from penstock.segmentstore.tier2.storage_check import StorageReport
+    from penstock.server.log_probe import LogProbeReport
 
 storage: typer.Typer = typer.Typer(
     name="storage",
@@ -203,10 +203,10 @@ def _probe(tier2: str | None, data_dir: str | None, config: Path | None, chunk_b
 
 def _probe_log(log: str, config: Path | None, rounds: int) -> LogProbeReport:
     # Only now: the help of all commands should not load a server.
-    from penstock.administration.log_probe import probe_log
     from penstock.cli.serve import new_loop
     from penstock.runtime.runtime import real_runtime
     from penstock.runtime.settings import load_settings
+    from penstock.server.log_probe import probe_log
     from penstock.server.settings import StandaloneSettings
 
     logging.getLogger("penstock").addHandler(logging.NullHandler())

@@ -17,7 +17,6 @@ import os
 import socket
 import ssl
 import tempfile
-import uuid
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from penstock.model.errors import (
     DataDirectoryLostError,
     LogFencedError,
     LogTakenOverError,
+    StorageIdentityError,
 )
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
@@ -53,7 +53,6 @@ from penstock.operations.process_metrics import ProcessMetrics
 from penstock.operations.store_health import store_health
 from penstock.operations.store_metrics import StoreMetrics
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
-from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.version import penstock_version
 from penstock.security.audit_log import AuditLog
@@ -68,12 +67,11 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
-from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
-from penstock.segmentstore.tier1.object_log.server_claim import claim_identity
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.segmentstore.token_access import TokenAccess
+from penstock.server.bucket_log import open_bucket_log
 from penstock.server.data_directory import DataDirectory, Identity
 from penstock.server.directory_watch import DirectoryWatch
 from penstock.server.errors import DataDirectoryError, PortInUseError, StoreProcessError, StoreRefusedError
@@ -210,6 +208,15 @@ class Standalone:
         """
         try:
             await self._start()
+        except StorageIdentityError as error:
+            await self.stop()
+            if self.settings.log or not self.settings.is_object_storage:
+                raise
+            raise StorageIdentityError(
+                error.place,
+                f"{error.reason}. The log of this server is in {self.settings.data_dir}; if that of the other cluster "
+                "is in a bucket, name it with --log",
+            ) from error
         except BaseException:
             await self.stop()
             raise
@@ -460,24 +467,16 @@ class Standalone:
                 f"{directory.root} was made with a log of its own, which is not the log in {settings.log}: start "
                 "without --log, or name another --data-dir"
             )
-        place = ObjectPlace.parse(settings.log)
-        objects = runtime.open_objects(place, settings.object_storage.store)
-        bucket = LogBucket(objects, settings.object_log, prefix=place.prefix)
-        new_id = str(uuid.UUID(bytes=runtime.random_id(), version=4))
-        identity = await claim_identity(bucket, runtime, new_id, settings.segment_store.container_count)
-        self.is_new_store = identity.cluster_id == new_id
+        chunks = open_long_term_storage(settings, directory, runtime)
+        try:
+            opened = await open_bucket_log(settings, runtime, chunks)
+        except BaseException:
+            await chunks.close()
+            raise
+        self.is_new_store = opened.is_new
         self._log_start()
-        logs = ObjectLogFactory(
-            objects,
-            runtime,
-            settings.object_log,
-            prefix=place.prefix,
-            cluster_id=identity.cluster_id,
-            container_count=identity.container_count,
-            server=f"host {socket.gethostname()}, process {os.getpid()}",
-        )
-        logs.on_taken_over = self._note_taken_over
-        return logs, open_long_term_storage(settings, directory, runtime), identity.cluster_id
+        opened.logs.on_taken_over = self._note_taken_over
+        return opened.logs, chunks, opened.cluster_id
 
     def _note_taken_over(self, error: LogTakenOverError) -> None:
         self._takeover = error

@@ -68,6 +68,7 @@ class StorageIdentityError(StorageUnavailableError):
     def __init__(self, place: str, message: str) -> None:
         super().__init__(f"{place} is not this cluster's long-term storage: {message}")
         self.place = place
+        self.reason = message
 
 
 class StorageRefusedError(StorageUnavailableError):
