@@ -88,3 +88,30 @@ def test_long_term_storage_may_be_a_bucket(spark_environment: None, tmp_path: Pa
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout)["flights_in_results"] == 3000
     assert (s3_server.directory / "data" / "quickstart" / "some" / "prefix" / "penstock-storage.toml").exists()
+
+
+@pytest.mark.nightly
+def test_the_log_may_be_in_a_bucket_and_the_killed_store_goes_on_with_it(
+    spark_environment: None, tmp_path: Path, s3_server: S3Server
+) -> None:
+    """The same run, its kills included. A second run on the same log is refused."""
+    if not s3_server.is_atomic:
+        pytest.skip("versitygw replaces objects in one step only where files have extended attributes")
+    bucket = s3_server.make_bucket("zerodisk")
+    where = ("--log", f"{bucket}/log", "--tier2", f"{bucket}/data")
+    answer = run(
+        "--limit", str(COUNT), "--json", "--data-dir", str(tmp_path / "work"), *where, **s3_server.environment
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads(answer.stdout)
+    assert report["flights_in_results"] == COUNT
+    assert [kill["victim"] for kill in report["kills"]] == ["store", "driver"]
+    assert not (tmp_path / "work" / "store" / "data").exists()
+    again = run("--limit", "100", "--json", *where, **s3_server.environment)
+    assert again.returncode == 1
+    assert "of an earlier quickstart" in json.loads(again.stdout)["message"]
+
+
+def test_a_log_in_a_bucket_needs_long_term_storage_in_one() -> None:
+    refused = run("--log", "s3://bucket/log", "--json")
+    assert (refused.returncode, "--tier2, too" in refused.stdout) == (2, True)

@@ -44,6 +44,10 @@ def quickstart(
             help="Long-term storage of the store: s3://bucket/prefix, hdfs://host:port/path. Default: in the directory."
         ),
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(help="Durable log of the store: s3://bucket/prefix, with --tier2. Default: in the directory."),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only this many flights, from the start of the year.")
@@ -81,6 +85,13 @@ def quickstart(
             EXIT_USAGE,
         )
 
+    if log is not None and tier2 is None:
+        raise refuse(
+            "InvalidArgumentError",
+            f"--log is {log}, so the store keeps nothing in the directory: name long-term storage with --tier2, too",
+            EXIT_USAGE,
+        )
+
     # Only now: these need the extra.
     from penstock.quickstart.flights import carrier_names
     from penstock.quickstart.run import run_quickstart
@@ -89,7 +100,7 @@ def quickstart(
     work_dir = data_dir if data_dir is not None else Path(tempfile.mkdtemp(prefix="penstock-quickstart-"))
     succeeded = False
     try:
-        report = run_quickstart(work_dir, SilentWatcher() if as_json else TerminalWatcher(console), limit, tier2)
+        report = run_quickstart(work_dir, SilentWatcher() if as_json else TerminalWatcher(console), limit, tier2, log)
         succeeded = True
         if as_json:
             typer.echo(json.dumps(report_fields(report), indent=2))

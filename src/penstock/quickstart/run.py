@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.events import EVENT_HEADER_LENGTH
 from penstock.quickstart import query
 from penstock.quickstart.driver import Plan
@@ -90,13 +90,16 @@ class _Stopwatch:
             self._report.seconds[name] = time.monotonic() - started
 
 
-def run_quickstart(work_dir: Path, watcher: Watcher, limit: int | None = None, tier2: str | None = None) -> Report:
+def run_quickstart(
+    work_dir: Path, watcher: Watcher, limit: int | None = None, tier2: str | None = None, log: str | None = None
+) -> Report:
     """Run the quickstart in `work_dir`, an empty or new directory, with the year's flights or the first `limit`.
 
-    `tier2`: see ``penstock standalone --tier2``.
+    `tier2`, `log`: see ``penstock standalone``.
 
     Raises:
         AccountingError: a flight is not in exactly one result.
+        InvalidArgumentError: the log in a bucket is not new.
         PenstockError: whatever else went wrong, by its type.
     """
     import penstock
@@ -108,13 +111,18 @@ def run_quickstart(work_dir: Path, watcher: Watcher, limit: int | None = None, t
     spark_log = work_dir / "spark.log"
     with ExitStack() as at_end:
         # Ctrl-C reaches this process alone, which then stops the store in order.
-        where = ("--tier2", tier2) if tier2 else ()
+        where = [*(("--tier2", tier2) if tier2 else ()), *(("--log", log) if log else ())]
         store = StandaloneProcess(work_dir / "store", *where, has_own_session=True)
         at_end.callback(store.stop)
         # Spark takes its seconds on another core while flights are read and written.
         driver = at_end.enter_context(DriverProcess(spark_log))
         with watcher.phase("Starting the store"), clock("store start"):
             store.start()
+            if log and not store.ready["is_new_store"]:
+                raise InvalidArgumentError(
+                    f"{log} holds the log of another store, or of an earlier quickstart: name a place in the bucket "
+                    "that is not used, for --log and for --tier2"
+                )
         with watcher.phase("Reading the flights"), clock("load"):
             flights = load_flights(limit)
         report.flight_count, report.payload_bytes = len(flights), flights.payload_bytes
