@@ -34,6 +34,24 @@ def _is_empty_directory(path: Path) -> bool:
     return path.is_dir() and all(each.name == LOST_AND_FOUND for each in path.iterdir())
 
 
+def _problem(data_dir: Path | None, tier2: str | None, log: str | None) -> tuple[str, str] | None:
+    """Return the kind and the message of an error if the quickstart cannot be run."""
+    if missing := missing_packages():
+        command = install_command("quickstart")
+        return "UnsupportedOperationError", f"the quickstart needs {', '.join(missing)}; install with: {command}"
+    if data_dir is not None and data_dir.exists() and not _is_empty_directory(data_dir):
+        return (
+            "InvalidArgumentError",
+            f"{data_dir} is not an empty directory: give the quickstart a new or empty one",
+        )
+    if log is not None and tier2 is None:
+        return (
+            "InvalidArgumentError",
+            f"--log is {log}, so the store keeps nothing in the directory: name long-term storage with --tier2, too",
+        )
+    return None
+
+
 def quickstart(
     data_dir: Annotated[
         Path | None, typer.Option(help="For the store, the checkpoint and the logs; must be empty. Default: temporary.")
@@ -71,26 +89,8 @@ def quickstart(
             errors.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True)
         return typer.Exit(code)
 
-    missing = missing_packages()
-    if missing:
-        raise refuse(
-            "UnsupportedOperationError",
-            f"the quickstart needs {', '.join(missing)}; install with: {install_command('quickstart')}",
-            EXIT_USAGE,
-        )
-    if data_dir is not None and data_dir.exists() and not _is_empty_directory(data_dir):
-        raise refuse(
-            "InvalidArgumentError",
-            f"{data_dir} is not an empty directory: give the quickstart a new or empty one",
-            EXIT_USAGE,
-        )
-
-    if log is not None and tier2 is None:
-        raise refuse(
-            "InvalidArgumentError",
-            f"--log is {log}, so the store keeps nothing in the directory: name long-term storage with --tier2, too",
-            EXIT_USAGE,
-        )
+    if (problem := _problem(data_dir, tier2, log)) is not None:
+        raise refuse(*problem, EXIT_USAGE)
 
     # Only now: these need the extra.
     from penstock.quickstart.flights import carrier_names
