@@ -41,7 +41,7 @@ def _keep_the_error_of_an_outage() -> Iterator[None]:
     original = SegmentEvents.restart
 
     def restart(self: SegmentEvents, offset: int) -> None:
-        if self._reader._error is not None and offset == self.offset:
+        if self._fetch.has_failed and offset == self.offset:
             # The error is raised at each read, while the reader's heartbeats continue.
             self._on_ready(self)
         else:

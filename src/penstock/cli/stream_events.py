@@ -15,7 +15,7 @@ from penstock.client.controller.stream_segments import SegmentRange
 from penstock.client.low_level import controller_of, segments_of
 from penstock.client.reading.event import EventBatch
 from penstock.client.transport.read_ahead import ReadAhead
-from penstock.client.transport.segment_reader import SegmentReader
+from penstock.client.transport.segment_fetch import SegmentFetch
 from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -204,7 +204,7 @@ class _OpenSegment:
 
     def _begin(self, offset: int) -> None:
         self._assembler = EventAssembler(self._name, offset)
-        self._reader = SegmentReader(
+        self._fetch = SegmentFetch(
             segments_of(self._client), self._name, offset, self._end_offset, self._client.settings,
             on_ready=self._on_ready, read_ahead=self._read_ahead, missing_bytes=lambda: self._assembler.missing_bytes,
         )  # fmt: skip
@@ -212,7 +212,7 @@ class _OpenSegment:
     @property
     def is_at_end(self) -> bool:
         """True when everything was taken, or the segment is truncated away as a whole."""
-        return self._is_gone or (self._reader._is_at_end and not self._assembler.pending_bytes)
+        return self._is_gone or (self._fetch.is_at_end and not self._assembler.pending_bytes)
 
     def take(self) -> EventBatch | None:
         """Return the next whole events, or None if there are none now. Raises as `StreamEvents.batches`."""
@@ -220,10 +220,10 @@ class _OpenSegment:
             if not self._assembler.missing_bytes:
                 # The bytes after the events taken last are not an event.
                 self._assembler.check()
-            if self._reader._is_taken_to_tail:
+            if self._fetch.is_taken_to_tail:
                 self._assembler.check_end("the segment")
             try:
-                block = self._reader._take()
+                block = self._fetch.take()
             except NoSuchSegmentError:
                 self._is_gone = True
                 return None
@@ -235,10 +235,10 @@ class _OpenSegment:
             before = self._assembler.pending_bytes + len(block)
             self._assembler.feed(block)
             events, start = self._assembler.take()
-            self._reader._handed_out(before - self._assembler.pending_bytes)
+            self._fetch.hand_out(before - self._assembler.pending_bytes)
             if events:
                 return EventBatch(self._stream, self.segment_id, events, offsets_of(events, start))
-        if not self._is_gone and self._reader._is_at_end and self._assembler.pending_bytes:
+        if not self._is_gone and self._fetch.is_at_end and self._assembler.pending_bytes:
             what = "the segment is sealed" if self._end_offset is None else "the end position is reached"
             raise CorruptionError(
                 self._name, self._assembler.offset, f"{what}, but {self._assembler.pending_bytes} bytes into an event"
@@ -255,4 +255,4 @@ class _OpenSegment:
 
     def close(self) -> None:
         """Stop reading ahead."""
-        self._reader._stop()
+        self._fetch.stop()

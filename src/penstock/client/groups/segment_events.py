@@ -8,7 +8,7 @@ from penstock.client.groups.group_state import HeldSegment, Redelivery
 from penstock.client.reading.event import EventChunk
 from penstock.client.settings import ClientSettings
 from penstock.client.transport.read_ahead import ReadAhead
-from penstock.client.transport.segment_reader import SegmentReader
+from penstock.client.transport.segment_fetch import SegmentFetch
 from penstock.model.errors import CorruptionError, InvalidArgumentError, NoSuchSegmentError
 from penstock.model.events import EventAssembler, offsets_of
 from penstock.model.names import parse_segment_name
@@ -77,7 +77,7 @@ class SegmentEvents:
         self._assembler = EventAssembler(self.segment, offset)
         # A position after the end counts as the end: truncation may lead there.
         end_offset = None if self._end_offset is None else max(self._end_offset, offset)
-        self._reader = SegmentReader(
+        self._fetch = SegmentFetch(
             self._segments, self.segment, offset, end_offset, self._settings,
             on_ready=lambda: self._on_ready(self), read_ahead=self._read_ahead,
             missing_bytes=lambda: self._assembler.missing_bytes,
@@ -93,17 +93,16 @@ class SegmentEvents:
         """True when everything was taken: the group ends here, or the segment is sealed, or was truncated away."""
         if self._put_back is not None:
             return False
-        return self._is_gone or (self._reader._is_at_end and not self._assembler.pending_bytes)
+        return self._is_gone or (self._fetch.is_at_end and not self._assembler.pending_bytes)
 
     @property
     def has_failed(self) -> bool:
         """Whether reading has ended with an error, which the next `take` raises once it has returned what was read."""
-        return self._reader._error is not None
+        return self._fetch.has_failed
 
     def is_reading_at(self, length: int) -> bool:
         """Whether reads work: none has failed, and bytes were read, or there are none to read up to `length`."""
-        reader = self._reader
-        return reader._error is None and (bool(reader._blocks) or reader._is_fetched or reader._fetch_offset >= length)
+        return self._fetch.is_working_at(length)
 
     @property
     def is_gone(self) -> bool:
@@ -123,10 +122,10 @@ class SegmentEvents:
             if not self._assembler.missing_bytes:
                 # The bytes after the events taken last are not an event.
                 self._assembler.check()
-            if self._reader._is_taken_to_tail:
+            if self._fetch.is_taken_to_tail:
                 self._assembler.check_end("the segment")
             try:
-                block = self._reader._take()
+                block = self._fetch.take()
             except NoSuchSegmentError:
                 self._is_gone = True
                 return None
@@ -136,11 +135,11 @@ class SegmentEvents:
             before = self._assembler.pending_bytes + len(block)
             self._assembler.feed(block)
             events, start = self._assembler.take()
-            self._reader._handed_out(before - self._assembler.pending_bytes)
+            self._fetch.hand_out(before - self._assembler.pending_bytes)
             if events:
                 return self._chunk(events, start)
-        if not self._is_gone and self._reader._is_at_end and self._assembler.pending_bytes:
-            if self._end_offset == self._reader._end_of_segment:
+        if not self._is_gone and self._fetch.is_at_end and self._assembler.pending_bytes:
+            if self._end_offset == self._fetch.fetched_to:
                 raise InvalidArgumentError(
                     f"{self.segment}: the group's end {self._end_offset} is inside the event that starts at "
                     f"{self._assembler.offset}: until= needs a cut between events"
@@ -179,11 +178,11 @@ class SegmentEvents:
 
     def restart(self, offset: int) -> None:
         """Continue reading at `offset`."""
-        self._reader._stop()
+        self._fetch.stop()
         self._put_back = None
         self._is_gone = False
         self._start(offset)
 
     def stop(self) -> None:
         """Stop reading ahead."""
-        self._reader._stop()
+        self._fetch.stop()

@@ -1,6 +1,6 @@
 """`DirectReads`: reads a segment by a layout of its chunks where possible, and the rest through the store.
 
-A `SegmentReader` uses it in place of the segment stores. Each result is verified bytes of one chunk, or the store's. If
+A `SegmentFetch` uses it in place of the segment stores. Each result is verified bytes of one chunk, or the store's. If
 a direct read fails, the store continues at the same byte, so no byte is returned twice. See docs/direct-reads.md.
 """
 
@@ -11,7 +11,7 @@ from bisect import bisect_right
 
 from penstock.client.reading.chunk_places import ChunkPlace, ChunkPlaces, check_chunk_name
 from penstock.client.transport.chunk_layouts import SegmentLayout
-from penstock.client.transport.segment_reader import Reads
+from penstock.client.transport.segment_fetch import Reads
 from penstock.model.block_checksums import block_range, verify_blocks
 from penstock.model.errors import CorruptionError, PenstockError
 from penstock.model.segments import SegmentData

@@ -1,30 +1,16 @@
-"""`SegmentReader`: the bytes of one segment in order, read ahead of the consumer.
-
-Block boundaries are those of the segment store's replies; see `EventAssembler` for events.
-"""
+"""`SegmentReader`: the bytes of one segment in order, read ahead of the consumer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
-from penstock.client.common.deadline import current_deadline
 from penstock.client.common.pickling import NotPicklable
-from penstock.client.common.tasks import start_watched
 from penstock.client.settings import ClientSettings
-from penstock.client.transport.read_ahead import ReadAhead
-from penstock.model.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, PenstockError
-from penstock.model.segments import SegmentData
-
-
-class Reads(Protocol):
-    """The part of the `Segments` seam that a reader needs."""
-
-    async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
-        """See `Segments.read`."""
+from penstock.client.transport.segment_fetch import Reads, SegmentFetch
+from penstock.model.errors import ClosedError
 
 
 class SegmentReader(NotPicklable):
@@ -39,81 +25,21 @@ class SegmentReader(NotPicklable):
     segment: Final[str]
 
     def __init__(
-        self,
-        segments: Reads,
-        segment: str,
-        start_offset: int,
-        end_offset: int | None,
-        settings: ClientSettings,
-        *,
-        on_ready: Callable[[], None] | None = None,
-        read_ahead: ReadAhead | None = None,
-        missing_bytes: Callable[[], int] | None = None,
+        self, segments: Reads, segment: str, start_offset: int, end_offset: int | None, settings: ClientSettings
     ) -> None:
-        """Begin to read ahead.
-
-        Args:
-            on_ready: called whenever a block, the end or an error has become available to `_take`.
-            read_ahead: the budget it shares with other readers; by default its own.
-            missing_bytes: given by a consumer that keeps the blocks it takes until an event is complete: how many bytes
-                are missing. The consumer calls `_handed_out` when it drops bytes; otherwise they count as dropped once
-                taken.
-        """
-        if start_offset < 0 or (end_offset is not None and end_offset < start_offset):
-            raise InvalidArgumentError(f"{segment}: cannot read [{start_offset}, {end_offset})")
+        """Begin to read ahead."""
         self.segment = segment
-        self._segments = segments
-        self._settings = settings
-        self._fetch_offset = start_offset
-        self._end_offset = end_offset
-        self._blocks: deque[bytes] = deque()
-        # For each block, whether it reached the end of the open segment when it was read.
-        self._reached_tail: deque[bool] = deque()
-        #: Whether the block taken last reached the end of the open segment: appends are whole events, so it ends one.
-        self._is_taken_to_tail = False
-        self._error: PenstockError | None = None
-        self._is_fetched = False
-        self._is_stopped = False
-        self._on_ready = on_ready
-        self._ready = asyncio.Event()
-        self._missing_bytes = missing_bytes
-        self._read_ahead = read_ahead or ReadAhead(settings.read_bytes * settings.read_ahead_block_count)
-        self._read_ahead.open(self)
-        self._task = start_watched(self._fetch(), f"read {segment}", self._stop_with)
+        self._fetch = SegmentFetch(segments, segment, start_offset, end_offset, settings)
 
     @property
     def is_open(self) -> bool:
         """True from the beginning to the first call of `close`."""
-        return not self._is_stopped
+        return not self._fetch.is_stopped
 
     @property
     def is_closed(self) -> bool:
         """True once closing is complete."""
-        return self._is_stopped and self._task.done()
-
-    @property
-    def _is_at_end(self) -> bool:
-        """True when everything was taken: the segment is sealed and read, or `end_offset` is reached."""
-        return self._is_fetched and not self._blocks and self._error is None
-
-    @property
-    def _end_of_segment(self) -> int:
-        """The end of the data fetched so far: once `_is_at_end`, the segment's end."""
-        return self._fetch_offset
-
-    def _take(self) -> bytes | None:
-        """Return the next block, or None if there is none now. Raises the reading's error after the last block."""
-        if self._blocks:
-            block = self._blocks.popleft()
-            self._is_taken_to_tail = self._reached_tail.popleft()
-            if self._missing_bytes is None:
-                self._read_ahead.give_back(self, len(block))
-            return block
-        if self._error is not None:
-            raise self._error
-        if not self._is_fetched:
-            self._ready.clear()
-        return None
+        return self._fetch.is_stopped and self._fetch.is_ended
 
     async def read(self, timeout_s: float | None = None) -> bytes:
         """Return the next block, waiting for it up to `timeout_s` (None: without limit); empty at the end.
@@ -125,29 +51,14 @@ class SegmentReader(NotPicklable):
             async with asyncio.timeout(timeout_s):
                 return await self.read()
         while True:
-            if self._is_stopped:
+            if self._fetch.is_stopped:
                 raise ClosedError(f"the reader of segment {self.segment} is closed")
-            block = self._take()
+            block = self._fetch.take()
             if block is not None:
                 return block
-            if self._is_fetched:
+            if self._fetch.is_fetched:
                 return b""
-            await self._wait()
-
-    async def _wait(self) -> None:
-        """Wait for more, or until the deadline of the enclosing call: the reading task has none."""
-        deadline = current_deadline()
-        if deadline is None:
-            await self._ready.wait()
-            return
-        try:
-            async with asyncio.timeout_at(deadline.at_s):
-                await self._ready.wait()
-        except TimeoutError as error:
-            raise OutcomeUnknownError(
-                f"{self.segment}: no data from byte {self._fetch_offset} within the {deadline.limit_s:g} s for "
-                f"{deadline.what} ({deadline.limit_name})"
-            ) from error
+            await self._fetch.wait_ready()
 
     def __aiter__(self) -> SegmentReader:
         return self
@@ -170,73 +81,11 @@ class SegmentReader(NotPicklable):
     ) -> None:
         await self.close()
 
-    def _handed_out(self, length: int) -> None:
-        """Note that `length` bytes of those taken no longer count as read ahead."""
-        self._read_ahead.give_back(self, length)
-        self._read_ahead.poke(self)
-
-    def _stop(self) -> None:
-        """Stop reading ahead, at once; a waiting `read` ends with `ClosedError`."""
-        self._is_stopped = True
-        self._ready.set()
-        self._task.cancel()
-        self._blocks.clear()
-        self._reached_tail.clear()
-        self._read_ahead.close(self)
-
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop reading ahead, and wait until it has stopped, up to `timeout_s`. Calling again is allowed."""
-        self._stop()
-        await asyncio.wait([self._task], timeout=timeout_s)
+        self._fetch.stop()
+        await self._fetch.wait_ended(timeout_s)
 
     def __repr__(self) -> str:
-        life = "closed" if self._is_stopped else "open"
-        return f"<SegmentReader: {self.segment}, {life}, fetched up to byte {self._fetch_offset}>"
-
-    async def _fetch(self) -> None:
-        try:
-            while self._end_offset is None or self._fetch_offset < self._end_offset:
-                length = min(self._settings.read_bytes, await self._has_room())
-                if self._end_offset is not None:
-                    length = min(length, self._end_offset - self._fetch_offset)
-                data = await self._segments.read(self.segment, self._fetch_offset, length, wait=True)
-                block = data.joined()
-                if not self._accept(block, length, reaches_tail=data.is_at_tail) and data.is_end_of_segment:
-                    break
-                self._notify()
-        except PenstockError as error:
-            self._stop_with(error)
-            return
-        self._is_fetched = True
-        self._notify()
-
-    def _accept(self, block: bytes, length: int, *, reaches_tail: bool) -> bool:
-        """Keep as much as fits into the budget now; True: some is left."""
-        # A server returns at least 8 bytes at a time, even if fewer were requested. The budget may have shrunk, too.
-        kept = block[: min(length, self._room())] if block else block
-        if kept:
-            self._fetch_offset += len(kept)
-            self._blocks.append(kept)
-            self._reached_tail.append(reaches_tail and len(kept) == len(block))
-            self._read_ahead.take(self, len(kept))
-        return len(kept) < len(block)
-
-    def _room(self) -> int:
-        missing_bytes = 0 if self._missing_bytes is None or self._blocks else self._missing_bytes()
-        return self._read_ahead.room(self, missing_bytes)
-
-    async def _has_room(self) -> int:
-        # While the consumer has blocks to take, avoid small requests.
-        while (room := self._room()) < (max(1, self._read_ahead.share_bytes // 2) if self._blocks else 1):
-            await self._read_ahead.waiter(self).wait()
-        return room
-
-    def _stop_with(self, error: PenstockError) -> None:
-        self._error = error
-        self._is_fetched = True
-        self._notify()
-
-    def _notify(self) -> None:
-        self._ready.set()
-        if self._on_ready is not None:
-            self._on_ready()
+        life = "closed" if self._fetch.is_stopped else "open"
+        return f"<SegmentReader: {self.segment}, {life}, fetched up to byte {self._fetch.fetched_to}>"
