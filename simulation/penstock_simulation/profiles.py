@@ -11,6 +11,7 @@ from penstock_simulation.mutations.object_logs import TAKEN_OBJECT_LOGS
 from penstock_simulation.mutations.offline_containers import OFFLINE_CONTAINER
 from penstock_simulation.mutations.peers import CLOCKS, CONTROLLERS, TRANSACTIONS
 from penstock_simulation.mutations.sinks import SINKS
+from penstock_simulation.mutations.stalls import STALLS
 from penstock_simulation.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
 from penstock_simulation.mutations.tables import TABLES_AND_STATES
 from penstock_simulation.mutations.users import LONG_OUTAGES, USERS
@@ -46,7 +47,7 @@ OBJECT_LOG = Profile(name="object log", object_log_rate=1.0, takeover_gap_s=8.0)
 _ALL = (
     EVERYTHING, OBJECT_LOG, USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS,
     TAKEN_OBJECT_LOGS, GARBAGE, SINKS, RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS, LOST_LOCKS,
-    OFFLINE_CONTAINER,
+    OFFLINE_CONTAINER, STALLS,
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (*_ALL, LIMITED_SUBSCRIBERS)}

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TextIO
 
 from penstock.model.errors import CorruptionError, InconsistentStateError, PenstockError, StorageFullError
@@ -192,12 +193,17 @@ class _Play:
         for client in cluster.log_place.clients if cluster.log_place is not None else ():
             for trouble, count in client.fault_counts.items():
                 self.fault_counts[f"log {trouble}"] += count
+        self.fault_counts["stall in a turn"] += sum(host.stall_count for host in cluster.servers)
         self.fault_counts += cluster.late_request_counts
 
     async def _play(self, simulation: Simulation, cluster: SimulatedCluster, hosts: list[Host]) -> None:
         await cluster.ready()
         scenario = self.scenario
         self.world = world = draw_workload_world(scenario, cluster)
+        if scenario.profile.callback_cost_s:
+            for host in cluster.servers:
+                rng = simulation.rng(f"{host.name} callbacks")
+                host.set_costs(partial(rng.expovariate, 1.0 / scenario.profile.callback_cost_s))
         self._workloads = workloads = scenario.make_workloads(world, hosts)
         for workload in workloads:
             workload.client = workload.make_client()

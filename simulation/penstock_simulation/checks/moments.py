@@ -2,10 +2,14 @@
 
 An attribute index must not get values that the log does not have yet. A crash in between mostly hides it again, because
 the record of the index comes behind the values in the same log; that is luck, and no promise of long-term storage.
+
+No answer may pass the check of the lease when the last confirmation of the ownership is older than the lease, by the
+time that it is then, also in the rest of a turn in which the process was held.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,8 +18,10 @@ from contextvars import ContextVar
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.segment import Segment
 from penstock_simulation.mutations.mutation import patched
+from penstock_simulation.simulated.loop import SimulatedLoop
 
 #: Of the flush of attributes that is under way in this task: its container, and the last operation accepted before it.
 _FLUSH: ContextVar[tuple[SegmentContainer, int] | None] = ContextVar("penstock_attribute_flush", default=None)
@@ -24,7 +30,7 @@ _FLUSH: ContextVar[tuple[SegmentContainer, int] | None] = ContextVar("penstock_a
 @contextmanager
 def watched(found: Callable[[str], None]) -> Iterator[None]:
     """Tell `found` of each violation meanwhile."""
-    flush_original, update_original = Attributes.flush, BTreeIndex.update
+    flush_original, update_original, check_original = Attributes.flush, BTreeIndex.update, OwnershipLease.check
 
     @functools.wraps(flush_original)
     async def flush(self: Attributes, segment: Segment) -> None:
@@ -51,5 +57,21 @@ def watched(found: Callable[[str], None]) -> Iterator[None]:
                 )
         await update_original(self, changes, mark)
 
-    with patched(Attributes, "flush", flush), patched(BTreeIndex, "update", update):
+    @functools.wraps(check_original)
+    def check(self: OwnershipLease) -> None:
+        check_original(self)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        age_s = loop.monotonic_s() - self._log.ownership_confirmed_s
+        if age_s > self.lease_s:
+            found(
+                f"container {self._container_id} answers {age_s:.3f} s after the last confirmation of its ownership: "
+                f"its lease is {self.lease_s:g} s"
+            )
+
+    with (
+        patched(Attributes, "flush", flush),
+        patched(BTreeIndex, "update", update),
+        patched(OwnershipLease, "check", check),
+    ):
         yield

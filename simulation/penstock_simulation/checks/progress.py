@@ -54,7 +54,7 @@ class ProgressMonitor:
         can_write = (
             container.status is ContainerStatus.RUNNING
             and container.failure is None
-            and not host.is_paused
+            and not host.is_held
             and host.disk.faults == host.disk_faults
             and host.stalls.until_s("/data/tier1/") is None
             and not container.space.is_log_low
@@ -75,7 +75,7 @@ class ProgressMonitor:
         for connection in server.connections:
             forgotten_s = getattr(connection._transport, "forgotten_s", None)
             timeout_s = settings.dead_peers.timeout_s
-            if forgotten_s is not None and not host.is_paused and now_s > forgotten_s + timeout_s + _END_SLACK_S:
+            if forgotten_s is not None and not host.is_held and now_s > forgotten_s + timeout_s + _END_SLACK_S:
                 yield (
                     f"a connection that was forgotten in between {now_s - forgotten_s:.0f} s ago is still there, with "
                     f"all that it holds: at most {timeout_s:g} s are allowed (dead_peers.timeout_s)"
@@ -84,7 +84,7 @@ class ProgressMonitor:
                 connection._is_reading
                 or connection.is_write_blocked
                 or len(connection._tasks) >= settings.requests_max
-                or host.is_paused
+                or host.is_held
             ):
                 continue
             read, since_s = before.get(id(connection), (connection._received_bytes, now_s))

@@ -68,6 +68,7 @@ from penstock_simulation.mutations.rescues import RESCUE_MUTATIONS
 from penstock_simulation.mutations.scaling import SCALING_MUTATIONS
 from penstock_simulation.mutations.shortages import SHORTAGE_MUTATIONS
 from penstock_simulation.mutations.sinks import SINK_MUTATIONS
+from penstock_simulation.mutations.stalls import STALL_MUTATIONS
 from penstock_simulation.mutations.stuck import STUCK_MUTATIONS
 from penstock_simulation.mutations.subscribers import SUBSCRIBER_MUTATIONS
 from penstock_simulation.mutations.tables import TABLE_MUTATIONS
@@ -509,6 +510,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *LOST_LOCK_MUTATIONS,
     *OFFLINE_MUTATIONS,
     *OBJECT_LOG_MUTATIONS,
+    *STALL_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

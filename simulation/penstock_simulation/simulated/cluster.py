@@ -233,7 +233,7 @@ class SimulatedCluster:
         self._is_healed = False
         self.stores: list[Host] = [self._add_server(name, self._run_store) for name in names]
         trace = simulation.trace
-        self.sessions: Sessions = Sessions(lambda what: trace.add(simulation.loop.time(), f"coordinator: {what}"))
+        self.sessions: Sessions = Sessions(lambda what: trace.add(simulation.loop.now_s, f"coordinator: {what}"))
         self.coordinator: Host | None = None
         self.controllers: list[Host]
         if settings.controller_count > 1:
@@ -290,6 +290,7 @@ class SimulatedCluster:
                 work=runtime.work,
                 rng=runtime.rng,
                 wall_clock_ms=runtime.wall_clock_ms,
+                monotonic_s=runtime.monotonic_s,
             )
         cluster_id = identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID
         store = SegmentStore(
@@ -446,9 +447,9 @@ class SimulatedCluster:
     async def ready(self, timeout_s: float = 120.0) -> None:
         """Wait until all servers are up and serving. For the driver. Raises `HostDownError` after `timeout_s`."""
         hosts = self.servers
-        deadline_s = self.simulation.loop.time() + timeout_s
+        deadline_s = self.simulation.loop.now_s + timeout_s
         while not all(self.is_ready(host) for host in hosts):
-            if self.simulation.loop.time() >= deadline_s:
+            if self.simulation.loop.now_s >= deadline_s:
                 late = [f"{host.name} ({host.failures[-1:]})" for host in hosts if not self.is_ready(host)]
                 raise HostDownError(f"not ready after {timeout_s:g} s: {', '.join(late)}")
             await asyncio.sleep(_POLL_S)

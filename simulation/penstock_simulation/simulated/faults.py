@@ -18,6 +18,7 @@ from functools import partial
 from typing import get_args, get_type_hints
 
 from penstock.model.errors import InvalidArgumentError
+from penstock_simulation.simulated.hangs import Hang
 from penstock_simulation.simulated.host import Death
 from penstock_simulation.simulated.lock_faults import LockGone
 from penstock_simulation.simulated.log_faults import WRONG_LOG_KINDS, WrongLogs
@@ -39,10 +40,10 @@ class Partition:
         """Start the fault, and schedule its end."""
         network, loop = simulation.network, simulation.loop
         network.block(self.one, self.other)
-        loop.at(loop.time() + self.duration_s, partial(network.unblock, self.one, self.other))
+        loop.at(loop.now_s + self.duration_s, partial(network.unblock, self.one, self.other))
         if not self.is_one_way:
             network.block(self.other, self.one)
-            loop.at(loop.time() + self.duration_s, partial(network.unblock, self.other, self.one))
+            loop.at(loop.now_s + self.duration_s, partial(network.unblock, self.other, self.one))
 
     @property
     def lasts_s(self) -> float:
@@ -104,7 +105,7 @@ class SlowLink:
         """Start the fault, and schedule its end."""
         network, loop = simulation.network, simulation.loop
         network.slow_down(self.source, self.target, delay_s=self.delay_s, factor=self.factor)
-        loop.at(loop.time() + self.duration_s, partial(network.slow_down, self.source, self.target))
+        loop.at(loop.now_s + self.duration_s, partial(network.slow_down, self.source, self.target))
 
     @property
     def lasts_s(self) -> float:
@@ -123,7 +124,7 @@ class Pause:
         """Start the fault, and schedule its end."""
         host, loop = simulation.hosts[self.host], simulation.loop
         host.pause()
-        loop.at(loop.time() + self.duration_s, host.resume)
+        loop.at(loop.now_s + self.duration_s, host.resume)
 
     @property
     def lasts_s(self) -> float:
@@ -144,7 +145,7 @@ class Crash:
         host, loop = simulation.hosts[self.host], simulation.loop
         if host.is_up:
             host.crash(self.death)
-            loop.at(loop.time() + self.down_s, host.restart)
+            loop.at(loop.now_s + self.down_s, host.restart)
 
     @property
     def lasts_s(self) -> float:
@@ -207,6 +208,7 @@ Fault = (
     | Move
     | WrongLogs
     | LockGone
+    | Hang
 )
 _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
 #: Faults that are planned for a cluster, not drawn for any host: see `workloads.plans`.
@@ -277,7 +279,7 @@ class FaultPlan:
         """Schedule the faults, relative to now."""
         loop = simulation.loop
         for planned in self.faults:
-            loop.at(loop.time() + planned.at_s, partial(_strike, planned.fault, simulation))
+            loop.at(loop.now_s + planned.at_s, partial(_strike, planned.fault, simulation))
 
     def __str__(self) -> str:
         """Return the text that `parse` reads."""
@@ -338,7 +340,7 @@ def shrink(plan: FaultPlan, fails: Callable[[FaultPlan], bool]) -> FaultPlan:
 
 
 def _strike(fault: Fault, simulation: Simulation) -> None:
-    simulation.trace.add(simulation.loop.time(), f"fault {PlannedFault(0.0, fault)}")
+    simulation.trace.add(simulation.loop.now_s, f"fault {PlannedFault(0.0, fault)}")
     fault.strike(simulation)
 
 
@@ -382,6 +384,8 @@ def _draw_fault(rng: random.Random, servers: Sequence[str], clients: Sequence[st
             return WrongLogs(host, rng.choice(settings.wrong_logs), age_s, down_s, 0.5 + lasts_s)
         case "LockGone":
             return LockGone(host, rng.random() < 0.7, 6.0 + lasts_s)
+        case "Hang":
+            return Hang(host, lasts_s, rng.random() < 0.3)
         case _:
             return ClockJump(host, rng.randint(-settings.clock_jump_ms_max, settings.clock_jump_ms_max))
 

@@ -76,6 +76,7 @@ class Host:
             process: the running process, or the last one.
             runtime: the seams of that process, new for each one.
             failures: errors that ended `main`, oldest first.
+            stall_count: stalls that have struck, see `stall`.
     """
 
     process: Process
@@ -94,6 +95,8 @@ class Host:
         self.main = main
         self.restart_delay_s = restart_delay_s
         self.failures: list[BaseException] = []
+        self.stall_count: int = 0
+        self._costs: Callable[[], float] | None = None
         self._surroundings = surroundings
         self._loop = surroundings.loop
         self.disk_faults = disk_faults
@@ -126,9 +129,19 @@ class Host:
         return self._pause_count > 0
 
     @property
+    def is_held(self) -> bool:
+        """Whether none of its code runs now: the machine is paused, or its process held in a turn."""
+        return self._pause_count > 0 or self.is_busy
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its process is held in a turn that takes time."""
+        return self.process.is_alive and self.process.is_busy
+
+    @property
     def held_s(self) -> float:
-        """How long the machine has been paused so far, in seconds."""
-        return self._held_s + (self._loop.time() - self._held_since_s if self._pause_count else 0.0)
+        """How long the machine has been paused or stalled so far, in seconds; a stall counts from its beginning."""
+        return self._held_s + (self._loop.now_s - self._held_since_s if self._pause_count else 0.0)
 
     @property
     def life(self) -> int:
@@ -145,7 +158,10 @@ class Host:
             work=SimulatedWork(self._loop, process, work_rng, self._surroundings.work_settings, self.stalls),
             rng=rng,
             wall_clock_ms=self.wall_clock_ms,
+            monotonic_s=self._loop.monotonic_s,
         )
+        process.on_stall = self._note_stall
+        process.costs = self._costs
         self.disk.hook = self.on_disk_call
         self._note("start")
         self._surroundings.network.set_powered(self.name, True)
@@ -161,7 +177,7 @@ class Host:
             self.failures.append(error)
             self._note(f"failed {type(error).__name__}")
             if self.restart_delay_s is not None:
-                self._loop.at(self._loop.time() + self.restart_delay_s, self.restart)
+                self._loop.at(self._loop.now_s + self.restart_delay_s, self.restart)
         else:
             self._note("ended")
         self.crash(Death.KILL)
@@ -178,7 +194,7 @@ class Host:
         self._note(f"crash {death.value}")
         self._calls_left = None
         if self._down_s is not None:
-            self._loop.at(self._loop.time() + self._down_s, self.restart)
+            self._loop.at(self._loop.now_s + self._down_s, self.restart)
             self._down_s = None
         self._loop.kill(process)
         sockets = list(process.sockets)
@@ -216,7 +232,7 @@ class Host:
         Its kernel still accepts connections and data, as after SIGSTOP. A process started meanwhile is paused too.
         """
         if not self._pause_count:
-            self._held_since_s = self._loop.time()
+            self._held_since_s = self._loop.now_s
         self._pause_count += 1
         self._note("pause")
         self._loop.pause(self.process)
@@ -227,8 +243,24 @@ class Host:
         self._pause_count -= 1
         self._note("resume")
         if not self._pause_count:
-            self._held_s += self._loop.time() - self._held_since_s
+            self._held_s += self._loop.now_s - self._held_since_s
             self._loop.resume(self.process)
+
+    def set_costs(self, costs: Callable[[], float]) -> None:
+        """Let the callbacks of the host's processes take CPU time: see `Process.costs`."""
+        self._costs = self.process.costs = costs
+
+    def stall(self, duration_s: float) -> None:
+        """Hold the process for this long in the middle of its next turn of several callbacks.
+
+        That is what a long computation does, or a system that gives the process no CPU. Its threads continue.
+        """
+        if self.process.is_alive:
+            self._loop.stall(self.process, duration_s)
+
+    def _note_stall(self, duration_s: float) -> None:
+        self._held_s += duration_s
+        self.stall_count += 1
 
     def on_disk_call(self, call: str, path: str) -> None:
         """Record a call to a disk, pause it or die in it. Every disk of the host calls this, see `DiskHook`."""
@@ -268,7 +300,7 @@ class Host:
 
     def wall_clock_ms(self) -> int:
         """Return the host's wall-clock time, in milliseconds since the epoch."""
-        passed_s = self._loop.time() - TIME_S_FIRST
+        passed_s = self._loop.now_s - TIME_S_FIRST
         return WALL_CLOCK_MS_FIRST + self._offset_ms + int(passed_s * 1000.0 * (1.0 + self._drift))
 
     def jump_clock(self, by_ms: int) -> None:
@@ -278,7 +310,7 @@ class Host:
 
     def set_clock_drift(self, drift: float) -> None:
         """Make the wall clock run faster (0.001: by a thousandth) or slower from now on."""
-        passed_s = self._loop.time() - TIME_S_FIRST
+        passed_s = self._loop.now_s - TIME_S_FIRST
         self._offset_ms += round(passed_s * 1000.0 * (self._drift - drift))
         self._drift = drift
         self._note(f"clock drift {drift:g}")
@@ -326,4 +358,4 @@ class Host:
             raise
 
     def _note(self, text: str) -> None:
-        self._loop.trace.add(self._loop.time(), f"{self.process.name}: {text}")
+        self._loop.trace.add(self._loop.now_s, f"{self.process.name}: {text}")

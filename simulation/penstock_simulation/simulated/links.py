@@ -114,7 +114,7 @@ class Links:
 
     def arrival_s(self, source: str, target: str, length_bytes: int) -> float:
         """Return when bytes sent now arrive, and reserve their bandwidth."""
-        now_s = self.loop.time()
+        now_s = self.loop.now_s
         if source == target:
             return now_s + self.settings.loopback_delay_s * (0.5 + self._random())
         link = self._link(source, target)
@@ -175,7 +175,7 @@ class Links:
         found = [end for end in self._ends if {end.local_host, end.remote_host} == {source, target}]
         for end in found:
             end.forget_flow(source)
-        self.flows_forgotten_s = self.loop.time()
+        self.flows_forgotten_s = self.loop.now_s
         self.note(f"forget {source} {target} {len(found)}")
         return len(found)
 
@@ -214,8 +214,8 @@ class Links:
 
     def note(self, text: str) -> None:
         """Add to the trace."""
-        self.loop.trace.add(self.loop.time(), text)
+        self.loop.trace.add(self.loop.now_s, text)
 
     def note_arrival(self, label: str, content: str) -> None:
         """Add an arrival to the trace."""
-        self.loop.trace.add(self.loop.time(), f"arrive {label} {content}")
+        self.loop.trace.add(self.loop.now_s, f"arrive {label} {content}")

@@ -41,8 +41,8 @@ class LockGone:
             simulation.owner_changes.reassign(0, 0.01)
         if self.is_taken:
             epochs = epochs_of(host)
-            loop.at(loop.time() + _ENDS_WITHIN_S, partial(self._check_ended, simulation, host.life, file))
-            loop.at(loop.time() + self.duration_s, partial(self._end, simulation, epochs, file))
+            loop.at(loop.now_s + _ENDS_WITHIN_S, partial(self._check_ended, simulation, host.life, file))
+            loop.at(loop.now_s + self.duration_s, partial(self._end, simulation, epochs, file))
 
     def _check_ended(self, simulation: Simulation, life: int, file: FileNode) -> None:
         host = simulation.hosts[self.host]

@@ -54,8 +54,8 @@ class WrongLogs:
         copied = _files(host, _TIER1)
         if self.kind in _OLD_KINDS:
             host.crash(Death.KILL)
-            loop.at(loop.time() + self.down_s, host.restart)
-        loop.at(loop.time() + self.age_s, partial(self._begin, simulation, host, copied))
+            loop.at(loop.now_s + self.down_s, host.restart)
+        loop.at(loop.now_s + self.age_s, partial(self._begin, simulation, host, copied))
 
     def _begin(self, simulation: Simulation, host: Host, copied: Mapping[str, bytes]) -> None:
         loop = simulation.loop
@@ -64,11 +64,11 @@ class WrongLogs:
         is_wrong = any(path.startswith(_TIER1) for path in host.disk.unmounted)
         wrong = {} if is_wrong else _wrong_files(host, self.kind, copied)
         unmounted = [path for path, files in wrong.items() if host.disk.unmount(path, files)]
-        loop.at(loop.time() + self.down_s, host.restart)
+        loop.at(loop.now_s + self.down_s, host.restart)
         if unmounted:
-            simulation.trace.add(loop.time(), f"{host.name}: {', '.join(unmounted)}: {self.kind}")
+            simulation.trace.add(loop.now_s, f"{host.name}: {', '.join(unmounted)}: {self.kind}")
             after = wrong if self.kind == "later-version" else {}
-            loop.at(loop.time() + self.down_s + self.held_s, partial(self._end, simulation, host, unmounted, after))
+            loop.at(loop.now_s + self.down_s + self.held_s, partial(self._end, simulation, host, unmounted, after))
 
     def _end(
         self, simulation: Simulation, host: Host, unmounted: Sequence[str], after: Mapping[str, Mapping[str, bytes]]
@@ -80,7 +80,7 @@ class WrongLogs:
                 simulation.problem(f"{host.name} has changed {changed} of {path}, which a later version has written")
         for path in unmounted:
             host.disk.mount(path)
-        simulation.trace.add(simulation.loop.time(), f"{host.name}: {', '.join(unmounted)}: the right files again")
+        simulation.trace.add(simulation.loop.now_s, f"{host.name}: {', '.join(unmounted)}: the right files again")
         host.restart()
 
     @property

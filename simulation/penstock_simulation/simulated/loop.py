@@ -5,6 +5,10 @@ which process runs next, and the order of timers due at the same instant. When n
 next event. Each turn of a process (all callbacks ready when the turn began, as in asyncio) takes `turn_cost_s` of
 virtual time, so that a loop of ``sleep(0)`` makes progress.
 
+CPU time that passes within a turn: between two callbacks of a turn a process may be held (`stall`), for one long time
+or for the costs of its callbacks. Other processes run meanwhile, timers and sockets become ready. Then the rest of the
+turn runs. As with uvloop, `time` does not advance within a turn; `monotonic_s` does.
+
 Hosts affect each other only through *world events*: plain functions called at an instant, outside every process (see
 `at`). Real threads, sockets and signals are refused. The garbage collector runs at fixed steps, because finalisers
 that run at arbitrary times would make two runs of a seed differ.
@@ -25,6 +29,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from types import AsyncGeneratorType, CoroutineType
 from typing import NoReturn, Protocol, TypeVar, TypeVarTuple, cast
@@ -49,6 +54,10 @@ _logger = logging.getLogger(__name__)
 TIME_S_FIRST = 1000.0
 #: Cancelled timers are removed from the queue when there are at least this many, and they are the majority.
 _CANCELLED_SWEEP_COUNT = 512
+#: A process whose callbacks have taken this long together is held in its turn; shorter times add up.
+_HELD_S_MIN = 0.001
+#: A stall is in a turn of at least this many callbacks, and leaves half as many for the time after it.
+_STALL_CALLBACKS_MIN = 6
 _TASKS_NAMED_MAX = 20
 _FRAMES_NAMED_MAX = 4
 #: How often a dead coroutine that awaits in its clean-up code is closed again.
@@ -119,6 +128,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.trace = trace
         self._random = rng.random
         self._time_s = TIME_S_FIRST
+        #: What `time` returns in the rest of a turn in which the process was held.
+        self._turn_time_s: float | None = None
         self._turn_cost_s = self.settings.turn_cost_s
         self._time_s_end = TIME_S_FIRST + self.settings.time_s_max
         self._turn_count_end: float = self.settings.turn_count_max
@@ -140,8 +151,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # -- time and turns -----------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """Return the virtual time in seconds."""
+        """Return the virtual time in seconds; in a turn that takes time, that of its beginning."""
+        return self._time_s if self._turn_time_s is None else self._turn_time_s
+
+    @property
+    def now_s(self) -> float:
+        """The virtual time in seconds, for the simulation itself: in any turn the time that it is now."""
         return self._time_s
+
+    def monotonic_s(self) -> float:
+        """Return what `Runtime.monotonic_s` is for the process whose turn it is."""
+        return self._time_s + self.current.busy_s
 
     def _run_once(self) -> None:
         """Run until the loop is stopped. Called by `run_forever`, which would else be re-entered after each turn."""
@@ -171,7 +191,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 if not handle._cancelled:
                     self.trace.add(now_s, f"timer {process.name} {number}")
                     process.ready.append(handle)
-                    if not process.is_listed and not process.is_paused:
+                    if not process.is_listed and not process.is_held:
                         process.is_listed = True
                         self._runnable.append(process)
                 else:
@@ -199,13 +219,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if last is not process:
             runnable[index] = last
         ready = process.ready
-        if not process.is_alive or process.is_paused or not ready:
+        if not process.is_alive or process.is_held or not ready:
             process.is_listed = False
             return
-        count = len(ready)
+        count, process.turn_left = process.turn_left or len(ready), 0
+        has_costs = process.costs is not None or (process.stall_s > 0.0 and count >= _STALL_CALLBACKS_MIN)
         self.trace.add(self._time_s, f"turn {process.name} {count}")
         self.current = process
-        for _ in range(count):
+        self._turn_time_s = process.turn_time_s
+        for number in range(count):
+            if has_costs and number and self._hold(process, count - number):
+                break
             handle = ready.popleft()
             if not handle._cancelled:
                 try:
@@ -215,11 +239,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                     raise
                 except BaseException as error:  # noqa: BLE001  # as `Handle._run` has it
                     self._tell_of_failure(handle, error)
+            if process.costs is not None:
+                process.busy_s += process.costs()
             # Checked after each callback: the process may be killed or paused by its own code.
-            if not ready or process.is_paused:
+            if not ready or process.is_held:
                 break
         self.current = self.driver
-        if ready and process.is_alive and not process.is_paused:
+        self._turn_time_s = None
+        if not process.is_busy:
+            process.turn_time_s = None
+            if process.busy_s > 0.0:
+                self._be_busy(process)
+        if ready and process.is_alive and not process.is_held:
             runnable.append(process)
         else:
             process.is_listed = False
@@ -232,6 +263,34 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 f"the simulation came to its limit of {self.settings.turn_count_max} turns (turn_count_max) at "
                 f"{self._time_s:.6f}; {self.waiting_summary()}"
             )
+
+    def stall(self, process: Process, duration_s: float) -> None:
+        """Hold a process for this long between two callbacks of a turn: of the next one with many callbacks."""
+        process.stall_s += duration_s
+
+    def _hold(self, process: Process, left: int) -> bool:
+        """Hold a process in the middle of its turn, before its last `left` callbacks, if that is due."""
+        if process.stall_s > 0.0 and left >= _STALL_CALLBACKS_MIN // 2 and self._random() < 0.5:
+            process.busy_s += process.stall_s
+            self.trace.add(self._time_s, f"stall {process.name} {process.stall_s:.6f}")
+            process.on_stall(process.stall_s)
+            process.stall_s = 0.0
+        elif process.busy_s < _HELD_S_MIN:
+            return False
+        process.turn_left = left
+        process.turn_time_s = self.time()
+        self._be_busy(process)
+        return True
+
+    def _be_busy(self, process: Process) -> None:
+        process.is_busy = process.is_held = True
+        self.at(self._time_s + process.busy_s, partial(self._continue, process))
+        process.busy_s = 0.0
+
+    def _continue(self, process: Process) -> None:
+        process.is_busy = False
+        process.is_held = process.is_paused
+        self.list_process(process)
 
     def _tell_of_failure(self, handle: asyncio.Handle, error: BaseException) -> None:
         message = f"Exception in callback {handle!r}"
@@ -254,7 +313,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def list_process(self, process: Process) -> None:
         """Make a process runnable if it has anything to do."""
-        if process.ready and process.is_alive and not process.is_listed and not process.is_paused:
+        if process.ready and process.is_alive and not process.is_listed and not process.is_held:
             process.is_listed = True
             self._runnable.append(process)
 
@@ -275,7 +334,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         handle = SimulatedHandle(callback, args, self, context)
         if process.is_alive:
             process.ready.append(handle)
-            if not process.is_listed and not process.is_paused:
+            if not process.is_listed and not process.is_held:
                 process.is_listed = True
                 self._runnable.append(process)
         return handle
@@ -299,7 +358,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """See `asyncio.AbstractEventLoop.call_later`."""
-        return self.call_at(self._time_s + delay, callback, *args, context=context)
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
         self,
@@ -374,11 +433,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def pause(self, process: Process) -> None:
         """Pause a process as SIGSTOP does: due callbacks wait."""
-        process.is_paused = True
+        process.is_paused = process.is_held = True
 
     def resume(self, process: Process) -> None:
         """Resume a paused process."""
         process.is_paused = False
+        process.is_held = process.is_busy
         waiting, process.on_resume = process.on_resume, []
         for event in waiting:
             self.at(self._time_s, event)

@@ -74,7 +74,7 @@ class Network(Links):
             raise socket.gaierror(socket.EAI_NONAME, f"no simulated host is called {host}")
         settings = self.settings
         established: asyncio.Future[SimulatedTransport] = self.loop.create_future()
-        deadline_s = self.loop.time() + settings.connect_timeout_s
+        deadline_s = self.loop.now_s + settings.connect_timeout_s
         self._attempt(established, process, target, port, settings.connect_retry_s_first, deadline_s)
         try:
             transport = await established
@@ -104,7 +104,7 @@ class Network(Links):
         """Send the first packet of a connection, with retries. A world event after the first."""
         if established.done() or not process.is_alive:
             return
-        now_s = self.loop.time()
+        now_s = self.loop.now_s
         if now_s >= deadline_s:
             established.set_exception(TimeoutError(errno.ETIMEDOUT, f"connect to {target}:{port} got no answer"))
             return
@@ -134,7 +134,7 @@ class Network(Links):
             or not (self.is_passable(source, target) and self.is_passable(target, source))
             or (server is not None and server.is_full)
         ):
-            self.loop.at(max(again_s, self.loop.time()), again)
+            self.loop.at(max(again_s, self.loop.now_s), again)
             return
         answer_s = self.arrival_s(target, source, 0)
         if server is None:

@@ -16,3 +16,6 @@ class OwnerChanges(Protocol):
 
     def move(self, container: int, target: str, *, old_hears_s: float, new_hears_s: float) -> None:
         """See `owner_faults.Move`."""
+
+    def give_away(self, host: str, *, old_hears_s: float) -> None:
+        """Move all containers of a store that hangs to other stores: see `hangs.Hang`."""

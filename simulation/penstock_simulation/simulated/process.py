@@ -31,11 +31,21 @@ class Process:
                 unrepeatable moment.
         sockets: connections and listeners that end with the process.
         is_listed: it is in the loop's list of runnable processes.
+        is_paused: it was stopped, as by SIGSTOP; its threads, too.
+        is_busy: its loop is in the middle of a turn that takes time, or at the end of one; its threads continue.
+        is_held: paused or busy: no callback runs.
+        busy_s: CPU time of the present turn for which it was not held yet.
+        stall_s: it is held for this long in its next turn of several callbacks.
+        costs: returns the CPU time of a callback; None: all take none.
+        on_stall: called with the length of each stall.
+        turn_left: callbacks of a turn in the middle of which it is held; 0: its next turn is a new one.
+        turn_time_s: the loop's time at the beginning of that turn.
     """
 
     __slots__ = (
-        "_task_sweep_count", "context", "held_jobs", "host_name", "is_alive", "is_listed", "is_paused", "name",
-        "on_death", "on_resume", "ready", "sockets", "tasks",
+        "_task_sweep_count", "busy_s", "context", "costs", "held_jobs", "host_name", "is_alive", "is_busy", "is_held",
+        "is_listed", "is_paused", "name", "on_death", "on_resume", "on_stall", "ready", "sockets", "stall_s", "tasks",
+        "turn_left", "turn_time_s",
     )  # fmt: skip
 
     def __init__(self, host_name: str, life: int = 1) -> None:
@@ -43,6 +53,14 @@ class Process:
         self.name: str = host_name if life == 1 else f"{host_name}.{life}"
         self.is_alive: bool = True
         self.is_paused: bool = False
+        self.is_busy: bool = False
+        self.is_held: bool = False
+        self.busy_s: float = 0.0
+        self.stall_s: float = 0.0
+        self.costs: Callable[[], float] | None = None
+        self.on_stall: Callable[[float], None] = lambda duration_s: None
+        self.turn_left: int = 0
+        self.turn_time_s: float | None = None
         self.is_listed: bool = False
         self.ready: deque[asyncio.Handle] = deque()
         self.tasks: dict[asyncio.Task[object], None] = {}

@@ -133,7 +133,7 @@ class RemoteClient(Generic[F]):
     async def _wait_out_stall(self, call: str, effect: Callable[[], object]) -> None:
         if self._way is None or (until_s := self._way.stalls.until_s(self._way.path)) is None:
             return
-        left_s = until_s - self._way.loop.time()
+        left_s = until_s - self._way.loop.now_s
         await asyncio.sleep(min(left_s, _ANSWER_S_MAX))
         if left_s > _ANSWER_S_MAX:
             self._have_late(left_s - _ANSWER_S_MAX, effect)
@@ -144,7 +144,7 @@ class RemoteClient(Generic[F]):
         if self._way is None:
             asyncio.get_running_loop().call_later(delay_s, _have_effect, effect)
         else:
-            self._way.loop.at(self._way.loop.time() + delay_s, lambda: _have_effect(effect))
+            self._way.loop.at(self._way.loop.now_s + delay_s, lambda: _have_effect(effect))
 
     def _strikes(self, call: str, fault: F) -> bool:
         injected = self._injected.get(call)

@@ -121,7 +121,7 @@ class StorageMissing:
         host.losses.begin(f"{self.path}/", self.duration_s)
         files = {IDENTITY_NAME: StorageIdentity("another").encode()} if self.is_foreign else {}
         if host.disk.unmount(self.path, files):
-            loop.at(loop.time() + self.duration_s, lambda: host.disk.mount(self.path))
+            loop.at(loop.now_s + self.duration_s, lambda: host.disk.mount(self.path))
 
     @property
     def lasts_s(self) -> float:
@@ -131,4 +131,4 @@ class StorageMissing:
 
 def _change(simulation: Simulation, host: Host, trouble: Callable[[DiskFaults], DiskFaults], duration_s: float) -> None:
     host.begin_trouble(trouble)
-    simulation.loop.at(simulation.loop.time() + duration_s, lambda: host.end_trouble(trouble))
+    simulation.loop.at(simulation.loop.now_s + duration_s, lambda: host.end_trouble(trouble))

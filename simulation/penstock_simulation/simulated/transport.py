@@ -84,7 +84,7 @@ class SimulatedTransport(asyncio.Transport):
         self.forgotten_s: float | None = None
         self._unacknowledged_timeout_s = links.settings.retransmission_timeout_s
         self._peer_timeout_s: float | None = None
-        self._heard_s = self._loop.time()
+        self._heard_s = self._loop.now_s
         #: Incremented when everything in flight is lost; arrivals of an older era are void.
         self._era = 0
         # Receiving.
@@ -245,7 +245,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _start_patience(self) -> None:
         if self._held_since_s is None:
-            self._held_since_s = now_s = self._loop.time()
+            self._held_since_s = now_s = self._loop.now_s
             self._loop.at(now_s + self._unacknowledged_timeout_s, partial(self._lose_patience, now_s))
 
     def _lose_patience(self, since_s: float) -> None:
@@ -269,7 +269,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def forget_flow(self, source: str) -> None:
         """See `LinkEnd.forget_flow`. A world event."""
-        now_s = self._loop.time()
+        now_s = self._loop.now_s
         sender = self if self.local_host == source else self.peer
         if sender._is_forgotten:
             return
@@ -286,7 +286,7 @@ class SimulatedTransport(asyncio.Transport):
         if self.is_gone or self._is_end_due or self._peer_timeout_s is None:
             return
         due_s = self._heard_s + self._peer_timeout_s
-        if due_s > self._loop.time():
+        if due_s > self._loop.now_s:
             self._loop.at(due_s, self._check_peer)
             return
         self._links.note(f"dead peer of {self.label}")
@@ -304,7 +304,7 @@ class SimulatedTransport(asyncio.Transport):
             self._send_later()
         if self._held and not self._is_retransmission_due:
             self._is_retransmission_due = True
-            self._loop.at(self._loop.time() + self._links.retransmission_delay_s(), self._retransmit)
+            self._loop.at(self._loop.now_s + self._links.retransmission_delay_s(), self._retransmit)
 
     def _retransmit(self) -> None:
         self._is_retransmission_due = False
@@ -365,7 +365,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def take_in(self, item: _Item) -> None:
         """Receive data from the link. A world event."""
-        self._heard_s = self._loop.time()
+        self._heard_s = self._loop.now_s
         self._links.note_arrival(self.peer.label, item.value if isinstance(item, _Signal) else _content(item))
         if self._has_reset:
             return  # The connection is closed; data after its reset must not look as if it were open.

@@ -113,7 +113,7 @@ class _SimulatedPool(WorkQueue):
     def _send(self, message: Callable[[], object]) -> None:
         loop = self._work.loop
         self._news.append(message)
-        loop.at(loop.time() + self._work.settings.return_delay_s_max * self._work.random(), self._deliver)
+        loop.at(loop.now_s + self._work.settings.return_delay_s_max * self._work.random(), self._deliver)
 
     def _deliver(self) -> None:
         """Deliver the oldest message to the loop, independent of which one drew this instant."""
@@ -138,7 +138,7 @@ class _SimulatedPool(WorkQueue):
         delay_s = settings.delay_s_min + settings.delay_s_mean_extra * 4.0 * work.random() * work.random()
         if work.random() < settings.stall_rate:
             delay_s += settings.stall_s_max * work.random()
-        work.loop.at(work.loop.time() + delay_s, partial(self._execute, job, work.job_count))
+        work.loop.at(work.loop.now_s + delay_s, partial(self._execute, job, work.job_count))
 
     def _execute(self, job: Job, number: int) -> None:
         work = self._work
@@ -150,7 +150,7 @@ class _SimulatedPool(WorkQueue):
             return
         function = job.call.func if isinstance(job.call, partial) else job.call
         name = getattr(function, "__qualname__", type(function).__name__)
-        loop.trace.add(loop.time(), f"work {process.name} {self.name} {number} {name}")
+        loop.trace.add(loop.now_s, f"work {process.name} {self.name} {number} {name}")
         is_cut = work.settings.cut_rate > 0.0 and work.random() < work.settings.cut_rate
         if is_cut or (work.stalls is not None and work.stalls.is_any):
             held = HeldJob(job.call, process.context, self._wait_at(is_cut=is_cut))
@@ -181,7 +181,7 @@ class _SimulatedPool(WorkQueue):
             if stalls is not None and (until_s := stalls.until_s(path)) is not None:
                 return until_s
             calls_left -= 1
-            return None if calls_left else work.loop.time() + work.settings.cut_s_max * work.random()
+            return None if calls_left else work.loop.now_s + work.settings.cut_s_max * work.random()
 
         return wait_at
 
@@ -202,8 +202,8 @@ class _SimulatedPool(WorkQueue):
             self._advance(job, number, held)
             return
         if not held.is_over:
-            loop.trace.add(loop.time(), f"work {process.name} {self.name} {number} is held")
-            loop.at(max(held.until_s, loop.time()), partial(self._advance, job, number, held))
+            loop.trace.add(loop.now_s, f"work {process.name} {self.name} {number} is held")
+            loop.at(max(held.until_s, loop.now_s), partial(self._advance, job, number, held))
             return
         del process.held_jobs[held]
         error = held.error
@@ -218,7 +218,7 @@ class _SimulatedPool(WorkQueue):
             self._send(partial(self._finish, job, result, failure))
         elif process.is_alive:
             delay_s = work.settings.return_delay_s_max * work.random()
-            loop.at(loop.time() + delay_s, partial(loop.post, process, self._finish, job, result, failure))
+            loop.at(loop.now_s + delay_s, partial(loop.post, process, self._finish, job, result, failure))
 
     def _finish(self, job: Job, result: object, failure: BaseException | None) -> None:
         self._ended(job, result, failure)

@@ -42,6 +42,7 @@ class Profile:
         container_count: containers of the cluster; 0: as drawn.
         pace: speed of the workloads, as a multiple of the usual one.
         has_lowest_limits: use the lowest memory limits, see `_with_limits`.
+        callback_cost_s: mean CPU time of a callback of a server; 0: none.
         slow_read_rate: probability that a read of long-term storage takes up to 3 s, in every cluster; None: as drawn.
         garbage_delay_s: how long unreferenced chunks stay in long-term storage.
         late_requests: requests of the controller that arrive late; None: as drawn.
@@ -92,6 +93,7 @@ class Profile:
     store_count_max: int = 3
     cache_bytes_min: int = 256 * _KIB
     work_stall_rate: float = 0.001
+    callback_cost_s: float = 0.0
     slow_read_rate: float | None = None
     garbage_delay_s: float = 4.0
     reserve_file_count: int = 0

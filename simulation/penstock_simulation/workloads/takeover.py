@@ -65,6 +65,14 @@ class ContainerMoves:
         self._begin(self._hear(old, old_hears_s))
         self._begin(self._hear(new, new_hears_s))
 
+    def give_away(self, host: str, *, old_hears_s: float) -> None:
+        """See `OwnerChanges`. Without effect if each store has its own disk, or `host` has no container."""
+        others = [other.name for other in self._cluster.stores if other.name != host]
+        if not others:
+            return
+        for number, container in enumerate(self._cluster.locator.containers_of(host)):
+            self.move(container, others[number % len(others)], old_hears_s=old_hears_s, new_hears_s=0.0)
+
     async def settled(self) -> None:
         """Return when all changes are complete, so that every store knows its containers."""
         while self._under_way:
