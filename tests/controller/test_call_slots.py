@@ -154,6 +154,13 @@ def outcomes(tasks) -> list[str]:
     ]
 
 
+async def settled(tasks, running) -> None:
+    """Wait until no more than `running` tasks run."""
+    async with asyncio.timeout(60):
+        while outcomes(tasks).count("runs") > running:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("is_by_container", [False, True], ids=["subject", "container"])
 async def test_calls_beyond_the_share_are_refused_and_others_served(slots, is_by_container):
     """The bound counts calls in slots and in the waiting room."""
@@ -175,6 +182,44 @@ async def test_calls_beyond_the_share_are_refused_and_others_served(slots, is_by
     assert not other.exception()
     assert (slots.held_count, slots.waiting_count, slots.key_count) == (0, 0, 0)
     await sick(6)
+
+
+@pytest.mark.parametrize("is_by_container", [False, True], ids=["subject", "container"])
+async def test_calls_that_hang_leave_free_slots_from_the_first_moment(is_by_container):
+    """The limit counts before the first of them has waited for long, and again when all of them have given up."""
+    slots = CallSlots(ControllerSettings(rpc_concurrency_max=16, rpc_slot_s=3600.0, rpc_share_max=15), CONTAINERS)
+    calls = Calls(slots)
+
+    def sick(kind, number):
+        return calls.start(f"s/{kind}-{number}", segment_in(kind)) if is_by_container else calls.start(f"s/{kind}")
+
+    for _ in range(2):
+        tasks = [sick(SICK, number) for number in range(40)]
+        await settled(tasks, 12)
+        assert Counter(outcomes(tasks)) == {"runs": 12, "CallRefusedError": 28}
+        with pytest.raises(CallRefusedError, match="the slots that are free are for calls about others"):
+            await sick(SICK, 40)
+        tasks += [sick(3, number) for number in range(40)]
+        await settled(tasks, 15)
+        assert slots.held_count == 15
+        async with slots.hold("s/healthy"):
+            with waiting_for(segment_in(1)):
+                await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert (slots.held_count, slots.waiting_count, slots.key_count) == (0, 0, 0)
+
+
+async def test_a_cluster_of_one_container_uses_all_slots():
+    """There are no calls about other containers for which slots would have to stay free."""
+    slots = CallSlots(SETTINGS, 1)
+    calls = Calls(slots)
+    tasks = [calls.start(f"s/{number}", segment_in(SICK)) for number in range(SETTINGS.rpc_concurrency_max)]
+    await asyncio.sleep(0)
+    assert outcomes(tasks) == ["runs"] * SETTINGS.rpc_concurrency_max
+    calls.gate.set()
+    await asyncio.gather(*tasks)
 
 
 async def test_a_subject_whose_container_refused_it_begins_no_further_work(slots):

@@ -80,6 +80,7 @@ SLOW = {
     "write states without a fence",
     "send no keep-alive",
     "wait for each stream of a cycle",
+    "let calls about one stream hold all slots",
     "count an outage as the silence of others",
     "end leases by the wall clock",
     "wait until the clock has caught up with the cuts",

@@ -4,7 +4,7 @@ gRPC has its own threads and sockets, so it cannot run here. The relevant behavi
 serialised, calls share a connection, a reply can get lost with it, a deadline cancels the handler, and failures are
 `grpc.RpcError` with the status that the real server would send. The table of calls is that of the real server. During
 calls a client pings a server that sends nothing, and drops the connection if there is no answer, as `ControllerClient`
-configures gRPC. Between calls TCP keepalive probes replace the server's pings.
+configures gRPC. Calls hold slots as in the real server. Between calls TCP keepalive probes replace the server's pings.
 
 A frame is a uint32 length of what follows, a uint64 call number, and: from the client a byte with the length of the
 call's name, the name and the request (no name: cancel, or a ping if the number is 0); from the server a byte with the
@@ -27,6 +27,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.client.controller.controller import ControllerStub
 from penstock.controller.grpc.call import Front
+from penstock.controller.grpc.slots import CallSlots, subject_of
 from penstock.controller.grpc.status import metadata_of, status_of
 from penstock.controller.grpc.table import call_table, services
 from penstock.controller.service import ControllerService
@@ -99,9 +100,10 @@ class _Frames(asyncio.Protocol):
 
 
 class _Served(_Frames):
-    def __init__(self, table: dict[str, Callable[..., Awaitable[Message]]]) -> None:
+    def __init__(self, table: dict[str, Callable[..., Awaitable[Message]]], slots: CallSlots) -> None:
         super().__init__()
         self._table = table
+        self._slots = slots
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def frame_received(self, number: int, byte: int, body: bytes) -> None:
@@ -125,7 +127,9 @@ class _Served(_Frames):
                 self._refuse(number, grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported by this controller")
                 return
             request = GetMessageClass(_METHODS[name].input_type).FromString(payload)
-            self.send(number, 0, (await answer(request)).SerializeToString())
+            async with self._slots.hold(subject_of(request)):
+                reply = (await answer(request)).SerializeToString()
+            self.send(number, 0, reply)
         except PenstockError as error:
             self._refuse(number, *status_of(error), [key for key, _ in metadata_of(error)])
         except Exception:
@@ -143,7 +147,9 @@ class _Served(_Frames):
 async def serve_controller(service: ControllerService, host: str, port: int) -> asyncio.AbstractServer:
     """Serve the controller's calls on a port of the current simulated host, named `host`."""
     table = dict(call_table(Front(service, lambda: [(host, port)])))
-    server = await asyncio.get_running_loop().create_server(lambda: _Served(table), None, port, start_serving=False)
+    slots = CallSlots(service.settings, service.container_count)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Served(table, slots), None, port, start_serving=False)
     detect_dead_peers(server, service.settings.dead_peers)
     await server.start_serving()
     return server

@@ -66,6 +66,8 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_read_ranges(cluster, own("read ranges"))
     cluster = _with_transients(cluster, own("transients"))
     cluster = _with_dead_peers(cluster, profile)
+    if profile.call_slots:
+        cluster = _with_call_slots(cluster, profile.call_slots)
     if profile.container_count:
         cluster = _with_quiet_containers(cluster)
     if "LockGone" in profile.plan.kinds:
@@ -148,6 +150,14 @@ def _draw_file_faults(rng: random.Random) -> FileFaults:
         latency_s_max=rng.choice((0.01, 0.1)), slow_s=1.0, late_s_max=10.0, recovery_s=rng.choice((0.2, 1.0, 3.0)),
         rates=rates,
     )  # fmt: skip
+
+
+def _with_call_slots(cluster: ClusterSettings, count: int) -> ClusterSettings:
+    """Return settings with few slots for calls, and few places for those that take long."""
+    slots = replace(
+        cluster.controller, rpc_concurrency_max=count, rpc_waiting_max=2 * count, rpc_share_max=max(count - 2, 1)
+    )
+    return replace(cluster, controller=slots)
 
 
 def _draw_basis(rng: random.Random, chunk_rng: random.Random, profile: Profile) -> ClusterSettings:

@@ -26,7 +26,7 @@ _EVENT_BYTES = 400
 #: How long the container is offline: longer than all that a controller waits for a single answer.
 OFFLINE_S = 30.0
 #: Callers that ask for streams of that container at the same time.
-_CALLER_COUNT = 12
+_CALLER_COUNT = 24
 #: Time for an answer about a healthy stream.
 _ANSWER_S = 12.0
 #: Time in which retention truncates what is too much: it inspects each stream every half second.

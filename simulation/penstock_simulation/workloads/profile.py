@@ -70,6 +70,7 @@ class Profile:
         scale_gap_s: mean time between two scales of a stream.
         has_retention: streams are truncated all the time according to their policies; otherwise retention is disabled.
         stream_lives_count: clients that create, change and delete streams, if "streams" is among the workloads.
+        call_slots: calls that a controller serves at the same time; 0: the default, which is never reached.
         has_usual_times: clients have the default time-outs; otherwise shorter ones.
         habits: behaviour of users, if "user writers" or "users", which read their events, are among the workloads.
     """
@@ -118,6 +119,7 @@ class Profile:
     scale_gap_s: float = 3.0
     has_retention: bool = False
     stream_lives_count: int = 1
+    call_slots: int = 0
     has_usual_times: bool = False
     habits: UserHabits = field(default_factory=UserHabits)
 

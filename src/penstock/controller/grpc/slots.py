@@ -5,6 +5,12 @@ store does not answer, releases its slot and moves to a waiting room of `rpc_wai
 together hold at most `rpc_share_max` calls about one subject, and as many that wait for one container, if a call in the
 waiting room has waited for that container since before it moved there. A call beyond a limit is refused, and clients
 retry it. So calls about one hanging container leave slots for others, and a burst of short calls is not refused.
+
+Until the first of them moves to the waiting room, and again whenever the last of them has left it, calls about a
+hanging container are not distinguishable from a burst. Calls that wait for the lock of a busy stream are one. Therefore
+the second and each further call about one subject, and each that waits for one container, must leave one slot free for
+every `_SLOTS_PER_FREE_SLOT` that they hold: three quarters of all at most, and less the more subjects and containers
+are busy. So there are slots for calls about others at any time. In a cluster of one container only subjects count.
 """
 
 from __future__ import annotations
@@ -44,6 +50,9 @@ def subject_of(request: Message) -> str:
     return ""
 
 
+#: Calls about one subject, or that wait for one container, hold at most this many slots for each slot that is free.
+_SLOTS_PER_FREE_SLOT = 3
+
 #: Number of subjects whose calls were refused for a container that are remembered, the latest ones.
 _REMEMBERED_MAX = 1024
 
@@ -61,9 +70,11 @@ class CallSlots:
         self.waiting_count: int = 0
         self._settings = settings
         self._container_count = container_count
-        # By subject and container: calls, and those with a long wait. A key without calls is removed.
+        # By subject and container: calls, those with a long wait, and those that hold a slot. A key without calls is
+        # removed.
         self._calls: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
+        self._holding: Counter[str] = Counter()
         self._container_by_subject: dict[str, str] = {}
 
     @property
@@ -101,8 +112,19 @@ class CallSlots:
             call.end()
             observer_of_call.reset(observed)
 
-    def refusal(self, key: str, *, is_of_subject: bool) -> str:
-        """Return why no further call may be counted under the key of a subject or container; empty: it may."""
+    def refusal(self, key: str, *, is_of_subject: bool, has_slot: bool = False) -> str:
+        """Return why no further call may be counted under the key of a subject or container; empty: it may.
+
+        `has_slot`: the call in question holds a slot already.
+        """
+        held = self._holding[key]
+        free = self._settings.rpc_concurrency_max - self.held_count + has_slot
+        is_shared = is_of_subject or self._container_count > 1
+        if is_shared and held and held + 1 > _SLOTS_PER_FREE_SLOT * (free - 1):
+            return (
+                f"{held} {key} are served, and the slots that are free are for calls about others (rpc_concurrency_max "
+                "of the controller); repeat the call later"
+            )
         if self._calls[key] >= self._settings.rpc_share_max and (is_of_subject or self._waiting[key]):
             return (
                 f"{self._calls[key]} {key} are served or wait (rpc_share_max of the controller); repeat the call later"
@@ -148,20 +170,30 @@ class CallSlots:
         """Say whether a call under `key` may move to the waiting room."""
         return self._waiting[key] < self._settings.rpc_share_max
 
-    def add(self, key: str) -> None:
-        """Count a call under `key`."""
+    def add(self, key: str, *, has_slot: bool) -> None:
+        """Count a call under `key`; `has_slot`: it holds a slot, so it is not in the waiting room."""
         self._calls[key] += 1
+        if has_slot:
+            self._holding[key] += 1
 
     def add_long_wait(self, key: str) -> None:
-        """Count a call under `key` that moves to the waiting room."""
+        """Count a call under `key` that moves from its slot to the waiting room."""
         self._waiting[key] += 1
+        _decrease(self._holding, key)
 
-    def remove(self, key: str, *, is_long: bool) -> None:
+    def remove(self, key: str, *, is_long: bool, has_slot: bool) -> None:
         """Stop counting a call under `key`; `is_long`: it was also counted by `add_long_wait`."""
-        for counts in (self._calls, self._waiting) if is_long else (self._calls,):
-            counts[key] -= 1
-            if not counts[key]:
-                del counts[key]
+        _decrease(self._calls, key)
+        if is_long:
+            _decrease(self._waiting, key)
+        if has_slot:
+            _decrease(self._holding, key)
+
+
+def _decrease(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 class _HeldCall:
@@ -191,7 +223,7 @@ class _HeldCall:
         if self._timer is not None:
             self._timer.cancel()
         for key in self._keys:
-            self._slots.remove(key, is_long=key in self._long_keys)
+            self._slots.remove(key, is_long=key in self._long_keys, has_slot=not self._is_waiting)
         self._keys.clear()
         self._long_keys.clear()
         if self._is_waiting:
@@ -205,7 +237,7 @@ class _HeldCall:
             return
         key = self._slots.key_of_container(segment)
         if key not in self._keys and not self._is_waiting:
-            self._refuse(self._slots.refusal(key, is_of_subject=False), key)
+            self._refuse(self._slots.refusal(key, is_of_subject=False, has_slot=True), key)
         self.add(key)
 
     def end_wait(self, segment: str) -> None:
@@ -216,14 +248,14 @@ class _HeldCall:
         self._keys[key] -= 1
         if not self._keys[key]:
             del self._keys[key]
-            self._slots.remove(key, is_long=key in self._long_keys)
+            self._slots.remove(key, is_long=key in self._long_keys, has_slot=not self._is_waiting)
             self._long_keys.discard(key)
 
     def add(self, key: str) -> None:
         """Count the call under `key`, once however often it is added."""
         self._keys[key] += 1
         if self._keys[key] == 1:
-            self._slots.add(key)
+            self._slots.add(key, has_slot=not self._is_waiting)
 
     def _give_slot_back(self) -> None:
         if self._slots.is_room_full:
