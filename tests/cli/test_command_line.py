@@ -75,6 +75,13 @@ def test_settings_that_do_not_work_are_told_in_a_line_without_a_traceback(argume
     assert told in json.loads(as_json.stdout)["message"]
 
 
+def test_standalone_is_no_part_of_a_cluster() -> None:
+    """Otherwise it would run beside the cluster that its settings name."""
+    refused = run_penstock("standalone", "--memory", PENSTOCK_CLUSTER__ZOOKEEPER="zk:2181/penstock")
+    assert refused.returncode == 2
+    assert "start penstock controller and penstock segment-store" in refused.stderr
+
+
 def test_a_standalone_keeps_heavy_packages_out() -> None:
     """What only Spark and people's terminals need is not loaded by a server."""
     import subprocess

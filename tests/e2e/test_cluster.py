@@ -1,6 +1,6 @@
 """A cluster of real processes: ZooKeeper, a bucket, controllers and segment stores, of which some are killed.
 
-A writer goes on all the time. In the end every event that it was told of is there, once, in the order of its key.
+A writer runs all the time. In the end every acknowledged event is there, once, in the order of its key.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.server.standalone_process import run_penstock
 from support.cluster_processes import WAIT_S, Cluster, kill_process
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from support.zookeeper_server import ZooKeeperServers
@@ -37,6 +38,10 @@ secret_access_key = "{secret_key}"
 
 [object_log]
 batch_interval_s = 0.02
+
+[cluster.leader]
+join_delay_s = 1.0
+first_wait_s = 1.0
 """
 
 
@@ -139,6 +144,9 @@ def test_a_killed_store_is_replaced(cluster: Cluster) -> None:
     load.wait_for_more()
     cluster.wait_served()
     check_events(cluster.uri("c2"), load.stop())
+    for options in (["--store", f"localhost:{cluster.ports['b']}"], ["--controller", "--uri", cluster.uri("c1")]):
+        done = run_penstock("ready", *options, "--timeout-s", str(WAIT_S), timeout_s=2 * WAIT_S)
+        assert done.returncode == 0, done.stderr
     assert cluster.processes["a"].terminate() == 0
 
 

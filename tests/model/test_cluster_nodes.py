@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.model.cluster_nodes import (
     AssignmentNode,
+    CandidateNode,
     ClusterIdentity,
     ContainerLoad,
     ControllerNode,
@@ -65,6 +66,7 @@ GOLDEN: list[tuple[NodeContent, bytes]] = [
         ControllerNode(endpoints={"default": Endpoint("c", 9090)}),
         b'{"v":1,"endpoints":{"default":{"host":"c","port":9090}}}',
     ),
+    (CandidateNode(name="ctl-1"), b'{"v":1,"name":"ctl-1"}'),
 ]  # fmt: skip
 
 

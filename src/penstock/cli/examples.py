@@ -12,7 +12,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "penstock standalone --data-dir /var/lib/penstock --tier2 s3://bucket/prefix",
         "penstock standalone --data-dir /var/lib/penstock --host 0.0.0.0 --advertise store1.example.org --secure",
     ),
-    "ready": ("penstock ready", "penstock ready --uri tcp://store1.example.org:9090 --timeout 1m"),
+    "ready": (
+        "penstock ready",
+        "penstock ready --uri tcp://store1.example.org:9090 --timeout 1m",
+        "penstock ready --store localhost:6000",
+    ),
     "controller": (
         "penstock controller --zookeeper zk1:2181,zk2:2181,zk3:2181/penstock --host 0.0.0.0 --insecure",
         "penstock controller --zookeeper zk1:2181/penstock --listeners 'in=10.0.0.1:90,out=10.0.0.1:91@example.org:91' "

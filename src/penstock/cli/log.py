@@ -272,7 +272,7 @@ def sweep(
 ) -> None:
     """Delete objects of a log in a bucket that no container needs, such as those of killed servers.
 
-    Servers delete what they do not need any more; this deletes the rest. The server may run. Seals are kept for ever,
+    Servers delete what they do not need any more; this deletes the rest. The server may run. Seals are never deleted,
     64 bytes for each server that was started.
     """
     from penstock.model.errors import InvalidArgumentError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from penstock.cli.errors import NotReadyError
@@ -21,6 +22,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import ContainerId, SegmentId, segment_name
 from penstock.runtime.client_security import client_security
+from penstock.server.cluster_settings import split_address
 from penstock.wire.commands import GetStreamSegmentInfo, WrongHost
 from penstock.wire.connection import open_connection
 
@@ -44,25 +46,51 @@ class Readiness:
     segment_store: str
 
 
-async def probe(uri: str, timeout_s: float) -> Readiness:
+#: Asks once, with the time that is left and that for the first connection.
+_Ask = Callable[[float, float], Awaitable[Readiness]]
+
+
+async def probe(uri: str, timeout_s: float, *, asks_stores: bool = True) -> Readiness:
     """Query the controller at `uri` and its segment stores repeatedly until they serve.
+
+    `asks_stores`: False: the controller alone.
 
     Raises:
         NotReadyError: they do not after `timeout_s`; with the last reason.
     """
+    return await _repeated(uri, timeout_s, lambda left_s, contact_s: _ask(uri, left_s, contact_s, asks_stores))
+
+
+async def probe_store(address: str, timeout_s: float) -> Readiness:
+    """Query the segment store at ``host:port`` repeatedly until it serves all of its containers. Errors as `probe`."""
+    host, port = split_address(address, None)
+
+    async def ask(left_s: float, contact_s: float) -> Readiness:
+        settings = ClientSettings(connect_timeout_s=left_s, request_timeout_s=left_s)
+        try:
+            async with asyncio.timeout(left_s):
+                await _ask_store(host, port, [], settings, None, "")
+        except PenstockError as error:
+            raise NotReadyError(f"segment store {address} is not ready: {error}") from error
+        return Readiness("", address)
+
+    return await _repeated(address, timeout_s, ask)
+
+
+async def _repeated(what: str, timeout_s: float, ask: _Ask) -> Readiness:
     loop = asyncio.get_running_loop()
     end_s = loop.time() + timeout_s
     last: NotReadyError | None = None
     contact_s = _FIRST_CONTACT_S
     while True:
         try:
-            return await _ask(uri, max(end_s - loop.time(), _LEFT_S_MIN), contact_s)
+            return await ask(max(end_s - loop.time(), _LEFT_S_MIN), contact_s)
         except NotReadyError as error:
             last = error
         except TimeoutError as error:
             # What was found before says more than that the last attempt had no time left.
             if last is None:
-                raise NotReadyError(f"{uri} is not ready: no answer within {timeout_s:g} s") from error
+                raise NotReadyError(f"{what} is not ready: no answer within {timeout_s:g} s") from error
             raise last from error
         if loop.time() + _PAUSE_S >= end_s:
             raise last
@@ -70,7 +98,7 @@ async def probe(uri: str, timeout_s: float) -> Readiness:
         contact_s *= 2
 
 
-async def _ask(uri: str, timeout_s: float, contact_s: float) -> Readiness:
+async def _ask(uri: str, timeout_s: float, contact_s: float, asks_stores: bool) -> Readiness:
     """Ask once. Raises `NotReadyError`, and `TimeoutError` without an answer in time."""
     settings = ClientSettings(
         connect_timeout_s=timeout_s,
@@ -89,6 +117,8 @@ async def _ask(uri: str, timeout_s: float, contact_s: float) -> Readiness:
                 token = await _statistics_token(controller)
             else:
                 await controller.scope_exists(_PROBE_SCOPE)
+            if not asks_stores:
+                return Readiness(uri, "")
             names = [segment_name(_PROBE_SCOPE, f"probe{index}", SegmentId(0)) for index in range(_PROBE_COUNT)]
             hosts: dict[tuple[str, int], list[str]] = {}
             for name in names:

@@ -26,6 +26,10 @@ def ready(
             help="How long to wait for the server, as 5s or 1m; a plain number means seconds.",
         ),
     ] = 5.0,
+    store: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Query this segment store alone, without a controller.")
+    ] = None,
+    controller: Annotated[bool, typer.Option("--controller", help="Query the controller alone.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Exit with 0 if the server serves clients; otherwise print the reason and exit with 1.
@@ -34,11 +38,18 @@ def ready(
     writes. Changes nothing. Repeats this until the timeout, so the server can be started just before.
     """
     # Only now: the help of all commands should not load a client.
-    from penstock.cli.probe import probe
+    from penstock.cli.probe import probe, probe_store
+    from penstock.model.errors import InvalidArgumentError
 
     with exit_on_error(as_json=as_json):
-        found = asyncio.run(probe(uri, timeout_s))
+        if store is not None and controller:
+            raise InvalidArgumentError("--store and --controller: query one of them")
+        if store is not None:
+            found = asyncio.run(probe_store(store, timeout_s))
+        else:
+            found = asyncio.run(probe(uri, timeout_s, asks_stores=not controller))
     if as_json:
         typer.echo(json.dumps({"type": "ready", **asdict(found)}))
     else:
-        typer.echo(f"ready: controller {found.controller}, segment store {found.segment_store}")
+        parts = (("controller", found.controller), ("segment store", found.segment_store))
+        typer.echo("ready: " + ", ".join(f"{what} {where}" for what, where in parts if where))

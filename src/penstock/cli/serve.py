@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from penstock.cli.failure import code_of, fail
-from penstock.model.errors import DataDirectoryLostError, LogTakenOverError, PenstockError
+from penstock.model.errors import DataDirectoryLostError, InvalidArgumentError, LogTakenOverError, PenstockError
 from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.heap import bound_heaps, keep_heap_small
@@ -42,6 +42,11 @@ def serve(
     if pravega_config is not None:
         given = {**flags_of_pravega(pravega_config), **given}
     settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags=given).checked()
+    if settings.cluster.zookeeper:
+        raise InvalidArgumentError(
+            f"cluster.zookeeper is {settings.cluster.zookeeper!r}, and penstock standalone is no part of a cluster: "
+            "start penstock controller and penstock segment-store"
+        )
     log_to_standard_error(settings.log_level)
     bound_heaps()
     keep_heap_small()
