@@ -15,7 +15,7 @@ from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.store import Write
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
-from penstock.controller.transactions.creations import Creations
+from penstock.controller.transaction_state.creations import Creations
 from penstock.controller.work.background_work import BackgroundWork, StreamQueue, all_ended
 from penstock.model.errors import ContainerOfflineError, CorruptionError, InvalidArgumentError, PenstockError
 from penstock_simulation.memory_store import MemoryMetadataStore

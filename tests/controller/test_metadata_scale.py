@@ -24,9 +24,9 @@ from penstock.controller.metadata.records import (
     EpochRecord,
     TruncationRecord,
 )
+from penstock.controller.metadata.scale_plan import duplicate_of
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.scaling.plan import duplicate_of
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_id
 from penstock.model.policies import Scaling, StreamConfig

@@ -26,8 +26,8 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.retention_records import (
     StreamCutRecord,
 )
+from penstock.controller.metadata.scale_plan import even_order, first_entry, plan_scale
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.scaling.plan import even_order, first_entry, plan_scale
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import CorruptionError
 from penstock.model.names import segment_id

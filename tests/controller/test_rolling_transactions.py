@@ -17,7 +17,7 @@ from penstock.controller.metadata.records import (
     StreamState,
     TransactionStatus,
 )
-from penstock.controller.scaling.plan import history_entry
+from penstock.controller.metadata.scale_plan import history_entry
 from penstock.model.errors import PenstockError, ScopeExistsError, StreamExistsError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig

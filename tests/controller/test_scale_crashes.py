@@ -14,7 +14,7 @@ from penstock.controller.errors import ScalePreconditionError
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.epoch_tables import EpochTables
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord, TransactionStatus
-from penstock.controller.scaling.plan import history_entry
+from penstock.controller.metadata.scale_plan import history_entry
 from penstock.model.errors import MetadataConflictError, ScopeExistsError, StreamExistsError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.controller.metadata.records import EpochRecord, ScaleOrder, SegmentRecord
+from penstock.controller.metadata.scale_plan import epoch_after, plan_scale
 from penstock.controller.scaling.advice_cooldown import AdviceCooldown
 from penstock.controller.scaling.decision import can_merge, neighbours, order_by_load
-from penstock.controller.scaling.plan import epoch_after, plan_scale
 from penstock.model.key_ranges import KeyRange, tiles
 from penstock.model.policies import Scaling
 from penstock.model.scale_advice import ScaleDirection

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.controller.errors import ScalePreconditionError
 from penstock.controller.metadata.records import EpochRecord, ScaleOrder, SegmentRecord
-from penstock.controller.scaling.plan import (
+from penstock.controller.metadata.scale_plan import (
     duplicate_of,
     epoch_after,
     even_order,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.controller.metadata.records import EpochRecord, ScaleOrder, SegmentRecord
-from penstock.controller.scaling.plan import epoch_after, plan_scale
+from penstock.controller.metadata.scale_plan import epoch_after, plan_scale
 from penstock.controller.steps import at_once
 from penstock.controller.stream_cuts import is_equal_or_after
 from penstock.model.stream_cuts import OFFSET_FUTURE

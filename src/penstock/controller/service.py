@@ -58,10 +58,10 @@ from penstock.controller.scope_deletion import ScopeDeletion
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
+from penstock.controller.transaction_state.commit_order import CommitOrder
+from penstock.controller.transaction_state.committed import CommittedTransactions
+from penstock.controller.transaction_state.creations import Creations
 from penstock.controller.transactional_tails import TransactionalTails
-from penstock.controller.transactions.commit_order import CommitOrder
-from penstock.controller.transactions.committed import CommittedTransactions
-from penstock.controller.transactions.creations import Creations
 from penstock.controller.transactions.service import Transactions
 from penstock.controller.watermarks.mark_streams import mark_stream_of, marked_stream
 from penstock.controller.watermarks.watermarks import Watermarks

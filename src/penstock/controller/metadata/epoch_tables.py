@@ -18,10 +18,10 @@ from penstock.controller.metadata.records import (
     StateRecord,
     StreamState,
 )
+from penstock.controller.metadata.scale_plan import epoch_after
 from penstock.controller.metadata.store import Row as StoredRow
 from penstock.controller.metadata.time_index import TimeIndex
 from penstock.controller.metadata.transaction_tables import TransactionTables
-from penstock.controller.scaling.plan import epoch_after
 from penstock.controller.steps import pages
 from penstock.controller.stream_cuts import Change
 from penstock.model.errors import MetadataConflictError, NoSuchStreamError

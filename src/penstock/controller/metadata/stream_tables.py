@@ -33,7 +33,7 @@ from penstock.controller.metadata.records import (
 )
 from penstock.controller.metadata.retention_records import RetentionSet
 from penstock.controller.metadata.retention_tables import RetentionTables
-from penstock.controller.scaling.plan import first_entry
+from penstock.controller.metadata.scale_plan import first_entry
 from penstock.model.errors import MetadataConflictError, NoSuchStreamError
 from penstock.model.key_ranges import initial_ranges
 from penstock.model.policies import StreamConfig

@@ -23,7 +23,7 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
-from penstock.controller.transactions.creations import StreamView
+from penstock.controller.transaction_state.creations import StreamView
 from penstock.controller.transactions.descriptions import TransactionDescriptions
 from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.controller.transactions.work import VERSION_UNKNOWN, TransactionWork

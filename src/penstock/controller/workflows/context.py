@@ -17,9 +17,9 @@ from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.metadata.work_claims import WorkClaim, WorkClaims
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
-from penstock.controller.transactions.commit_order import CommitOrder
-from penstock.controller.transactions.committed import CommittedTransactions
-from penstock.controller.transactions.creations import Creations
+from penstock.controller.transaction_state.commit_order import CommitOrder
+from penstock.controller.transaction_state.committed import CommittedTransactions
+from penstock.controller.transaction_state.creations import Creations
 from penstock.controller.watermarks.writer_marks import MarkWrites
 from penstock.controller.work.deferred_removals import DeferredRemovals
 from penstock.runtime.runtime import Runtime

@@ -17,8 +17,8 @@ from dataclasses import replace
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import CommittingTransactions, EpochRecord
+from penstock.controller.metadata.scale_plan import duplicate_of, history_entry
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.scaling.plan import duplicate_of, history_entry
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.scale_stream import seal_segments

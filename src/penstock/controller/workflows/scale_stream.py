@@ -28,9 +28,7 @@ from penstock.controller.metadata.records import (
     StateRecord,
     StreamState,
 )
-from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.work_claims import WorkClaim
-from penstock.controller.scaling.plan import (
+from penstock.controller.metadata.scale_plan import (
     epoch_after,
     even_order,
     history_entry,
@@ -38,6 +36,8 @@ from penstock.controller.scaling.plan import (
     moved_to,
     plan_scale,
 )
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_claims import WorkClaim
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (

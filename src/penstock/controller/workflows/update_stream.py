@@ -13,9 +13,9 @@ from dataclasses import replace
 from penstock.controller.change_log import CHANGES, policies_text
 from penstock.controller.metadata.pending_work import UpdateStream
 from penstock.controller.metadata.records import StreamState
+from penstock.controller.metadata.scale_plan import is_due
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.work_claims import WorkClaim
-from penstock.controller.scaling.plan import is_due
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.scale_stream import scale_evenly

@@ -1,0 +1,1 @@
+"""What a controller knows of transactions in progress: those being created, their commit order, and those committed."""
