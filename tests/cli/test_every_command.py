@@ -92,6 +92,7 @@ LOCAL = {
     "storage recover", "storage backup", "storage restore",
     "user add", "user passwd", "user remove", "user grant", "user revoke", "user list", "user check",
     "security show", "security check", "security rotate-key",
+    "settings show",
     "storage survey", "storage import", "storage export",
     "cluster init", "cluster status", "cluster stores", "cluster containers", "cluster drain", "cluster undrain",
     "cluster move", "cluster balance",
@@ -157,6 +158,7 @@ BAD_INPUT = {
     "security show": [["extra"], ["--config", "/dev/null/x"]],
     "security check": [["extra"], ["--config", "/dev/null/x"]],
     "security rotate-key": [["extra"], ["--data-dir", "/dev/null/x"]],
+    "settings show": [["--config", "/nowhere.toml"], ["--pravega-config", "/nowhere.properties"], ["--what"]],
     "user check": [["extra"], ["--accounts", "/dev/null/x"]],
     "transaction list": [[], ["noscope"], ["bad/none"]],
     "transaction create": [[], ["noscope"], ["bad/none"]],
@@ -292,7 +294,7 @@ def test_no_command_shows_the_help() -> None:
 def test_defaults_are_in_the_help() -> None:
     """Those in brackets, too: they are no markup."""
     shown = " ".join(run_command("standalone", "--help").ok.stdout.split())
-    for default in ("penstock-data", "127.0.0.1", "9090", "6000", "4", "512", "warning", "the --host"):
+    for default in ("penstock-data", "127.0.0.1", "9090", "6000", "4", "512", "info", "the --host"):
         assert f"[default: {default}]" in shown
     assert "[default: earliest]" in " ".join(run_command("read", "--help").ok.stdout.split())
 

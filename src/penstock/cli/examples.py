@@ -170,6 +170,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench write": ("penstock bench write", "penstock bench write --segments 4 --size 1000 --seconds 30"),
     "bench read": ("penstock bench read", "penstock bench read --stream shop/orders"),
     "bench end-to-end": ("penstock bench end-to-end --rate 10000 --seconds 30",),
+    "settings": ("penstock settings show --changed",),
+    "settings show": (
+        "penstock settings show",
+        "penstock settings show --config penstock.toml --changed",
+        "penstock settings show segment_store.cache --json",
+    ),
     "user": (
         "penstock user add ann --grant 'prn::/scope:shop/stream:orders,READ'",
         "penstock user list",

@@ -66,26 +66,73 @@ def load_settings(
         SettingsError: the file cannot be read, a key is unknown, or a value is not of its field's type.
     """
     values: dict[str, Value] = {}
-    if file is not None:
-        _merge(values, _read_file(kind, file))
     _warn_of_service_variables(environment or {})
-    for variable, text in sorted((environment or {}).items()):
-        is_of_others = variable in (FILE_VARIABLE, URI_VARIABLE, *SECURITY_VARIABLES)
-        is_setting = variable.startswith(ENVIRONMENT_PREFIX) and not is_of_others
-        if is_setting and not _is_service_variable(variable, text):
-            path = [part.lower() for part in variable.removeprefix(ENVIRONMENT_PREFIX).split("__")]
-            _check_path(kind, path, variable)
-            _merge(values, _nested(path, text))
-    for dotted, value in (flags or {}).items():
-        if value is not None:
-            path = dotted.split(".")
-            _check_path(kind, path, f"flag {dotted}")
-            _merge(values, _nested(path, value))
+    for _, given in _layers(kind, file, environment or {}, flags or {}):
+        _merge(values, given)
     try:
         # Not strict: variables are text, and TOML may have an integer for a float.
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"a setting has the wrong type or value: {error}") from error
+
+
+def setting_sources(
+    kind: type,
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Value] | None = None,
+) -> dict[str, str]:
+    """Return where `load_settings` takes each setting from that is not a default, by dotted path.
+
+    A source is ``file PATH``, ``variable NAME`` or ``option``. Errors as `load_settings`.
+    """
+    sources: dict[str, str] = {}
+    for source, given in _layers(kind, file, environment or {}, flags or {}):
+        sources |= dict.fromkeys(_paths_in(kind, given), source)
+    return sources
+
+
+def _layers(
+    kind: type, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Value]
+) -> Iterator[tuple[str, dict[str, Value]]]:
+    """Yield the sources of settings with their values, each overriding those before."""
+    if file is not None:
+        yield f"file {file}", _read_file(kind, file)
+    for variable, text in sorted(environment.items()):
+        is_of_others = variable in (FILE_VARIABLE, URI_VARIABLE, *SECURITY_VARIABLES)
+        is_setting = variable.startswith(ENVIRONMENT_PREFIX) and not is_of_others
+        if is_setting and not _is_service_variable(variable, text):
+            path = [part.lower() for part in variable.removeprefix(ENVIRONMENT_PREFIX).split("__")]
+            _check_path(kind, path, variable)
+            yield f"variable {variable}", _nested(path, text)
+    for dotted, value in flags.items():
+        if value is not None:
+            path = dotted.split(".")
+            _check_path(kind, path, f"flag {dotted}")
+            yield "option", _nested(path, value)
+
+
+def _paths_in(kind: type, values: Mapping[str, Value]) -> Iterator[str]:
+    """Yield the dotted path of each setting of `kind` that has a value in `values`."""
+    fields = _fields(kind)
+    for name, value in values.items():
+        table = fields[name]
+        if table is None or not isinstance(value, dict):
+            yield name
+        else:
+            yield from (f"{name}.{path}" for path in _paths_in(table, value))
+
+
+def secret_paths(kind: type) -> Iterator[str]:
+    """Yield the dotted path of each setting of `kind` whose value is a secret: a field without `repr`."""
+    tables = _fields(kind)
+    for field in dataclasses.fields(kind):
+        table = tables[field.name]
+        if table is not None:
+            yield from (f"{field.name}.{path}" for path in secret_paths(table))
+        elif not field.repr:
+            yield field.name
 
 
 def _is_service_variable(variable: str, text: str) -> bool:
