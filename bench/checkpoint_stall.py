@@ -25,6 +25,7 @@ from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.operations import UpdateAttributes
+from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import CacheSettings
@@ -43,7 +44,7 @@ async def fill(container: SegmentContainer, segments: int, attributes: int) -> l
         made = await asyncio.gather(*(container.create(name) for name in names[at : at + _BATCH]))
         for segment in made:
             values = {rng.randbytes(16): rng.randrange(1 << 40) for _ in range(attributes)}
-            container._log_operation(
+            container.acceptor.log(
                 UpdateAttributes(segment.id, values),
                 lambda segment=segment, values=values: container.state.accept_attributes(segment, values),  # type: ignore[misc]
             )
@@ -61,7 +62,7 @@ async def stalls_while_written(container: SegmentContainer, names: list[str], ap
     part_count = 1
     while True:
         for _ in range(appends):
-            container.append(container.segment(rng.choice(names)), AppendRequest(b"an event"), lambda _: None)
+            container.acceptor.append(container.segment(rng.choice(names)), AppendRequest(b"an event"), lambda _: None)
         await asyncio.sleep(0)
         now_wall, now_cpu = time.perf_counter(), time.thread_time()
         wall_s.append(now_wall - before_wall)
@@ -106,7 +107,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         disk = raw_disk(directory)
         runtime = real_runtime()
         place = Path(directory) / "tier1"
-        container = SegmentContainer(
+        opening = ContainerOpening(
             0,
             log=LocalLogFactory(str(place), runtime).create(0),
             chunks=MemoryChunkStorage(),
@@ -117,7 +118,7 @@ async def measure(arguments: argparse.Namespace) -> None:
             ),
             on_failure=lambda _, error: say(f"failed: {error}"),
         )
-        await container.start()
+        container = await opening.open()
         names = await fill(container, arguments.segments, arguments.attributes)
         rounds = []
         for _ in range(arguments.rounds):

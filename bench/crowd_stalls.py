@@ -26,6 +26,7 @@ from penstock.runtime.collector import settle_collector
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import CacheSettings
@@ -80,9 +81,9 @@ class Watch:
         say(f"{name}: {self.steps[name]}")
 
 
-def new_container(directory: Path, runtime: Runtime, arguments: argparse.Namespace) -> SegmentContainer:
-    """Return the next incarnation, not started."""
-    return SegmentContainer(
+def new_container(directory: Path, runtime: Runtime, arguments: argparse.Namespace) -> ContainerOpening:
+    """Return the opening of the next incarnation."""
+    return ContainerOpening(
         0,
         log=LocalLogFactory(str(directory / "tier1"), runtime).create(0),
         chunks=Refusing(),
@@ -101,7 +102,7 @@ def new_container(directory: Path, runtime: Runtime, arguments: argparse.Namespa
 async def append_to_all(container: SegmentContainer, names: list[str]) -> None:
     """Append to each segment, a few in each turn of the loop."""
     for number, name in enumerate(names):
-        container.append(container.segment(name), AppendRequest(b"x" * 100), lambda _: None)
+        container.acceptor.append(container.segment(name), AppendRequest(b"x" * 100), lambda _: None)
         if number % 20 == 19:
             await asyncio.sleep(0)
     await container.pipeline.barrier()
@@ -114,8 +115,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         disk = raw_disk(directory)
         runtime = real_runtime()
         settle_collector()
-        container = new_container(Path(directory), runtime, arguments)
-        await container.start()
+        container = await new_container(Path(directory), runtime, arguments).open()
         names: list[str] = []
 
         async def create() -> None:
@@ -137,7 +137,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         async def looks() -> None:
             for _ in range(3):
                 container.events.on_storage_work()
-                await asyncio.sleep(container._settings.writer_interval_s * 2)
+                await asyncio.sleep(container.settings.writer_interval_s * 2)
 
         await watch.step("look for what is due", looks)
 
@@ -148,7 +148,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         await watch.step("look where the log can be cut", cut)
 
         async def alarm() -> None:
-            before = container._settings
+            before = container.settings
             object.__setattr__(before, "log_bytes_max", 1)
             container.log_rewriter._tidied_at_s = float("-inf")
             container.log_rewriter.look()
@@ -159,9 +159,14 @@ async def measure(arguments: argparse.Namespace) -> None:
 
         await watch.step("warn of a long log and carry it forward", alarm)
         await watch.step("stop", container.stop)
-        successor = new_container(Path(directory), runtime, arguments)
-        await watch.step("start: replay of the checkpoint and what follows", successor.start)
-        await watch.step("stop again", successor.stop)
+        opening = new_container(Path(directory), runtime, arguments)
+        successors: list[SegmentContainer] = []
+
+        async def start() -> None:
+            successors.append(await opening.open())
+
+        await watch.step("start: replay of the checkpoint and what follows", start)
+        await watch.step("stop again", successors[0].stop)
         await runtime.work.close()
     report(
         "crowd-stalls",

@@ -80,9 +80,9 @@ async def _append_all(container: SegmentContainer, names: list[str], data: bytes
     done = number = 0
     while done < byte_count:
         for _ in range(share):
-            if container.must_wait():
+            if container.back_pressure.must_wait():
                 break
-            container.append(segments[number % len(segments)], AppendRequest(data), _ignore)
+            container.acceptor.append(segments[number % len(segments)], AppendRequest(data), _ignore)
             number += 1
             done += len(data)
         else:

@@ -35,8 +35,6 @@ LONG: dict[str, int] = {
     "runtime/object_changes.py change_object": 63,
     "security/certificates.py make_certificates": 65,
     "segmentstore/append_processor.py AppendProcessor._set_up": 70,
-    "segmentstore/container/container.py SegmentContainer.__init__": 110,
-    "segmentstore/container/container.py SegmentContainer._replay": 108,
     "segmentstore/container/storage/container_storage.py ContainerStorage.__init__": 68,
     "wire/append_runs.py scan_appends": 84,
 }

@@ -83,7 +83,7 @@ async def test_a_stopped_store_is_restored_with_all_it_had(stopped: StandaloneSe
         assert report.check.problem_count == 0
         assert len(report.later_images) == 2 * number
         async with running(replace(settings, tier2=stopped.tier2)) as store:
-            assert min(container._log.epoch for container in store.containers) > 65536 * (number + 1)
+            assert min(container.log.epoch for container in store.containers) > 65536 * (number + 1)
             for name in NAMES:
                 assert await content(store, name) == DATA + b"not flushed"
             (entry,) = await store.table_get("s/table", [b"key"])

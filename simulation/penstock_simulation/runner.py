@@ -355,7 +355,7 @@ class _Play:
         for violation in [*check_store(store), *self._monitor.observe(store.containers), *progress]:
             self.found(f"{host.name}: {violation}")
         for container in store.containers:
-            epoch = container._log.epoch
+            epoch = container.log.epoch
             # A zombie with an older epoch than its successor was recorded before.
             if self._epochs.get(container.id, 0) < epoch and self.world is not None:
                 self._epochs[container.id] = epoch
@@ -396,7 +396,7 @@ class _Play:
             self._observe(host, store)
         for host, store in stores:
             for container in store.containers:
-                if cluster.store(host) is not store or container._log.epoch < self._epochs.get(container.id, 0):
+                if cluster.store(host) is not store or container.log.epoch < self._epochs.get(container.id, 0):
                     continue  # Removed meanwhile, or a zombie besides its successor, whose counts are outdated.
                 for check in (check_tables, check_indexes, check_catalog, check_storage, check_orphans):
                     try:

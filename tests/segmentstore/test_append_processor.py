@@ -191,7 +191,7 @@ async def test_an_append_before_the_set_up_is_answered_is_refused(bench: Bench) 
 
 async def test_a_set_up_that_is_answered_after_the_end_of_the_connection_leaves_nothing(bench: Bench) -> None:
     bench.logs.hold_appends(0)
-    bench.store.find(A)[0].append(bench.store.find(A)[1], AppendRequest(b"x"), lambda _: None)
+    bench.store.find(A)[0].acceptor.append(bench.store.find(A)[1], AppendRequest(b"x"), lambda _: None)
     bench.processor.set_up(SetupAppend(2, W, A, ""))
     bench.processor.close()
     bench.logs.release_appends(0)
@@ -430,14 +430,14 @@ async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
     other.end_block(AppendBlockEnd(b"o" * 16, 0, b"other", 1, 1, 7))
     other.submit_gathered()
     assert container.throttle.waiting_count == 2
-    append = container.append
+    append = container.acceptor.append
 
     def failing(segment: Segment, request: AppendRequest, on_done: OnDone, *, stored_event_number: int) -> int:
         if request.writer_id == W and request.event_number == 1:
             raise RuntimeError("an unexpected error")
         return append(segment, request, on_done, stored_event_number=stored_event_number)
 
-    monkeypatch.setattr(container, "append", failing)
+    monkeypatch.setattr(container.acceptor, "append", failing)
     cache.discount(ballast)
     container.events.on_relief()
     await turns(50)
@@ -504,7 +504,7 @@ async def test_what_a_receive_buffer_holds_is_counted_once(bench: Bench, monkeyp
     noted: list[int] = []
     asked: list[bool] = []
     monkeypatch.setattr(bench.replies, "note_outstanding", noted.append)
-    monkeypatch.setattr(bench.store.containers[0], "must_wait", lambda **_: bool(asked.append(True)))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(bench.store.containers[0].back_pressure, "must_wait", lambda **_: bool(asked.append(True)))  # type: ignore[func-returns-value]
     for writer_id in (W, other):
         bench.processor.end_block(AppendBlockEnd(writer_id, 4, b"data", 1, 1, 7))
     bench.processor.submit_gathered()

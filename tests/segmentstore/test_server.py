@@ -552,7 +552,10 @@ async def test_an_append_longer_than_the_room_leaves_group_state_its_own(
     await service.store.create_segment(group)
     container = service.store.container(A)
     container.quota.bytes_max = 1 << 40  # The quotas of segments whose storage is stuck are not what this is about.
-    bound_bytes, urgent_bound_bytes = container._bounds.backlog_bytes, container._urgent_bounds.backlog_bytes
+    bound_bytes, urgent_bound_bytes = (
+        container.back_pressure.bounds.backlog_bytes,
+        container.back_pressure.urgent_bounds.backlog_bytes,
+    )
     reserved_bytes = urgent_bound_bytes - bound_bytes
     service.chunks.hold("write")
     wire = await service.connect()
@@ -562,7 +565,7 @@ async def test_an_append_longer_than_the_room_leaves_group_state_its_own(
         wire.send(block(W, number, bytes(length)))
         assert (await wire.expect(DataAppended)).event_number == number
     assert container.state.backlog.byte_count > urgent_bound_bytes
-    assert container.must_wait()
+    assert container.back_pressure.must_wait()
     for number in (1, 2):
         wire.send(ConditionalBlockEnd(b"g" * 16, number, (number - 1) * reserved_bytes, bytes(reserved_bytes), number))
         if number == 1:

@@ -163,8 +163,8 @@ async def test_a_store_tells_the_load_of_its_segments() -> None:
         (statistics,) = store.container_statistics()
         return statistics
 
-    container.append(container.segment(A), AppendRequest(b"x" * 50, event_count=5), lambda _: None)
-    container.append(container.segment(transaction), AppendRequest(b"x" * 30, event_count=3), lambda _: None)
+    container.acceptor.append(container.segment(A), AppendRequest(b"x" * 50, event_count=5), lambda _: None)
+    container.acceptor.append(container.segment(transaction), AppendRequest(b"x" * 30, event_count=3), lambda _: None)
     (load,) = (await look()).segments
     assert (load.name, load.event_count, load.byte_count, load.target_rate) == (A, 5, 50, 77)
     await store.merge_segments(A, [transaction])
@@ -206,7 +206,7 @@ async def test_what_many_record_at_once_is_counted_to_the_last_event() -> None:
     async def append(name: str, event_count: int) -> None:
         done = loop.create_future()
         request = AppendRequest(bytes(10 * event_count), event_count=event_count)
-        container.append(container.segment(name), request, completer(done))
+        container.acceptor.append(container.segment(name), request, completer(done))
         await done
 
     async def write(writer: int) -> None:

@@ -74,7 +74,7 @@ async def test_a_tail_read_leaves_in_one_write_with_the_acknowledgement(service:
     await _parked(service, wire, 1)
     (connection,) = service.server.connections
     writes: list[bytes] = []
-    log = service.store.find(A)[0]._log
+    log = service.store.find(A)[0].log
     told, is_told = log.on_synced, False
 
     def tell() -> None:

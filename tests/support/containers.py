@@ -15,9 +15,11 @@ from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
+from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container_settings import ContainerSettings, GarbageSettings
+from penstock.segmentstore.container_start import ContainerStart
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
@@ -144,10 +146,10 @@ class Incarnations:
         self.failures: list[BaseException] = []
         self.live: list[SegmentContainer] = []
 
-    def new(self) -> SegmentContainer:
-        """Return the next incarnation, not started."""
+    def new(self) -> ContainerOpening:
+        """Return the opening of the next incarnation."""
         self.cache = Cache(self.cache_settings)
-        container = SegmentContainer(
+        return ContainerOpening(
             0,
             log=self.logs.create(0),
             chunks=self.chunks,
@@ -156,6 +158,10 @@ class Incarnations:
             settings=self.settings,
             on_failure=lambda _, error: self.failures.append(error),
         )
+
+    async def open(self, opening: ContainerOpening, steps: ContainerStart | None = None) -> SegmentContainer:
+        """Open a container; `close` stops it."""
+        container = await opening.open(steps)
         self.live.append(container)
         return container
 
@@ -163,16 +169,12 @@ class Incarnations:
         """Start the next incarnation, with some settings changed."""
         if changes:
             self.settings = replace(self.settings, **changes)  # type: ignore[arg-type]  # int fields get ints.
-        container = self.new()
-        await container.start()
-        return container
+        return await self.open(self.new())
 
     async def crash(self, container: SegmentContainer) -> None:
         """End a container's tasks where they are; nothing is finished or reported."""
         self.live.remove(container)
-        tasks = [*container._background, *container.reader._tasks]
-        if hasattr(container, "writer"):
-            tasks += container.writer.tasks
+        tasks = [*container.life.jobs, *container.reader._tasks, *container.writer.tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -211,7 +213,7 @@ async def pause_writer(container: SegmentContainer) -> None:
 async def append(container: SegmentContainer, name: str, data: bytes, expected_offset: int | None = None) -> int:
     """Append, durably."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    end = container.append(
+    end = container.acceptor.append(
         container.segment(name), AppendRequest(data, expected_offset=expected_offset), completer(future)
     )
     await future

@@ -12,8 +12,9 @@ from functools import cached_property
 from penstock.model.errors import BadOffsetError, StorageError
 from penstock.segmentstore.container.btree.sorted_index import MARK_LENGTH_MAX, SortedIndex
 from penstock.segmentstore.container.btree.tree import BTreeIndex
-from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container_settings import IndexSettings
 from penstock_simulation.memory_index import MemoryIndexStorage
@@ -144,20 +145,20 @@ class IndexedIncarnations(Incarnations):
     disk: IndexDisk
     is_real = False
 
-    def new(self) -> SegmentContainer:
+    def new(self) -> ContainerOpening:
         """See `Incarnations.new`."""
-        container = super().new()
+        opening = super().new()
         cache = self.cache
 
-        def open_index(segment: Segment) -> SortedIndex:
+        def open_index(container_storage: ContainerStorage, segment: Segment) -> SortedIndex:
             if not self.is_real:
                 return FaultyIndex(self.disk, segment.name)
             storage = self.storages.setdefault(segment.name, MemoryIndexStorage(segment.name))
             settings = IndexSettings(page_bytes=512)
             return BTreeIndex(storage, name=segment.name, value_length=SLOT_LENGTH, cache=cache, settings=settings)
 
-        container.tables._indexer._open_index = open_index
-        return container
+        opening.open_table_index = open_index  # type: ignore[assignment]
+        return opening
 
     @cached_property
     def storages(self) -> dict[str, MemoryIndexStorage]:

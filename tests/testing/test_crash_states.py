@@ -21,6 +21,7 @@ from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
+from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.container_settings import ContainerSettings
@@ -567,9 +568,9 @@ def stream_bytes(start: int, end: int) -> bytes:
     return b"".join(group.to_bytes(4, "big") for group in groups)[start % 4 :][: end - start]
 
 
-def container_on(disk: Disk, seed: int) -> SegmentContainer:
+async def container_on(disk: Disk, seed: int) -> SegmentContainer:
     runtime = runtime_on(disk, seed)
-    return SegmentContainer(
+    opening = ContainerOpening(
         0,
         log=LocalLogFactory("/data/tier1", runtime, LOG_SETTINGS).create(0),
         chunks=DirectoryChunkStorage("/data/tier2", runtime),
@@ -578,14 +579,14 @@ def container_on(disk: Disk, seed: int) -> SegmentContainer:
         settings=CONTAINER_SETTINGS,
         on_failure=lambda container, error: None,
     )
+    return await opening.open()
 
 
 async def container_scenario(disk: RecordingDisk) -> None:
     rng = random.Random(5)
     length = put_count = start = 0
     for incarnation in range(3):
-        container = container_on(disk, incarnation)
-        await container.start()
+        container = await container_on(disk, incarnation)
         if not incarnation:
             await container.create(STREAM)
             await container.create(TABLE, flags=SegmentFlags.TABLE)
@@ -593,7 +594,7 @@ async def container_scenario(disk: RecordingDisk) -> None:
             count = rng.choice([10, 500, 3000, 6000])
             disk.mark(Asked(length + count, put_count + 1))
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            container.append(
+            container.acceptor.append(
                 container.segment(STREAM), AppendRequest(stream_bytes(length, length + count)), completer(future)
             )
             value = b"%d" % put_count
@@ -617,9 +618,7 @@ async def container_scenario(disk: RecordingDisk) -> None:
 
 async def abandon(container: SegmentContainer) -> None:
     """End a container's tasks where they are, as a kill does."""
-    tasks = [*container._background, *container.reader._tasks]
-    if hasattr(container, "writer"):
-        tasks += container.writer.tasks
+    tasks = [*container.life.jobs, *container.reader._tasks, *container.writer.tasks]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -636,8 +635,7 @@ class FoundContainer:
 
 
 async def recover_container(disk: RecordingDisk) -> FoundContainer:
-    container = container_on(disk, 50)
-    await container.start()
+    container = await container_on(disk, 50)
     violations = [*check_container(container), *await check_tables(container), *await check_storage(container)]
     start, data = 0, b""
     if STREAM in container.state.metadata.by_name:

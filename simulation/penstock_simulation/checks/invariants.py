@@ -90,7 +90,7 @@ def check_incarnations(containers: Iterable[SegmentContainer]) -> list[str]:
     violations: list[str] = []
     for container in containers:
         if container.status is ContainerStatus.RUNNING:
-            slot = (container.id, container._log.epoch)
+            slot = (container.id, container.log.epoch)
             if owners.setdefault(slot, container) is not container:
                 violations.append(f"G4: container {slot[0]} runs twice with epoch {slot[1]}")
     return violations
@@ -186,7 +186,7 @@ class InvariantMonitor:
         running = [container for container in containers if container.status is ContainerStatus.RUNNING]
         violations = check_incarnations(running)
         for container in running:
-            epoch = container._log.epoch
+            epoch = container.log.epoch
             number = container.pipeline.durable_sequence_number
             last_epoch, last_number = self._containers.get(container.id, (0, 0))
             if epoch < last_epoch:
@@ -207,13 +207,13 @@ class InvariantMonitor:
         log_bytes = container.checkpoints.log_bytes
         backlog = container.state.backlog
         # Copies wait for a checkpoint that is worth it, and for what is on its way.
-        limit = 2 * container._settings.log_bytes_max + 4 * backlog.byte_count + 8 * container.checkpoints._last_length
+        limit = 2 * container.settings.log_bytes_max + 4 * backlog.byte_count + 8 * container.checkpoints._last_length
         is_long = log_bytes > limit and container.storage.health.is_available
         self._long_logs[container.id] = self._long_logs[container.id] + 1 if is_long else 0
         if self._long_logs[container.id] > _BOUND_LOOKS:
             yield (
                 f"container {container.id}: its log has {log_bytes} bytes, {backlog.byte_count} wait for storage; "
-                f"its bound is {container._settings.log_bytes_max}"
+                f"its bound is {container.settings.log_bytes_max}"
             )
         yield from self._observe_quotas(container)
 
@@ -228,7 +228,7 @@ class InvariantMonitor:
                 continue
             # What waited already, or was let in before it was found to be stuck, is nobody's fault. If storage has
             # taken some since the last look it was not stuck all the time, but slow.
-            slot = (container._log.epoch, segment.id, segment.storage_length)
+            slot = (container.log.epoch, segment.id, segment.storage_length)
             looks, byte_count = was_stuck.get(slot, (0, 0))
             if looks < _STUCK_LOOKS:
                 byte_count = segment.pending.byte_count
@@ -249,9 +249,9 @@ class InvariantMonitor:
             and container.throttle.waiting_count
             # Several stuck ones may rightly take what there is: of what may wait for storage, or, with the blocks they
             # lie in and what else there is, of the cache.
-            and rightful_bytes + max(others, 0) < container._bounds.backlog_bytes
+            and rightful_bytes + max(others, 0) < container.back_pressure.bounds.backlog_bytes
             and rightful_bytes + len(stuck) * cache.settings.block_length + max(others, 0) + cache.member_bytes
-            < container._bounds.cache_bytes
+            < container.back_pressure.bounds.cache_bytes
             # A log without room holds callers by itself, and has storage stuck beside it on the same file system.
             and not container.space.is_log_low
             and others < cache.settings.bytes_max // 16
@@ -475,7 +475,7 @@ async def _check_stored(container: SegmentContainer, segment: Segment, looks: Ch
         violations.append(
             f"G5: storage has {stored.length} bytes, the container counts {before[0]} of {segment.durable_length}"
         )
-    epoch = container._log.epoch
+    epoch = container.log.epoch
     for chunk, following in pairwise(layout):
         if chunk.start_offset + chunk.length != following.start_offset:
             violations.append(f"G8: chunk {chunk.name} ends before {following.name} begins at {following.start_offset}")
@@ -492,7 +492,7 @@ async def _check_stored(container: SegmentContainer, segment: Segment, looks: Ch
                 f"which made it, had ended (now: {epoch})"
             )
         try:
-            info = await container._chunks.info(chunk.name)
+            info = await container.chunks.info(chunk.name)
         except NoSuchChunkError:
             if chunk in await storage.chunks_of(segment.name):
                 raise

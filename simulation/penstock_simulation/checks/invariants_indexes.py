@@ -31,12 +31,12 @@ def check_activity(container: SegmentContainer) -> Iterator[str]:
     system_count = sum(segment.is_system for segment in metadata.by_name.values())
     if system_count != metadata.system_count:
         yield f"{metadata.system_count} system segments are counted, there are {system_count}"
-    limit = container._settings.active_segments_max
+    limit = container.settings.active_segments_max
     transients = [segment for segment in metadata.by_name.values() if segment.is_transient]
     known = {segment.name for siblings in metadata.transients.values() for segment in siblings.values()}
     if known != {segment.name for segment in transients} or metadata.transient_count != len(transients):
         yield f"{metadata.transient_count} transient segments are counted, {len(known)} listed, {len(transients)} exist"
-    if len(transients) > (most := container._settings.transients.count_max(limit)):
+    if len(transients) > (most := container.settings.transients.count_max(limit)):
         yield f"{len(transients)} transient segments exist, {most} are allowed"
     if metadata.active_count > limit + _OVER_LIMIT_MAX:
         yield f"{metadata.active_count} segments are active, {limit} are allowed"

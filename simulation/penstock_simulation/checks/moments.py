@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from penstock.segmentstore.container.acceptor import OperationAcceptor
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.btree.tree import BTreeIndex
-from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.log.pipeline import OperationPipeline
 from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.segment import Segment
 from penstock_simulation.mutations.mutation import patched
 from penstock_simulation.simulated.loop import SimulatedLoop
 
-#: Of the flush of attributes that is under way in this task: its container, and the last operation accepted before it.
-_FLUSH: ContextVar[tuple[SegmentContainer, int] | None] = ContextVar("penstock_attribute_flush", default=None)
+#: Of the flush of attributes that is under way in this task: its pipeline, and the last operation accepted before it.
+_FLUSH: ContextVar[tuple[OperationPipeline, int] | None] = ContextVar("penstock_attribute_flush", default=None)
 
 
 @contextmanager
@@ -34,11 +35,11 @@ def watched(found: Callable[[str], None]) -> Iterator[None]:
 
     @functools.wraps(flush_original)
     async def flush(self: Attributes, segment: Segment) -> None:
-        container = getattr(self._log, "__self__", None)
-        if not isinstance(container, SegmentContainer):
+        acceptor = getattr(self._log, "__self__", None)
+        if not isinstance(acceptor, OperationAcceptor):
             await flush_original(self, segment)
             return
-        token = _FLUSH.set((container, container.pipeline.sequence_number))
+        token = _FLUSH.set((acceptor.pipeline, acceptor.pipeline.sequence_number))
         try:
             await flush_original(self, segment)
         finally:
@@ -48,12 +49,12 @@ def watched(found: Callable[[str], None]) -> Iterator[None]:
     async def update(self: BTreeIndex, changes: Mapping[bytes, bytes | None], mark: bytes) -> None:
         under_way = _FLUSH.get()
         if under_way is not None:
-            container, number = under_way
-            durable = container.pipeline.durable_sequence_number
+            pipeline, number = under_way
+            durable = pipeline.durable_sequence_number
             if durable < number:
                 found(
-                    f"container {container.id}: {self.name} gets values of operations up to {number}, only those up to "
-                    f"{durable} are durable"
+                    f"container {pipeline.container_id}: {self.name} gets values of operations up to {number}, "
+                    f"only those up to {durable} are durable"
                 )
         await update_original(self, changes, mark)
 

@@ -35,15 +35,15 @@ async def check_orphans(container: SegmentContainer) -> list[str]:
 
 
 async def _orphans(container: SegmentContainer) -> list[str]:
-    storage, epoch = container.storage, container._log.epoch
+    storage, epoch = container.storage, container.log.epoch
     layers = (storage._system, storage._user)
     # What is elsewhere may get a creation twice.
-    is_here = container._chunks.supports_append and "://" not in container._chunks.place
+    is_here = container.chunks.supports_append and "://" not in container.chunks.place
     is_sure = is_here and not any(layer._context.cache.doubt_count for layer in layers)
     unclear: list[str] = []
     remembered: list[str] = []
     after = ""
-    while names := await container._chunks.names(limit=1000, after=after):
+    while names := await container.chunks.names(limit=1000, after=after):
         after = names[-1]
         for name in names:
             origin = chunk_origin(name)

@@ -49,7 +49,7 @@ class ProgressMonitor:
     def _observe_log(self, host: Host, container: SegmentContainer, now_s: float) -> Iterator[str]:
         slot = (host.name, container.id)
         pipeline = container.pipeline
-        state = (container._log.epoch, pipeline.durable_sequence_number)
+        state = (container.log.epoch, pipeline.durable_sequence_number)
         before, since_s = self._logs.get(slot, (state, now_s))
         can_write = (
             container.status is ContainerStatus.RUNNING
@@ -62,7 +62,7 @@ class ProgressMonitor:
         if pipeline.is_all_durable or state != before or not can_write:
             since_s = now_s
         self._logs[slot] = (state, since_s)
-        if now_s - since_s > (_BUCKET_LOG_S_MAX if isinstance(container._log, ObjectLog) else _LOG_S_MAX):
+        if now_s - since_s > (_BUCKET_LOG_S_MAX if isinstance(container.log, ObjectLog) else _LOG_S_MAX):
             yield (
                 f"container {container.id}: its log has written nothing for {now_s - since_s:.0f} s, although its disk "
                 "answers and something is to be written"

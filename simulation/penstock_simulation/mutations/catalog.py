@@ -27,8 +27,8 @@ from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.segments import NO_VALUE, Buffer, SegmentData, Segments, TableRemoval, TableUpdate
 from penstock.runtime.disk import DiskFile
 from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.container.acceptor import OperationAcceptor
 from penstock.segmentstore.container.append_request import AppendRequest
-from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeline
 from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.reads.read_index import _Block
@@ -222,10 +222,10 @@ def _serve_what_is_not_durable() -> Iterator[None]:
 
 @contextmanager
 def _remove_event_number_check() -> Iterator[None]:
-    original = SegmentContainer.append
+    original = OperationAcceptor.append
 
     def append(
-        self: SegmentContainer,
+        self: OperationAcceptor,
         segment: Segment,
         request: AppendRequest,
         on_done: OnDone,
@@ -235,7 +235,7 @@ def _remove_event_number_check() -> Iterator[None]:
         stored = segment.attributes.get(request.writer_id, NO_VALUE)
         return original(self, segment, request, on_done, stored_event_number=stored)
 
-    with patched(SegmentContainer, "append", append):
+    with patched(OperationAcceptor, "append", append):
         yield
 
 
@@ -275,10 +275,10 @@ def _skip_table_conditions() -> AbstractContextManager[None]:
 
 
 def _ignore_truncation() -> AbstractContextManager[None]:
-    def begin_truncations(self: SegmentContainer, offsets: Sequence[tuple[Segment, int]]) -> None:
+    def truncate_all(self: OperationAcceptor, offsets: Sequence[tuple[Segment, int]]) -> None:
         """Drop the truncations."""
 
-    return patched(SegmentContainer, "begin_truncations", begin_truncations)
+    return patched(OperationAcceptor, "truncate_all", truncate_all)
 
 
 # Tier 2.

@@ -15,13 +15,13 @@ from penstock.controller.metadata.records import CommittingTransactions
 from penstock.controller.metadata.stream_tables import CommitView, StreamTables
 from penstock.model.errors import BadOffsetError, LogFencedError
 from penstock.model.segments import NO_VALUE
+from penstock.segmentstore.container.acceptor import OperationAcceptor
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OnDone
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
-from penstock.segmentstore.container.segment_operations import SegmentOperations
 from penstock.segmentstore.tier1.local_log import LocalLog
 from penstock.segmentstore.tier1.log_batch import BatchResult, BatchWriter, PreparedBatch, WritableFile
 from penstock.segmentstore.tier1.log_directory import LogDirectory
@@ -54,12 +54,12 @@ def _use_any_place() -> AbstractContextManager[None]:
 
 
 def _answer_attributes_early() -> AbstractContextManager[None]:
-    async def get_attribute(self: SegmentOperations, name: str, attribute_id: bytes) -> int:
+    async def get_attribute(self: SegmentContainer, name: str, attribute_id: bytes) -> int:
         segment = await self.find(name)
         await self.attributes.load(segment, (attribute_id,))
         return segment.attribute(attribute_id)
 
-    return patched(SegmentOperations, "get_attribute", get_attribute)
+    return patched(SegmentContainer, "get_attribute", get_attribute)
 
 
 @contextmanager
@@ -102,10 +102,10 @@ def _check_the_fence_before_the_sync() -> Iterator[None]:
 
 @contextmanager
 def _compare_with_durable_length() -> Iterator[None]:
-    original = SegmentContainer.append
+    original = OperationAcceptor.append
 
     def append(
-        self: SegmentContainer,
+        self: OperationAcceptor,
         segment: Segment,
         request: AppendRequest,
         on_done: OnDone,
@@ -118,7 +118,7 @@ def _compare_with_durable_length() -> Iterator[None]:
         unconditional = structs.replace(request, expected_offset=None)
         return original(self, segment, unconditional, on_done, stored_event_number=stored_event_number)
 
-    with patched(SegmentContainer, "append", append):
+    with patched(OperationAcceptor, "append", append):
         yield
 
 

@@ -203,7 +203,7 @@ class LimitedSubscribers(Workload):
             store = self.world.cluster.store(host)
             for container in () if store is None else store.containers:
                 after = ""
-                while names := await host.run(container._chunks.names(limit=1000, after=after)):
+                while names := await host.run(container.chunks.names(limit=1000, after=after)):
                     after = names[-1]
                     for name in names:
                         origin = chunk_origin(name)

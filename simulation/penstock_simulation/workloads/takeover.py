@@ -14,6 +14,7 @@ from dataclasses import replace
 from penstock.model.errors import NoSuchSegmentError, PenstockError
 from penstock.model.routing import container_of
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
+from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.store import SegmentStore
@@ -128,12 +129,12 @@ class ContainerMoves:
             return
         store, zombie = running
         logs = self._cluster.second_logs(host, store)
-        intruder = _incarnation(store, logs, zombie, is_patient=is_patient)
+        opening = _incarnation(store, logs, zombie, is_patient=is_patient)
         what = "was taken over"
         try:
             if logs is not store._logs:
                 await logs.start()
-            await intruder.start()
+            intruder = await opening.open()
             if intruder.status is ContainerStatus.RUNNING:
                 if is_patient:
                     await self._ask(store, zombie, intruder)
@@ -141,7 +142,8 @@ class ContainerMoves:
         except (PenstockError, OSError) as error:
             what = f"was not taken over: {type(error).__name__}"
         finally:
-            await intruder.stop()
+            # Also after a failed opening, which has released everything: stopping is idempotent.
+            await opening.closing.stop()
             if logs is not store._logs:
                 await logs.close()
         self._note(f"container {container} {what}")
@@ -174,11 +176,11 @@ class ContainerMoves:
 
 def _incarnation(
     store: SegmentStore, logs: DurableLogFactory, zombie: SegmentContainer, *, is_patient: bool
-) -> SegmentContainer:
+) -> ContainerOpening:
     settings, log = store.settings.container, logs.create(zombie.id)
     if not is_patient:
         settings = replace(settings, ownership_lease_s=_HASTE_S)
-    incarnation = SegmentContainer(
+    incarnation = ContainerOpening(
         zombie.id,
         log=log,
         chunks=store._chunks,

@@ -198,7 +198,7 @@ class AppendProcessor:
             container = self._store.container(command.segment)
             if failure is not None:
                 raise failure
-            if not is_admitted and container.must_wait(is_urgent=is_urgent):
+            if not is_admitted and container.back_pressure.must_wait(is_urgent=is_urgent):
                 # Its appends could not be accepted.
                 held_appends.hold_for_room(writer_id, container, is_urgent, operation)
                 return
@@ -383,7 +383,7 @@ class AppendProcessor:
             self._accept_from(state, request, None, False)
             return
         container = state.container
-        if container not in with_room and not container.must_wait():
+        if container not in with_room and not container.back_pressure.must_wait():
             with_room.add(container)
         self._accept_from(state, request, None, container in with_room)
 
@@ -436,7 +436,7 @@ class AppendProcessor:
         if state.segment.is_stuck and container.quota.must_wait(state.segment):
             self._hold_writer(state, request.first_request_id)
             return
-        if not is_admitted and failure is None and container.must_wait(is_urgent=state.is_urgent):
+        if not is_admitted and failure is None and container.back_pressure.must_wait(is_urgent=state.is_urgent):
             operation = self._operation(request, is_checked=True)
             self.held_appends.hold_for_room(writer_id, container, state.is_urgent, operation)
             return
@@ -448,7 +448,7 @@ class AppendProcessor:
                     state.segment.name, writer_id=writer_id, event_number=first_number, stored=state.stored
                 )
             done = _Completion(self, state, request)
-            done.end = container.append(state.segment, request, done, stored_event_number=state.stored)
+            done.end = container.acceptor.append(state.segment, request, done, stored_event_number=state.stored)
         except BadOffsetError:
             # The connection and the writer stay; the number may be used again.
             state.last_seen = max(state.stored, 0)

@@ -88,9 +88,9 @@ class BulkRequests:
                         container, segment = self._store.find(name)
                         batch = wanted.setdefault(container, {})
                         if segment in batch:
-                            container.begin_truncations(list(batch.items()))
+                            container.acceptor.truncate_all(list(batch.items()))
                             batch.clear()
-                        if not _is_callers(segment) or not container.can_truncate(segment, offset):
+                        if not _is_callers(segment) or not container.acceptor.can_truncate(segment, offset):
                             continue
                     except PenstockError:
                         continue
@@ -100,7 +100,7 @@ class BulkRequests:
                         in_use.enter_context(segment.in_use())
                         indexed.append((container, segment))
                 for container, batch in wanted.items():
-                    container.begin_truncations(list(batch.items()))
+                    container.acceptor.truncate_all(list(batch.items()))
             for container, members in accepted.items():
                 error: PenstockError | None = None
                 try:

@@ -46,6 +46,7 @@ from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
+from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
@@ -157,7 +158,7 @@ class SegmentStore:
     async def _start_container(self, container_id: int, steps: ContainerStart) -> SegmentContainer:
         # Before its log is claimed: the present owner may have access to the storage that is missing here.
         await self._chunks.check_place()
-        container = SegmentContainer(
+        opening = ContainerOpening(
             container_id,
             log=self._logs.create(container_id),
             chunks=self._chunks,
@@ -171,8 +172,7 @@ class SegmentStore:
             storage_health=self._chunks,
             container_count=self.settings.container_count,
         )
-        await container.start(steps)
-        return container
+        return await opening.open(steps)
 
     def _container_failed(self, container: SegmentContainer, error: BaseException) -> None:
         self.monitor.failed(container.id, container, error)
@@ -381,7 +381,7 @@ class SegmentStore:
             if self.container(segment) is not container:
                 raise InvalidArgumentError(f"{segment} and {target} are not in one container")
         async with self.using(target):
-            merged = await container.merge_all(target, sources)
+            merged = await container.merges.merge_all(target, sources)
         if any(source is None for _, source in merged):
             container.ownership.check()
         for _, found in merged:
@@ -410,7 +410,7 @@ class SegmentStore:
                     container.ownership.check()
                     return length
                 raise
-            length = await container.merge(target, source, updates)
+            length = await container.merges.merge(target, source, updates)
         if container.offset_indexes.may_have_one(found):
             await container.offset_indexes.deleted(source)
         return length
@@ -421,7 +421,7 @@ class SegmentStore:
             await _admit(container, found)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             request = AppendRequest(bytes(data), expected_offset=expected_offset)
-            end = container.append(found, request, completer(future))
+            end = container.acceptor.append(found, request, completer(future))
             await future
             return end
 
@@ -579,7 +579,7 @@ async def _admit(container: SegmentContainer, segment: Segment) -> None:
     if container.quota.is_over(segment):
         await container.quota.room(segment)
     is_urgent = is_written_for_readers(segment.name)
-    if container.must_wait(is_urgent=is_urgent):
+    if container.back_pressure.must_wait(is_urgent=is_urgent):
         await container.throttle.wait(is_urgent=is_urgent)
 
 

@@ -48,7 +48,7 @@ class Case:
 
 async def _append(container: SegmentContainer) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(
+    container.acceptor.append(
         container.segment(A),
         AppendRequest(b"more", writer_id=W, event_number=9, first_event_number=9),
         completer(future),
@@ -84,7 +84,7 @@ CASES = {
     "seal": Case("accept_seal", lambda container: container.seal(A)),
     "truncate": Case("accept_truncations", lambda container: container.truncate(A, 2)),
     "delete": Case("accept_delete", lambda container: container.delete(A)),
-    "merge": Case("accept_merge", lambda container: container.merge(A, B, [AttributeUpdate(W, 0, 1, 0)])),  # type: ignore[arg-type]
+    "merge": Case("accept_merge", lambda container: container.merges.merge(A, B, [AttributeUpdate(W, 0, 1, 0)])),  # type: ignore[arg-type]
     "policy": Case("accept_policy", lambda container: container.update_policy(A, scale_type=1, target_rate=2)),
     "attribute": Case(
         "accept_attributes", lambda container: container.update_attribute(A, W, value=1, expected=-(1 << 63))
@@ -186,7 +186,7 @@ async def test_a_frame_that_cannot_be_built_ends_the_container(
     with monkeypatch.context() as patch:
         patch.setattr(FrameBuilder, step, fails)
         try:
-            container.append(container.segment(A), AppendRequest(b"more"), heard.append)
+            container.acceptor.append(container.segment(A), AppendRequest(b"more"), heard.append)
         except InjectedFault:
             heard.append(ContainerOfflineError(0, "told at once"))
         await turns()
@@ -205,8 +205,8 @@ async def test_a_log_that_fails_in_an_unforeseen_way_ends_the_container(
 
     heard: list[BaseException | None] = []
     with monkeypatch.context() as patch:
-        patch.setattr(container._log, "append", fails)
-        container.append(container.segment(A), AppendRequest(b"more"), heard.append)
+        patch.setattr(container.log, "append", fails)
+        container.acceptor.append(container.segment(A), AppendRequest(b"more"), heard.append)
         await turns()
     assert [type(error) for error in heard] == [ContainerOfflineError]
     await _assert_ended(lives, container)
@@ -224,6 +224,6 @@ async def test_a_checkpoint_that_cannot_be_made_ends_the_container(
     with monkeypatch.context() as patch:
         patch.setattr(MetadataSnapshot, "next_part", fails)
         container.checkpoints._settings = lives.settings.__class__(checkpoint_log_bytes=1)
-        container.append(container.segment(A), AppendRequest(b""), lambda _: None)
+        container.acceptor.append(container.segment(A), AppendRequest(b""), lambda _: None)
         await turns()
     await _assert_ended(lives, container)

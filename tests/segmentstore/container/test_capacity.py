@@ -145,17 +145,17 @@ async def test_appends_that_are_held_do_not_have_all_segments_looked_at_again_wh
     await append(container, name_of(0), b"waits")
     monkeypatch.setattr(StorageWriter, "_look_in_steps", counted)
     monkeypatch.setattr(container.throttle, "must_wait", lambda *, is_urgent: True)
-    assert container.must_wait()
+    assert container.back_pressure.must_wait()
     await until(lambda: lives.chunks.calls["write"] > 0)
     assert looks == 1
     for _ in range(100):
-        assert container.must_wait()
+        assert container.back_pressure.must_wait()
         await asyncio.sleep(0)
     assert looks == 1
     lives.chunks.release("write")
     await until(lambda: container.segment(name_of(0)).storage_length == 5)
     await until(lambda: len(container.writer.tasks) == 1)
-    assert container.must_wait()
+    assert container.back_pressure.must_wait()
     await until(lambda: looks >= 2)
 
 
@@ -180,7 +180,7 @@ async def test_a_log_that_cannot_be_cut_is_not_searched_again(
         asked.append(segment.id)
         return 1 if segment is blocker and blocker.id in container.state.unflushed else 1 << 62
 
-    monkeypatch.setattr(container.storage, "first_unflushed", counted)
+    monkeypatch.setattr(container.checkpoints, "_first_unflushed", counted)
     container.checkpoints.truncate_log()
     assert len(asked) >= 50
     for _ in range(10):

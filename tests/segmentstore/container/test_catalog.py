@@ -136,7 +136,7 @@ async def test_a_segment_used_while_its_record_is_written_stays(lives: Incarnati
     leaving = asyncio.create_task(container.catalog.deactivate([segment], 1))
     await turns()
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(segment, AppendRequest(b"def"), completer(done))
+    container.acceptor.append(segment, AppendRequest(b"def"), completer(done))
     lives.logs.release_appends(0)
     assert await leaving == 0
     await done
@@ -202,7 +202,7 @@ async def test_a_failure_of_any_job_in_the_background_ends_the_container(lives: 
     async def fail() -> None:
         raise RuntimeError("a bug")
 
-    container.spawn(fail())
+    container.life.spawn(fail())
     await until(lambda: bool(lives.failures))
     assert str(lives.failures[0]) == "a bug"
 
@@ -304,7 +304,7 @@ async def test_a_merged_source_does_not_come_back_with_its_record(lives: Incarna
         await container.create(name)
         await append(container, name, data)
     await put_away(container, A, source)
-    assert await container.merge(A, source) == 13
+    assert await container.merges.merge(A, source) == 13
     container = await lives.restart(container)
     assert await read_all(container, A) == b"target source"
     with pytest.raises(NoSuchSegmentError):
@@ -349,7 +349,7 @@ async def test_many_callers_share_one_activation(lives: Incarnations) -> None:
     async def add(number: int) -> None:
         segment = await container.find(A)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        container.append(segment, AppendRequest(number.to_bytes(2, "big")), completer(done))
+        container.acceptor.append(segment, AppendRequest(number.to_bytes(2, "big")), completer(done))
         await done
 
     await asyncio.gather(*map(add, range(50)))
@@ -413,11 +413,11 @@ async def test_an_append_to_an_empty_source_before_its_merge_is_not_lost(lives: 
     for name in (A, source):
         await container.create(name)
     await put_away(container, source)  # So that the merge has to wait for it.
-    merging = asyncio.create_task(container.merge(A, source))
+    merging = asyncio.create_task(container.merges.merge(A, source))
     segment = await container.find(source)
     outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
-        container.append(segment, AppendRequest(b"late"), completer(outcome))
+        container.acceptor.append(segment, AppendRequest(b"late"), completer(outcome))
         await outcome
         expected = b"late"
     except SegmentSealedError:

@@ -134,7 +134,7 @@ def merge(target: str, source: str) -> Step:
         into.data += found.data
         del model[source]
 
-    return Step(f"merge {source} into {target}", apply, lambda container: container.merge(target, source))
+    return Step(f"merge {source} into {target}", apply, lambda container: container.merges.merge(target, source))
 
 
 def set_attribute(name: str, value: int, expected: int) -> Step:
@@ -455,7 +455,7 @@ async def test_a_container_does_what_the_model_does_through_faults_and_crashes(s
     assert not container.state.gone
     assert all(segment.is_system for segment in container.segments())
     left = [info.name for info in await machine.lives.chunks.list("s/")]
-    earlier = [name for name in left if f".E-{container._log.epoch}-" not in name]
+    earlier = [name for name in left if f".E-{container.log.epoch}-" not in name]
     orphans = await container.storage.unrecorded(earlier)
     assert [name for name in earlier if name not in orphans] == []
     await machine.lives.stop(container)

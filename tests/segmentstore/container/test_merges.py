@@ -41,22 +41,22 @@ async def test_a_batch_of_merges_waits_for_few_writes_to_the_log(lives: Incarnat
     container = await lives.start()
     await fill(container, 50)
     writes = 0
-    original = type(container._log).append
+    original = type(container.log).append
 
     def counted(self, buffers, length):
         nonlocal writes
         writes += 1
         return original(self, buffers, length)
 
-    monkeypatch.setattr(type(container._log), "append", counted)
-    merged = await container.merge_all(TARGET, [source(number) for number in range(50)])
+    monkeypatch.setattr(type(container.log), "append", counted)
+    merged = await container.merges.merge_all(TARGET, [source(number) for number in range(50)])
     assert [length for length, _ in merged] == [4 * (number + 1) for number in range(50)]
     assert writes < 10
     expected = b"".join(b"%04d" % number for number in range(50))
     assert await read_all(container, await container.find(TARGET)) == expected
     container = await lives.restart(container)
     assert await read_all(container, await container.find(TARGET)) == expected
-    again = await container.merge_all(TARGET, [source(number) for number in range(50)])
+    again = await container.merges.merge_all(TARGET, [source(number) for number in range(50)])
     assert again == [(200, None)] * 50
 
 
@@ -64,7 +64,7 @@ async def test_more_sources_than_may_be_active_are_merged_in_pieces(lives: Incar
     """20 segments may be active, 60 are merged: none waits for room that the others of its batch take."""
     container = await lives.start(active_segments_max=20)
     await fill(container, 60)
-    await container.merge_all(TARGET, [source(number) for number in range(60)])
+    await container.merges.merge_all(TARGET, [source(number) for number in range(60)])
     expected = b"".join(b"%04d" % number for number in range(60))
     assert await read_all(container, await container.find(TARGET)) == expected
 
@@ -75,7 +75,7 @@ async def test_sources_before_one_that_cannot_be_merged_are_and_none_behind_it(l
     await fill(container, 3)
     await container.truncate(source(1), 2)
     with pytest.raises(InvalidArgumentError, match="truncated at 2"):
-        await container.merge_all(TARGET, [source(number) for number in range(3)])
+        await container.merges.merge_all(TARGET, [source(number) for number in range(3)])
     container = await lives.restart(container)
     assert await read_all(container, await container.find(TARGET)) == b"0000"
     assert (await container.find(source(2))).length == 4
@@ -86,12 +86,12 @@ async def test_a_source_that_comes_twice_or_never_was_counts_as_merged(lives: In
     container = await lives.start()
     await fill(container, 2)
     names = [source(0), source(0), source(7), source(1)]
-    assert [length for length, _ in await container.merge_all(TARGET, names)] == [4, 4, 4, 8]
+    assert [length for length, _ in await container.merges.merge_all(TARGET, names)] == [4, 4, 4, 8]
     await container.create(source(2))
     await container.seal(TARGET)
     with pytest.raises(SegmentSealedError):
-        await container.merge_all(TARGET, [source(2)])
-    assert await container.merge_all(TARGET, [source(0)]) == [(8, None)]
+        await container.merges.merge_all(TARGET, [source(2)])
+    assert await container.merges.merge_all(TARGET, [source(0)]) == [(8, None)]
 
 
 async def test_a_merge_takes_the_same_work_whatever_the_sources_size(monkeypatch) -> None:
@@ -104,14 +104,14 @@ async def test_a_merge_takes_the_same_work_whatever_the_sources_size(monkeypatch
     await container.create(TARGET)
     await append(container, TARGET, b"first")
     logged = 0
-    original = type(container._log).append
+    original = type(container.log).append
 
     def counted(self, buffers, length):
         nonlocal logged
         logged += length
         return original(self, buffers, length)
 
-    monkeypatch.setattr(type(container._log), "append", counted)
+    monkeypatch.setattr(type(container.log), "append", counted)
     lines: list[int] = []
     log_bytes: list[int] = []
     for number, (count, size) in enumerate([(1, 10), (2000, 10), (1000, 10_000), (1, 10)]):
@@ -119,7 +119,7 @@ async def test_a_merge_takes_the_same_work_whatever_the_sources_size(monkeypatch
         for _ in range(count):
             await append(container, source(number), bytes(size))
         logged = 0
-        lines.append(await lines_of(container.merge_all(TARGET, [source(number)])))
+        lines.append(await lines_of(container.merges.merge_all(TARGET, [source(number)])))
         log_bytes.append(logged)
     await lives.close()
     assert max(lines) - min(lines) < 100, lines

@@ -55,7 +55,7 @@ async def test_nothing_that_may_be_out_of_date_is_answered_after_the_lease(
     async def hang(*, is_shared: bool = False) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(container._log, "confirm_ownership", hang)  # Its disk hangs.
+    monkeypatch.setattr(container.log, "confirm_ownership", hang)  # Its disk hangs.
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "read": lambda: store.read(SEGMENT, 0, 100),
         "info": lambda: store.segment_info(SEGMENT),
@@ -71,7 +71,7 @@ async def test_nothing_that_may_be_out_of_date_is_answered_after_the_lease(
         "put that is not as expected": lambda: store.table_put(TABLE, [TableUpdate(b"key", b"other", 12345)]),
         "border": lambda: store.locate_offset(SEGMENT, 0),
     }
-    clock.now_s = container._log.ownership_confirmed_s + LEASE_S
+    clock.now_s = container.log.ownership_confirmed_s + LEASE_S
     assert (await store.read(SEGMENT, 0, 100)).joined() == b"known"
     clock.now_s += 0.001
     ends = {name: (await asyncio.gather(call(), return_exceptions=True))[0] for name, call in calls.items()}
@@ -83,7 +83,7 @@ async def test_nothing_that_may_be_out_of_date_is_answered_after_the_lease(
     with pytest.raises(OwnershipUnconfirmedError):
         await store.segment_info(SEGMENT)
     monkeypatch.undo()
-    await container._log.confirm_ownership()
+    await container.log.confirm_ownership()
     assert (await store.segment_info(SEGMENT)).length == 10
 
 

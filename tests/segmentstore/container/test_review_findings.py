@@ -175,7 +175,7 @@ async def test_making_room_in_a_segment_that_was_merged_away_ends(
         calls += 1
         assert calls < 10, "it does not end"
         if not segment.is_merged:
-            await container.merge(A, B)
+            await container.merges.merge(A, B)
         await flush(segment)
 
     monkeypatch.setattr(container.attributes, "flush", merge_first)
@@ -235,7 +235,7 @@ async def test_a_source_merged_while_its_attributes_are_written_leaves_no_index_
     before = lives.chunks.calls["read"]
     writing = asyncio.create_task(container.attributes.flush(source))
     await until(lambda: lives.chunks.calls["read"] > before)
-    await container.merge(A, B)
+    await container.merges.merge(A, B)
     flushing = asyncio.create_task(container.flush())
     await turns(200)
     lives.chunks.release("read")
@@ -472,7 +472,8 @@ async def test_a_deletion_is_not_told_before_it_is_durable(lives: Incarnations, 
     deleting = asyncio.create_task(container.delete(A))
     await turns()
     arguments: dict[str, Sequence[object]] = {"truncate": (0,), "get_attribute": (ident(1),), "merge": (A,)}
-    task = asyncio.ensure_future(getattr(container, call)(A, *arguments.get(call, ())))
+    operations = container.merges if call == "merge" else container
+    task = asyncio.ensure_future(getattr(operations, call)(A, *arguments.get(call, ())))
     await waits_for_the_log(lives, task)
     with pytest.raises(NoSuchSegmentError):
         task.result()
@@ -529,7 +530,7 @@ async def test_after_an_index_update_that_came_late_the_cache_is_empty_in_the_en
     index = segment.attribute_index
     assert index is not None
     # An update from outside, as a late one of this index would be.
-    other = container._open_attribute_index(segment)
+    other = container.attributes._open_index(segment)
     await other.update({ident(1000): bytes(8)}, b"")
     await container.update_attribute(A, ident(2), value=9, expected=2)
     await container.attributes.flush(segment)
@@ -546,4 +547,4 @@ async def test_nothing_is_loaded_of_a_table_once_the_container_has_stopped(lives
     await lives.stop(container)
     with pytest.raises(ContainerOfflineError):
         await container.tables.index_of(segment)
-    assert not container._background
+    assert not container.life.jobs

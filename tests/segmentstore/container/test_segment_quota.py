@@ -206,9 +206,9 @@ async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> No
         await bench.store.create_segment(name)
     container = bench.store.containers[0]
     sent = 0
-    while not container.must_wait():
+    while not container.back_pressure.must_wait():
         for name in segments:
-            container.append(container.segment(name), AppendRequest(bytes(1024)), lambda _: None)
+            container.acceptor.append(container.segment(name), AppendRequest(bytes(1024)), lambda _: None)
             sent += 1
         await container.pipeline.barrier()
     backlog = container.state.backlog
@@ -217,7 +217,7 @@ async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> No
     assert sent * 1024 <= SMALL_CACHE.bytes_max * 60 // 100
     assert container.state.cache.used_bytes < SMALL_CACHE.target_bytes
     bench.chunks.is_over = True
-    await until(lambda: not container.must_wait())
+    await until(lambda: not container.back_pressure.must_wait())
 
 
 @pytest.mark.parametrize(("stuck_count", "is_violation"), [(1, True), (4, False)])
@@ -233,12 +233,12 @@ async def test_the_simulation_takes_it_for_wrong_when_callers_are_held_without_n
     for name in segments:
         await bench.store.create_segment(name)
     sent = 0
-    while not container.must_wait() and sent < QUOTA:
+    while not container.back_pressure.must_wait() and sent < QUOTA:
         for name in segments:
-            container.append(container.segment(name), AppendRequest(bytes(1024)), lambda _: None)
+            container.acceptor.append(container.segment(name), AppendRequest(bytes(1024)), lambda _: None)
         sent += 1024
         await container.pipeline.barrier()
-    assert container.must_wait() == (stuck_count == 4)
+    assert container.back_pressure.must_wait() == (stuck_count == 4)
     await until(lambda: all(container.segment(name).is_stuck for name in segments))
     container.throttle.hold(HeldForEver())
     monitor = InvariantMonitor()

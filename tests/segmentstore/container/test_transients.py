@@ -60,7 +60,7 @@ async def test_one_parent_does_not_take_the_share_of_others(lives: Incarnations)
         await container.create(transient(2))
     await container.create(transient(2, B))
     await append(container, transient(0), b"event")
-    await container.merge(A, transient(0))
+    await container.merges.merge(A, transient(0))
     await container.create(transient(3))
     with pytest.raises(TooManyTransientSegmentsError):
         await container.create(transient(4))

@@ -28,13 +28,13 @@ async def test_a_wrong_event_number_is_reported_before_a_wrong_offset(lives: Inc
     container = await lives.start()
     segment = await container.create(A)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(
+    container.acceptor.append(
         segment, AppendRequest(b"12345", writer_id=W, event_number=7, first_event_number=7), completer(future)
     )
     await future
 
     def add(stored: int, offset: int) -> None:
-        container.append(
+        container.acceptor.append(
             segment,
             AppendRequest(b"x", writer_id=W, event_number=8, first_event_number=8, expected_offset=offset),
             lambda _: None,
@@ -63,7 +63,7 @@ async def test_a_truncated_source_cannot_be_merged(lives: Incarnations) -> None:
     truncating = asyncio.ensure_future(container.truncate(B, 1))
     await asyncio.sleep(0)
     with pytest.raises(InvalidArgumentError):
-        await container.merge(A, B)
+        await container.merges.merge(A, B)
     lives.logs.release_appends(0)
     await truncating
     await append(container, B, b"67")
@@ -83,9 +83,11 @@ async def test_an_invalid_operation_among_a_hundred_fails_alone(lives: Incarnati
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if number == 50:
             with pytest.raises(BadOffsetError):
-                container.append(segment, AppendRequest(b"!", expected_offset=1), completer(future))
+                container.acceptor.append(segment, AppendRequest(b"!", expected_offset=1), completer(future))
             continue
-        container.append(segment, AppendRequest(b"%02d" % number, expected_offset=segment.length), completer(future))
+        container.acceptor.append(
+            segment, AppendRequest(b"%02d" % number, expected_offset=segment.length), completer(future)
+        )
         futures.append(future)
     await asyncio.gather(*futures)
     assert len(futures) == 99

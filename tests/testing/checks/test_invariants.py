@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
+from penstock.segmentstore.container.life import ContainerLife
 from penstock.segmentstore.container.log.pipeline import CheckpointPosition
 from penstock.segmentstore.container.pending import PendingAppend
 from penstock.segmentstore.container.reads.read_index import _Block
@@ -54,7 +56,7 @@ class Work:
             case "delete":
                 return container.delete(name)
             case "merge":
-                return container.merge(name, rng.choice(NAMES))
+                return container.merges.merge(name, rng.choice(NAMES))
             case "flush":
                 return container.flush()
         return self._table(container)
@@ -329,13 +331,12 @@ async def test_monitor_names_what_goes_back() -> None:
 
 
 async def test_two_owners_with_one_epoch_are_named_and_stopped_ones_are_not_looked_at() -> None:
-    world, container, segment = await running()
+    _, container, segment = await running()
     assert check_incarnations([container, container]) == []
-    twin = world.new()
-    twin._log = container._log
-    twin.status = ContainerStatus.RUNNING
+    twin = replace(container, life=ContainerLife(container.id, container.events))
+    twin.life.status = ContainerStatus.RUNNING
     assert "G4" in check_incarnations([container, twin])[0]
-    twin.status = ContainerStatus.NEW
+    twin.life.status = ContainerStatus.NEW
     drop_memory(container, segment)
-    container.status = ContainerStatus.STOPPED
+    container.life.status = ContainerStatus.STOPPED
     assert check_container(container) == []

@@ -54,7 +54,7 @@ def miscounted(container: SegmentContainer, segment: Segment) -> None:
 
 
 def over_the_limit(container: SegmentContainer, segment: Segment) -> None:
-    container._settings = container._settings.__class__(active_segments_max=-100)
+    container.settings = container.settings.__class__(active_segments_max=-100)
 
 
 def dirty_without_value(container: SegmentContainer, segment: Segment) -> None:

@@ -316,6 +316,18 @@ class SegmentCatalog:
         if errors:
             raise next((error for error in errors if isinstance(error, _FATAL)), errors[0])
 
+    async def run(self) -> None:
+        """Deactivate idle segments periodically, until cancelled. A failed round is logged: they stay in memory."""
+        while True:
+            await asyncio.sleep(self._settings.deactivation_interval_s)
+            try:
+                await self.deactivate_idle()
+            except _FATAL:
+                raise
+            except (PenstockError, OSError) as error:
+                container_id = self._metadata.container_id
+                logger.warning("container %d: idle segments stay in memory: %s", container_id, error)
+
     async def deactivate_idle(self) -> int:
         """Deactivate segments not used since the last call, if there are many; return the number deactivated."""
         excess = self._metadata.active_count - self._settings.active_segments_idle_max

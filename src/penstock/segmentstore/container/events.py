@@ -1,19 +1,20 @@
 """`ContainerEvents`: what the parts of one container report to each other.
 
 Parts that report an event are created before those that handle it: the state and its read indexes before the log is
-replayed, the storage writer after it. Both get this object. Only the container connects handlers, while it starts; an
-event without a handler is ignored.
+replayed, the storage writer after it. Both get this object. Only `ContainerOpening` connects handlers; an event without
+a handler is ignored.
 
 | Event | Reported by | Handled by |
 | --- | --- | --- |
 | `on_storage_work`, `on_truncation`, `on_merge` | `ContainerState`, once the operation is durable | `StorageWriter` |
-| `on_pressure` | `SegmentContainer`, when an operation must wait | `StorageWriter` |
-| `on_relief` | `StorageWriter` | the throttle and the segment quota |
-| `on_damage` | `ReadIndex` | `SegmentContainer`, which fails |
+| `on_pressure` | `BackPressure`, when an operation must wait | `StorageWriter` |
+| `on_relief` | `StorageWriter` | `BackPressure` |
+| `on_damage` | `ReadIndex` | `ContainerLife`, which fails |
 | `on_evicted` | `ReadIndex` | `SegmentReader`, if there is a disk cache |
 | `on_frames_sent` | `OperationPipeline` | `Checkpoints` |
 | `on_durable` | `OperationPipeline` | the segment store, which sends replies |
 | `on_shrunk` | `OperationPipeline` | the throttle |
+| `on_failure` | `ContainerLife` | the segment store, which starts another incarnation |
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from penstock.segmentstore.container.segment import Segment
 
 def _ignore() -> None:
     """Do nothing: the event has no handler yet."""
+
+
+def _ignore_failure(error: BaseException) -> None:
+    """Do nothing: the container does not serve yet, and its opening raises the error."""
 
 
 class ContainerEvents:
@@ -46,12 +51,14 @@ class ContainerEvents:
         on_durable: after the callbacks of durable operations have run: once per sync, in the turn in which the log
             reports it.
         on_shrunk: the pipeline's outstanding bytes have decreased, or the pipeline has ended.
+        on_failure: the container has ended by itself while it served; reported once, with the cause.
     """
 
     __slots__ = (
         "on_damage",
         "on_durable",
         "on_evicted",
+        "on_failure",
         "on_frames_sent",
         "on_merge",
         "on_pressure",
@@ -72,3 +79,4 @@ class ContainerEvents:
         self.on_frames_sent: Callable[[], None] = _ignore
         self.on_durable: Callable[[], None] = _ignore
         self.on_shrunk: Callable[[], None] = _ignore
+        self.on_failure: Callable[[BaseException], None] = _ignore_failure

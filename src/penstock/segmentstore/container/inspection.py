@@ -150,7 +150,6 @@ class ContainerInspection:
             self.id,
             self._chunks,
             state=self._state,
-            tables=self._tables,
             submit=self._submit,
             epoch=self.epoch,
             runtime=self._runtime,
@@ -165,7 +164,7 @@ class ContainerInspection:
         pinned = MemoryMetadataTable(
             TableEntry(key, value, 0) for key, value in self._state.metadata.pinned.items() if not is_mark(key)
         )
-        table = await self._storage.open_records(self._create)
+        table = await self._storage.open_records(self._create, self._tables)
         try:
             await self._tables.index_of(table)
         except UnreadableDataError as error:

@@ -7,7 +7,7 @@ leaves no intermediate state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 
 from penstock.model.errors import (
@@ -17,15 +17,32 @@ from penstock.model.errors import (
     SegmentMergedError,
     SegmentSealedError,
 )
+from penstock.segmentstore.container.acceptor import OperationAcceptor, check_live
+from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, evaluate
-from penstock.segmentstore.container.log.operations import Merge
-from penstock.segmentstore.container.log.pipeline import completer
-from penstock.segmentstore.container.segment import Segment, SegmentFlags
-from penstock.segmentstore.container.segment_operations import SegmentOperations
+from penstock.segmentstore.container.catalog import SegmentCatalog
+from penstock.segmentstore.container.life import ContainerLife
+from penstock.segmentstore.container.segment import Segment
 
 
-class SegmentMerges(SegmentOperations):
-    """The operations of one container, with merges."""
+class SegmentMerges:
+    """The merges of one container. `find` returns a segment, activated if necessary, or raises as the container's."""
+
+    def __init__(
+        self,
+        life: ContainerLife,
+        acceptor: OperationAcceptor,
+        *,
+        catalog: SegmentCatalog,
+        attributes: Attributes,
+        find: Callable[[str], Awaitable[Segment]],
+    ) -> None:
+        self._life = life
+        self._acceptor = acceptor
+        self._pipeline = acceptor.pipeline
+        self._catalog = catalog
+        self._attributes = attributes
+        self._find = find
 
     async def merge(self, target_name: str, source_name: str, updates: Sequence[AttributeUpdate] = ()) -> int:
         """Append all of `source` to `target` and delete it; return the target's length.
@@ -34,35 +51,35 @@ class SegmentMerges(SegmentOperations):
         merged. Raises `SegmentSealedError` (of the target), `BadAttributeError` if a condition of `updates` fails,
         `InvalidArgumentError` for a truncated source or a table; nothing has changed then.
         """
-        target = await self.find(target_name)
+        target = await self._find(target_name)
         with target.in_use():
             try:
-                source = await self.find(source_name)
+                source = await self._find(source_name)
             except NoSuchSegmentError:
                 return target.durable_length
             with source.in_use():
-                await self.catalog.forget_record(source)
-                await self.attributes.prepare(target, [update.attribute_id for update in updates])
+                await self._catalog.forget_record(source)
+                await self._attributes.prepare(target, [update.attribute_id for update in updates])
                 return await self._merge(target, source, updates)
 
     async def _merge(self, target: Segment, source: Segment, updates: Sequence[AttributeUpdate]) -> int:
         self._check_running()
         target_name = target.name
-        self._live(target)
+        check_live(target)
         if source.is_deleted or source.is_merged:
-            await self.pipeline.barrier()
+            await self._pipeline.barrier()
             return target.durable_length
         try:
             self._check_mergeable(target, source)
         except SegmentSealedError:
-            await self.pipeline.barrier()
+            await self._pipeline.barrier()
             raise
         try:
             values = evaluate(target_name, target.attributes, updates)
         except BadAttributeError:
-            await self.pipeline.barrier()
+            await self._pipeline.barrier()
             raise
-        end, merged = self._accept_merge(target, source, values)
+        end, merged = self._acceptor.merge(target, source, values)
         await merged
         return end
 
@@ -74,7 +91,7 @@ class SegmentMerges(SegmentOperations):
         together. If one fails, those before it are merged, and those after it are not. Errors as of `merge`, and
         `TooManyActiveSegmentsError`.
         """
-        target = await self.find(target_name)
+        target = await self._find(target_name)
         result: list[tuple[int, Segment | None]] = []
         with target.in_use():
             while len(result) < len(source_names):
@@ -87,15 +104,15 @@ class SegmentMerges(SegmentOperations):
         """Find as many of the first segments as can be active, at least one; keep them in use while `held` is open."""
         found: list[Segment | None] = []
         for name in names:
-            if found and self.catalog.is_full:
+            if found and self._catalog.is_full:
                 break  # The merge of the sources found so far makes room.
             try:
-                source = await self.find(name)
+                source = await self._find(name)
             except (NoSuchSegmentError, SegmentMergedError):
                 found.append(None)
                 continue
             held.enter_context(source.in_use())
-            await self.catalog.forget_record(source)
+            await self._catalog.forget_record(source)
             found.append(source)
         return found
 
@@ -103,7 +120,7 @@ class SegmentMerges(SegmentOperations):
         self, target: Segment, sources: Sequence[Segment | None]
     ) -> list[tuple[int, Segment | None]]:
         self._check_running()
-        self._live(target)
+        check_live(target)
         result: list[tuple[int, Segment | None]] = []
         merged: list[asyncio.Future[None]] = []
         try:
@@ -112,7 +129,7 @@ class SegmentMerges(SegmentOperations):
                     result.append((target.length, None))
                     continue
                 self._check_mergeable(target, source)
-                end, future = self._accept_merge(target, source, {})
+                end, future = self._acceptor.merge(target, source, {})
                 result.append((end, source))
                 merged.append(future)
         finally:
@@ -120,7 +137,7 @@ class SegmentMerges(SegmentOperations):
             failed = [one for one in await asyncio.gather(*merged, return_exceptions=True) if one is not None]
         if failed:
             raise failed[0]
-        await self.pipeline.barrier()
+        await self._pipeline.barrier()
         return result
 
     @staticmethod
@@ -134,29 +151,6 @@ class SegmentMerges(SegmentOperations):
         if source.start_offset:
             raise InvalidArgumentError(f"{source.name} cannot be merged: it was truncated at {source.start_offset}")
 
-    def _accept_merge(
-        self, target: Segment, source: Segment, values: dict[bytes, int]
-    ) -> tuple[int, asyncio.Future[None]]:
-        """Accept a merge; return the target's length after it, and a future that completes once it is durable."""
-        if not source.is_sealed:
-            # Accepted directly before the merge, with nothing in between; the merge is durable only if the seal is.
-            self._accept_seal(source, lambda _: None)
-        offset = target.length
-        # The pieces of a large event count as one event.
-        event_count = 1 if source.flags & SegmentFlags.TRANSIENT else source.event_count
-        operation = Merge(
-            target.id, source.id, offset, source.length, event_count, self._runtime.wall_clock_ms(), values
-        )
-        end = offset + source.length
-        future: asyncio.Future[None] = self._loop.create_future()
-        complete = completer(future)
-
-        def done(error: BaseException | None) -> None:
-            if error is None:
-                self.state.durable_merge(target, source, number, offset, end)
-            complete(error)
-
-        with self.pipeline.critical_section():
-            self.state.accept_merge(target, source, operation)
-            number = self.pipeline.add_operation(operation, done)
-        return end, future
+    def _check_running(self) -> None:
+        self._life.check_running()
+        self._pipeline.check_open()

@@ -143,7 +143,7 @@ async def test_an_entry_tells_offset_events_and_time(bench: Bench) -> None:
     await bench.store.create_segment(A)
     segment = bench.container.segment(A)
     for _ in range(4):
-        bench.container.append(segment, AppendRequest(bytes(300), event_count=7), lambda _: None)
+        bench.container.acceptor.append(segment, AppendRequest(bytes(300), event_count=7), lambda _: None)
     await bench.look()
     data = (await bench.store.read(INDEX, 0, 100)).joined()
     assert data == ENTRY.pack(1200, 28, 1000)

@@ -52,7 +52,7 @@ async def write(container: SegmentContainer, writer: int, number: int, stored: i
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     for _ in range(2):
         try:
-            container.append(
+            container.acceptor.append(
                 segment,
                 AppendRequest(b"x", writer_id=ident(writer), event_number=number, first_event_number=number),
                 completer(done),
@@ -148,12 +148,12 @@ async def test_a_merge_checks_conditions_on_values_in_the_index(lives: Incarnati
     await container.create(source)
     wrong = AttributeUpdate(ident(0), UpdateKind.REPLACE_IF_EQUALS, 9, 8)
     with pytest.raises(BadAttributeError):
-        await container.merge(A, source, [wrong])
+        await container.merges.merge(A, source, [wrong])
     assert (await container.info(source)).length == 0
     assert (await container.info(A)).length == 0
     await append(container, source, b"abc")
     right = AttributeUpdate(ident(0), UpdateKind.REPLACE_IF_EQUALS, 9, 0)
-    assert await container.merge(A, source, [right]) == 3
+    assert await container.merges.merge(A, source, [right]) == 3
     container = await lives.restart(container)
     assert await container.get_attribute(A, ident(0)) == 9
 
@@ -201,7 +201,7 @@ async def test_a_failed_write_of_the_index_loses_and_invents_nothing(lives: Inca
         await container.update_attribute(A, ident(writer), value=1, expected=NO_VALUE)
     source = f"{A}#transaction.{'0' * 32}"
     await container.create(source)
-    await container.merge(A, source, [AttributeUpdate(ident(1), UpdateKind.ACCUMULATE, 5)])
+    await container.merges.merge(A, source, [AttributeUpdate(ident(1), UpdateKind.ACCUMULATE, 5)])
     await pause_writer(container)  # It would do it again at once.
     lives.chunks.fail("write", has_effect=has_effect)
     with pytest.raises(StorageError):
@@ -235,7 +235,7 @@ async def test_nothing_reaches_the_index_before_it_is_durable(lives: Incarnation
     segment = container.segment(A)
     lives.logs.hold_appends(0)
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(
+    container.acceptor.append(
         segment,
         AppendRequest(b"y", writer_id=ident(0), event_number=2, first_event_number=2),
         completer(done),
@@ -283,7 +283,7 @@ async def test_deleting_a_segment_frees_its_attribute_index(lives: Incarnations)
     for index in indexes:
         assert await container.storage._user.info(index) is not None
     await append(container, source, b"abc")
-    await container.merge(A, source)
+    await container.merges.merge(A, source)
     await container.flush()
     assert await container.storage._user.info(indexes[1]) is None
     await container.delete(A)

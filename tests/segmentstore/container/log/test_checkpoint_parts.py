@@ -63,7 +63,7 @@ async def test_a_large_checkpoint_is_written_in_parts_and_the_loop_turns_between
     container.checkpoints.write()
     accepted = 0
     while container.state.cut is not None:
-        container.append(segments[0], AppendRequest(b"1"), lambda _: None)
+        container.acceptor.append(segments[0], AppendRequest(b"1"), lambda _: None)
         accepted += 1
         await asyncio.sleep(0)
     await container.pipeline.barrier()
@@ -107,7 +107,7 @@ async def change(container: SegmentContainer, segments: list[Segment], rng: rand
             request = msgspec.structs.replace(request, event_number=rng.randrange(1 << 40))
             try:
                 stored = await container.get_attribute(name, writer)
-                container.append(segment, request, lambda _: None, stored_event_number=stored)
+                container.acceptor.append(segment, request, lambda _: None, stored_event_number=stored)
             except PenstockError:
                 pass
         case 3:
@@ -124,7 +124,7 @@ async def change(container: SegmentContainer, segments: list[Segment], rng: rand
         case 8:
             other = rng.choice(segments)
             if other is not segment and not other.start_offset:
-                await container.merge(name, other.name)
+                await container.merges.merge(name, other.name)
                 segments.remove(other)
         case 9:
             await container.flush()

@@ -91,7 +91,7 @@ async def test_bytes_call_for_a_checkpoint_in_the_midst_of_a_burst() -> None:
     segment = await container.create(A)
     before = checkpoint_count(lives)
     for _ in range(50):
-        container.append(segment, AppendRequest(bytes(10_000)), lambda _: None)
+        container.acceptor.append(segment, AppendRequest(bytes(10_000)), lambda _: None)
     await container.pipeline.barrier()
     await container.pipeline.barrier()
     assert checkpoint_count(lives) == before + 1
@@ -105,14 +105,14 @@ async def test_the_log_is_cut_by_one_job_at_a_time_to_the_newest_mark(lives: Inc
     await container.create(A)
     calls: list[LogAddress] = []
     gate = asyncio.Event()
-    truncate = container._log.truncate
+    truncate = container.log.truncate
 
     async def held(address: LogAddress) -> None:
         calls.append(address)
         await gate.wait()
         await truncate(address)
 
-    container._log.truncate = held  # type: ignore[method-assign]  # To hold it up.
+    container.log.truncate = held  # type: ignore[method-assign]  # To hold it up.
     await container.flush()
     newest: list[LogAddress | None] = []
     for _ in range(4):

@@ -63,7 +63,7 @@ async def test_one_append_survives_a_restart(lives: Incarnations) -> None:
     container = await lives.start()
     segment = await container.create(A)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(
+    container.acceptor.append(
         segment, AppendRequest(b"abc", writer_id=b"w" * 16, event_number=7, first_event_number=7), completer(future)
     )
     await future
@@ -79,7 +79,7 @@ async def test_a_writer_whose_id_is_all_zeros_keeps_its_event_number(lives: Inca
     container = await lives.start()
     segment = await container.create(A)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(
+    container.acceptor.append(
         segment, AppendRequest(b"abc", writer_id=bytes(16), event_number=7, first_event_number=7), completer(future)
     )
     await future
@@ -95,7 +95,7 @@ async def test_many_appends_share_frames(lives: Incarnations) -> None:
     before = len(lives.frames())
     futures = [asyncio.get_running_loop().create_future() for _ in range(10_000)]
     for number, future in enumerate(futures):
-        container.append(segment, AppendRequest(b"%04d" % number), completer(future))
+        container.acceptor.append(segment, AppendRequest(b"%04d" % number), completer(future))
     await asyncio.gather(*futures)
     assert len(lives.frames()) - before < 20
     container = await lives.restart(container)
@@ -118,12 +118,12 @@ async def test_validation_sees_what_is_queued(lives: Incarnations) -> None:
     segment = await container.create(A)
     lives.logs.hold_appends(0)
     for _ in range(5):
-        container.append(segment, AppendRequest(b"12"), lambda _: None)
-    container.append(segment, AppendRequest(b"34", expected_offset=10), lambda _: None)
+        container.acceptor.append(segment, AppendRequest(b"12"), lambda _: None)
+    container.acceptor.append(segment, AppendRequest(b"34", expected_offset=10), lambda _: None)
     sealing = asyncio.ensure_future(container.seal(A))
     await turns(2)
     with pytest.raises(SegmentSealedError):
-        container.append(segment, AppendRequest(b"x"), lambda _: None)
+        container.acceptor.append(segment, AppendRequest(b"x"), lambda _: None)
     again = asyncio.ensure_future(container.seal(A))
     await turns(5)
     assert not sealing.done()
@@ -148,7 +148,7 @@ async def test_a_failed_log_write_ends_the_container_and_its_outcome_is_unknown(
     assert container.status is ContainerStatus.FAILED
     assert isinstance(lives.failures[0], StorageError)
     with pytest.raises(ContainerOfflineError):
-        container.append(segment, AppendRequest(b"no"), lambda _: None)
+        container.acceptor.append(segment, AppendRequest(b"no"), lambda _: None)
     container = await lives.restart(container)
     assert await read_all(container, A) == b"acked" + b"maybe" * has_effect
 
@@ -399,9 +399,9 @@ async def merged_chain(container: SegmentContainer) -> bytes:
     for name, text in ((A, b"aaaa"), (B, b"bb"), (C, b"cccccc")):
         await container.create(name)
         await append(container, name, text)
-    await container.merge(B, C)
+    await container.merges.merge(B, C)
     await append(container, B, b"BBB")
-    await container.merge(A, B)
+    await container.merges.merge(A, B)
     await append(container, A, b"end")
     return b"aaaabbccccccBBBend"
 
@@ -435,7 +435,7 @@ async def test_a_merge_that_storage_had_done_before_the_crash_is_read_at_once(li
     await container.flush()
     await checkpoint(container)
     evict_all(container)
-    await container.merge(A, B)
+    await container.merges.merge(A, B)
     segment = container.segment(A)
     assert await read_all(container, A) == b"aaaabb"
     source = container.state.gone[container.state.metadata.merges.copy().popitem()[0]]
@@ -458,7 +458,7 @@ async def test_a_failed_merge_whose_effect_landed_is_found_out(lives: Incarnatio
         await append(container, name, text)
     await container.flush()
     evict_all(container)
-    await container.merge(A, B)
+    await container.merges.merge(A, B)
     source = next(iter(container.state.gone.values()))
     await container.writer.flush(source)
     await container.storage.of(container.segment(A)).concat(A, 4, B)
@@ -479,8 +479,8 @@ async def test_deleting_a_target_deletes_what_waits_to_be_merged_into_it(lives: 
         await container.create(name)
         await append(container, name, bytes(100))
     await container.flush()
-    await container.merge(B, C)
-    await container.merge(A, B)
+    await container.merges.merge(B, C)
+    await container.merges.merge(A, B)
     await container.delete(A)
     container = await lives.restart(container)
     await container.flush()
@@ -544,7 +544,7 @@ async def test_stopping_ends_every_wait(lives: Incarnations) -> None:
     await turns(5)
     futures = [asyncio.get_running_loop().create_future() for _ in range(1000)]
     for future in futures:
-        container.append(segment, AppendRequest(b"12345"), completer(future))
+        container.acceptor.append(segment, AppendRequest(b"12345"), completer(future))
     await lives.stop(container)
     for error in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(error, ContainerOfflineError)
@@ -583,7 +583,7 @@ async def test_a_pipeline_that_uses_up_its_time_leaves_the_log_time_to_close(
     monkeypatch.setattr(container.pipeline, "close", asyncio.Event().wait)
     await asyncio.wait_for(container.stop(), 60)
     with pytest.raises(LogClosedError):
-        container._log.append([b"x"], 1)
+        container.log.append([b"x"], 1)
     lives.live.clear()
 
 
@@ -597,9 +597,9 @@ async def test_a_fenced_container_stops_and_acknowledges_nothing(lives: Incarnat
         await append(old, A, b"zombie")
     assert old.status is ContainerStatus.FAILED
     assert await read_all(new, A) == b"acked"
-    assert new._log.epoch > old._log.epoch
+    assert new.log.epoch > old.log.epoch
     newest = await lives.start()
-    assert newest._log.epoch > new._log.epoch
+    assert newest.log.epoch > new.log.epoch
     assert await read_all(newest, A) == b"acked"
 
 
@@ -674,7 +674,7 @@ async def test_a_log_longer_than_the_cache_recovers_within_it() -> None:
     async def keep_all(address: LogAddress) -> None:
         """Truncate nothing: a log may keep more than it must."""
 
-    container._log.truncate = keep_all  # type: ignore[method-assign]  # To have a long log.
+    container.log.truncate = keep_all  # type: ignore[method-assign]  # To have a long log.
     await container.create(A)
     for _ in range(30):
         await append(container, A, bytes(10_000))
@@ -683,7 +683,7 @@ async def test_a_log_longer_than_the_cache_recovers_within_it() -> None:
     await container.pipeline.barrier()
     assert sum(map(len, lives.frames())) > 300_000
     await lives.crash(container)
-    container = lives.new()
+    opening = lives.new()
     peak_bytes = 0
     count = lives.cache.count
 
@@ -693,7 +693,7 @@ async def test_a_log_longer_than_the_cache_recovers_within_it() -> None:
         peak_bytes = max(peak_bytes, lives.cache.used_bytes)
 
     lives.cache.count = noted  # type: ignore[method-assign]  # To note the peak.
-    await container.start()
+    container = await lives.open(opening)
     assert peak_bytes < cache.bytes_max
     assert await read_all(container, A) == bytes(300_000)
     await lives.close()
@@ -749,8 +749,8 @@ async def test_a_recovery_looks_segments_up_together_and_says_that_it_gets_on(
 
     monkeypatch.setattr(ChunkedStorage, "info", slow_info)
     steps = ContainerStart()
-    container = lives.new()
+    opening = lives.new()
     frames = len(lives.frames())
-    await container.start(steps)
+    await lives.open(opening, steps)
     assert most == 8
     assert steps.step_count >= frames + len(names)

@@ -161,7 +161,7 @@ async def test_a_log_that_is_long_because_of_writes_raises_no_alarm(
         assert not [record for record in caplog.records if "its log has" in record.getMessage()]
         (first, *_) = container.segment(B).pending
         assert isinstance(first, PendingAppend)
-        first.since_s -= container._settings.flush_age_s + container._settings.log_alarm_age_s + 1.0
+        first.since_s -= container.settings.flush_age_s + container.settings.log_alarm_age_s + 1.0
         container.log_rewriter.look()
         await turns()
         assert container.statistics(0.0).is_log_long
@@ -219,7 +219,7 @@ async def test_truncations_and_merges_are_carried_too(world: World) -> None:
         await container.create(name)
     await append(container, A, b"a" * 1500)
     await append(container, source, b"s" * 700)
-    await container.merge(A, source)
+    await container.merges.merge(A, source)
     await append(container, A, b"b" * 900)
     await container.truncate(A, 300)
     while not container.log_rewriter.carried_bytes >= 3100:
@@ -294,7 +294,7 @@ async def test_any_crash_leaves_every_byte(world: World, seed: int) -> None:
             data = rng.randbytes(rng.choice((0, 300)))
             await container.create(source)
             await append(container, source, data)
-            await container.merge(name, source)
+            await container.merges.merge(name, source)
             expected.data += data
         elif roll < 0.85:
             await container.delete(name)

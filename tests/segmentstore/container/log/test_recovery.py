@@ -71,7 +71,7 @@ async def append_in_one_frame(container: SegmentContainer, name: str, count: int
     """Append `count` small records that land in one frame."""
     futures = [asyncio.get_running_loop().create_future() for _ in range(count)]
     for number, future in enumerate(futures):
-        container.append(container.segment(name), AppendRequest(b"%05d" % number), completer(future))
+        container.acceptor.append(container.segment(name), AppendRequest(b"%05d" % number), completer(future))
     await asyncio.gather(*futures)
 
 
@@ -185,7 +185,7 @@ async def test_metadata_after_several_checkpoints_equals_the_live_one() -> None:
     async def keep_all(address: LogAddress) -> None:
         """Truncate nothing: a log may keep more than it must."""
 
-    container._log.truncate = keep_all  # type: ignore[method-assign]  # To have all five in the log.
+    container.log.truncate = keep_all  # type: ignore[method-assign]  # To have all five in the log.
     await container.create(D)
     await append(container, D, b"now and then in memory")
     for turn in range(5):
@@ -200,7 +200,7 @@ async def test_metadata_after_several_checkpoints_equals_the_live_one() -> None:
         await container.pipeline.barrier()
         if turn < 4:
             await container.delete(A)
-            await container.merge(B, C)
+            await container.merges.merge(B, C)
             await container.seal(B)
             await container.delete(B)
         if turn in (1, 2):
@@ -235,7 +235,7 @@ async def test_a_crash_around_the_truncation_of_the_log_is_recovered_from(
     await container.pipeline.barrier()
     await append(container, A, b" logged")
     frame_count = len(lives.frames())
-    truncate = container._log.truncate
+    truncate = container.log.truncate
     reached = asyncio.Event()
 
     async def held(address: LogAddress) -> None:
@@ -244,7 +244,7 @@ async def test_a_crash_around_the_truncation_of_the_log_is_recovered_from(
         reached.set()
         await asyncio.Event().wait()
 
-    container._log.truncate = held  # type: ignore[method-assign]  # The moment of the crash.
+    container.log.truncate = held  # type: ignore[method-assign]  # The moment of the crash.
     container.checkpoints.truncate_log()
     await reached.wait()
     assert (len(lives.frames()) < frame_count) is is_truncated
@@ -273,7 +273,7 @@ async def test_an_append_that_cannot_be_encoded_fails_alone(lives: Incarnations)
     frame_count = container.pipeline.frame_count
     heard: list[object] = []
     with pytest.raises(struct.error):
-        container.append(segment, AppendRequest(bytes(200_000), event_count=1 << 31), heard.append)
+        container.acceptor.append(segment, AppendRequest(bytes(200_000), event_count=1 << 31), heard.append)
     assert not heard
     assert segment.length == 6
     assert container.pipeline.frame_count == frame_count
@@ -300,7 +300,7 @@ async def test_appends_replayed_together_are_as_if_replayed_one_by_one(lives: In
             segment, writer = rng.choice(segments), rng.choice([*writers, NO_WRITER])
             stored = segment.attribute(writer)
             number = NO_VALUE if writer == NO_WRITER else max(stored, 0) + rng.randint(1, 9)
-            container.append(
+            container.acceptor.append(
                 segment,
                 AppendRequest(
                     rng.randbytes(rng.choice([0, 1, 30, 3000])),

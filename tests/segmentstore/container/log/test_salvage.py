@@ -26,6 +26,7 @@ from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.log.recovery import recover
 from penstock.segmentstore.container.log.salvage import LogSalvage
 from penstock.segmentstore.container.log.salvage_report import SalvageReport
+from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.settings import CacheSettings
@@ -72,7 +73,7 @@ class Written:
 
 async def append(container: SegmentContainer, name: str, data: bytes) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(container.segment(name), AppendRequest(data), completer(future))
+    container.acceptor.append(container.segment(name), AppendRequest(data), completer(future))
     await future
 
 
@@ -82,7 +83,7 @@ async def write_log(seed: int, *, checkpoints: Sequence[int] = ()) -> Written:
     disk = new_disk({})
     runtime = runtime_on(disk)
     logs = LocalLogFactory("/tier1", runtime, SETTINGS)
-    container = SegmentContainer(
+    opening = ContainerOpening(
         0,
         log=logs.create(0),
         chunks=MemoryChunkStorage(),
@@ -91,7 +92,7 @@ async def write_log(seed: int, *, checkpoints: Sequence[int] = ()) -> Written:
         settings=QUIET,
         on_failure=lambda _, error: pytest.fail(str(error)),
     )
-    await container.start()
+    container = await opening.open()
     contents = {}
     for name in NAMES[:3]:
         await container.create(name)

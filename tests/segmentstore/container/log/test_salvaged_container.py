@@ -17,6 +17,7 @@ from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.salvage_report import SalvageReport
+from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.container_settings import ContainerSettings, GarbageSettings, OrphanSettings
@@ -62,7 +63,7 @@ async def started(
     disk: SimulatedDisk, chunks: FaultyChunks, seed: int, settings: ContainerSettings = SETTINGS
 ) -> SegmentContainer:
     runtime = runtime_on(disk, seed)
-    container = SegmentContainer(
+    opening = ContainerOpening(
         0,
         log=LocalLogFactory("/data/tier1", runtime, LOG, cluster_id=CLUSTER).create(0),
         chunks=chunks,
@@ -71,8 +72,7 @@ async def started(
         settings=settings,
         on_failure=lambda _, error: pytest.fail(str(error)),
     )
-    await container.start()
-    return container
+    return await opening.open()
 
 
 async def work(container: SegmentContainer, truth: Truth, rng: random.Random, count: int) -> None:
@@ -91,7 +91,7 @@ async def work(container: SegmentContainer, truth: Truth, rng: random.Random, co
                 await append(container, source, data)
                 truth.lives[source] = [data]
                 await container.seal(source)
-                await container.merge(name, source)
+                await container.merges.merge(name, source)
                 lives[-1] += data
             case 1:
                 segment = container.segment(name)

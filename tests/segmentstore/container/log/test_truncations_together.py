@@ -60,9 +60,9 @@ async def test_truncations_of_many_segments_are_one_record_which_is_replayed(liv
     """Those that move nothing are left out; one alone has a record of the kind for one. Twice, by two restarts."""
     container = await five_segments(lives)
     segments = [container.segment(name) for name in NAMES]
-    container.begin_truncations([(segment, offset) for offset, segment in enumerate(segments)])
-    container.begin_truncations([(segments[0], 0), (segments[1], 7)])
-    container.begin_truncations([(segments[0], 0)])
+    container.acceptor.truncate_all([(segment, offset) for offset, segment in enumerate(segments)])
+    container.acceptor.truncate_all([(segments[0], 0), (segments[1], 7)])
+    container.acceptor.truncate_all([(segments[0], 0)])
     await container.pipeline.barrier()
     together, alone = truncations(lives)
     assert isinstance(together, TruncateMany)
@@ -84,7 +84,7 @@ async def test_nothing_of_a_record_is_visible_before_it_is_durable(lives: Incarn
     """Readers read what lies before for as long; a crash that comes first leaves all as it was."""
     container = await five_segments(lives)
     lives.logs.hold_appends(0)
-    container.begin_truncations([(container.segment(name), 5) for name in NAMES])
+    container.acceptor.truncate_all([(container.segment(name), 5) for name in NAMES])
     for _ in range(5):
         await asyncio.sleep(0)
     assert [container.segment(name).start_offset for name in NAMES] == [5] * 5
@@ -124,9 +124,9 @@ async def test_a_fault_behind_accepted_truncations_ends_the_container(
     with monkeypatch.context() as patch:
         patch.setattr(pipeline_module, "encode_operation", fails)
         with pytest.raises(ZeroDivisionError):
-            container.begin_truncations([(container.segment(name), 5) for name in NAMES])
+            container.acceptor.truncate_all([(container.segment(name), 5) for name in NAMES])
     with pytest.raises(ContainerOfflineError):
-        container.can_truncate(container.segment(NAMES[0]), 6)
+        container.acceptor.can_truncate(container.segment(NAMES[0]), 6)
     await until(lambda: bool(lives.failures))
     container = await lives.restart(container)
     assert [await read_all(container, name) for name in NAMES] == [b"0123456789"] * 5
@@ -136,7 +136,7 @@ async def test_truncations_that_came_in_one_record_are_carried_each_for_itself(l
     """Stated again one by one, the log is truncated before the record that had them all, and a restart knows each."""
     container = await five_segments(lives)
     await container.flush()
-    container.begin_truncations([(container.segment(name), 5) for name in NAMES])
+    container.acceptor.truncate_all([(container.segment(name), 5) for name in NAMES])
     await container.pipeline.barrier()
     container.checkpoints.write_now()
     await container.pipeline.barrier()

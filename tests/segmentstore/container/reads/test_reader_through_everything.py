@@ -48,7 +48,7 @@ class Play:
     async def start(self) -> None:
         container = await self.lives.start()
         if self.disk is not None:
-            container.reader.use_disk_cache(self.disk, container._log.epoch, container.events)
+            container.reader.use_disk_cache(self.disk, container.log.epoch, container.events)
         if not any(segment.name == A for segment in container.segments()):
             await container.create(A)
         segment = container.segment(A)

@@ -274,7 +274,7 @@ async def test_two_readers_of_a_full_cache_and_one_of_a_redirect_all_finish(live
     data = random.Random(4).randbytes(4000)
     one, other = await stored(container, data), await stored(container, data, B)
     await container.create("s/t/2.#epoch.0")
-    await container.merge("s/t/2.#epoch.0", B)
+    await container.merges.merge("s/t/2.#epoch.0", B)
     target = container.segment("s/t/2.#epoch.0")
     assert other.is_merged
     for _ in range(5):
@@ -322,7 +322,7 @@ async def test_a_merge_is_read_the_same_before_while_and_after_storage_does_it(s
         if rng.random() < 0.5:
             await container.flush()
             evict_all(container)
-        await container.merge(A, B)
+        await container.merges.merge(A, B)
         await append(container, A, texts[2])
         whole = b"".join(texts)
         seam = len(texts[0])
@@ -596,7 +596,7 @@ async def on_disk(lives: Incarnations, tmp_path: Path) -> AsyncIterator[DiskCach
 
 
 def use(container: SegmentContainer, cache: DiskCache) -> None:
-    container.reader.use_disk_cache(cache, container._log.epoch, container.events)
+    container.reader.use_disk_cache(cache, container.log.epoch, container.events)
 
 
 async def test_what_leaves_memory_is_read_from_disk(lives: Incarnations, on_disk: DiskCache) -> None:

@@ -142,7 +142,7 @@ async def test_merged_bytes_keep_their_checksums(lives: Incarnations) -> None:
     await container.create(source)
     await append(container, source, b"s" * 3000)
     await container.seal(source)
-    await container.merge(A, source)
+    await container.merges.merge(A, source)
     expected = b"t" * 100 + b"s" * 3000
     assert await read_all(container, A) == expected
     flipped: Segment = container.state.metadata.by_id[container.segment(A).id + 1]

@@ -201,7 +201,7 @@ async def test_a_crash_while_the_note_is_written(lives: Lives, is_landed: bool) 
     await write(container)
     lives.settings = replace(lives.settings, stop_timeout_s=0.05)
     lives.logs.hold_appends(0)
-    container._settings = lives.settings
+    container.settings = lives.settings
     stopping = asyncio.ensure_future(lives.stop(container))
     await turns()
     if is_landed:

@@ -134,7 +134,7 @@ async def do_something(container: SegmentContainer, rng: random.Random, step: in
             source = f"{name}#{step}"
             await container.create(source)
             await append(container, source, rng.randbytes(rng.randrange(1, 90)))
-            await container.merge(name, source)
+            await container.merges.merge(name, source)
         case 5 if name and not container.segment(name).is_sealed and rng.random() < 0.2:
             await container.seal(name)
         case 6:
@@ -399,7 +399,7 @@ async def interrupted(at: int, mode: str) -> int:
         await flush()
         await do(container.tables.put(container.segment("s/table"), [TableUpdate(b"k", b"v")], -1))
         await do(container.truncate("s/a", 35), container.create("s/a#1"), append(container, "s/a#1", b"merged"))
-        await do(container.merge("s/a", "s/a#1"))
+        await do(container.merges.merge("s/a", "s/a#1"))
         await flush()
         await do(container.delete("s/b"), append(container, "s/a", b"and on"))
         await flush()

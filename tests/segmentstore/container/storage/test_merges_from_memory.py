@@ -47,7 +47,7 @@ async def merge_some(container: SegmentContainer, *, flushed: int = -1) -> bytes
             await container.writer.flush(container.segment(name))
         await append(container, name, data[60:])
         await append(container, A, own)
-        await container.merge(A, name)
+        await container.merges.merge(A, name)
         expected += own + data
     return expected
 
@@ -249,7 +249,7 @@ async def test_a_flush_of_its_own_that_began_before_the_merge_leaves_nothing_beh
     before = lives.chunks.calls["write"]
     own = asyncio.ensure_future(container.writer.flush(container.segment(source_name(0))))
     await until(lambda: lives.chunks.calls["write"] > before)
-    await container.merge(A, source_name(0))
+    await container.merges.merge(A, source_name(0))
     await append(container, A, b"behind")
     if is_left_out:
         await container.truncate(A, len(b"beforemerged"))

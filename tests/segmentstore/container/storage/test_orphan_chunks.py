@@ -36,7 +36,7 @@ async def recorded(container: SegmentContainer) -> list[str]:
 
 
 async def sweep(container: SegmentContainer) -> int:
-    return await container.storage.orphans.sweep(container._log.epoch, container.storage.unrecorded)
+    return await container.storage.orphans.sweep(container.log.epoch, container.storage.unrecorded)
 
 
 async def filled(lives: Incarnations) -> SegmentContainer:
@@ -103,7 +103,7 @@ async def test_a_sweep_leaves_all_that_a_record_leads_to(lives: Incarnations) ->
     await append(container, other, b"b" * 500)
     await container.flush()
     await container.seal(other)
-    await container.merge(NAME, other)
+    await container.merges.merge(NAME, other)
     await container.flush()
     container = await lives.restart(container)
     await append(container, NAME, b"c" * 10)

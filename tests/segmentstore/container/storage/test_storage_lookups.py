@@ -80,7 +80,7 @@ async def crash_with_a_cut_log(lives: Incarnations, *, is_source_stored: bool = 
     if is_source_stored:
         await container.writer.flush(container.segment(B))
     await container.seal(B)
-    await container.merge_all(A, [B])
+    await container.merges.merge_all(A, [B])
     await append(container, A, LOGGED)
 
     async def die(self: SegmentFlusher, target: Segment, source: Segment) -> None:

@@ -176,7 +176,7 @@ async def test_a_burst_goes_to_storage_in_bounded_writes_in_order(lives: Incarna
     await container.create(A)
     expected = b"".join(bytes([number]) * 10_000 for number in range(100))
     for number in range(100):
-        container.append(container.segment(A), AppendRequest(bytes([number]) * 10_000), lambda _: None)
+        container.acceptor.append(container.segment(A), AppendRequest(bytes([number]) * 10_000), lambda _: None)
     await container.pipeline.barrier()
     await container.flush()
     writes = [(offset, length) for name, offset, length in chunks.writes if name.startswith(A)]
@@ -274,7 +274,7 @@ async def test_bytes_that_are_nowhere_are_the_damage_of_their_segment_alone(live
     await container.pipeline.barrier()
     address = container.checkpoints.marks[-1].address
     assert address is not None
-    await container._log.truncate(address)
+    await container.log.truncate(address)
     for _ in range(2):
         container = await lives.restart(container)
         assert (container.status, lives.failures) == (ContainerStatus.RUNNING, [])
@@ -475,7 +475,7 @@ async def test_a_crash_in_the_midst_of_a_merge_leaves_one_copy(lives: Incarnatio
         await append(container, name, text)
     await container.writer.flush(container.segment(B))  # Or it would need no storage of its own.
     await append(container, B, b"b")
-    await container.merge(A, B)
+    await container.merges.merge(A, B)
     await append(container, A, b"end")
     storage = container.storage.of(container.segment(A))
     flusher = container.writer._flusher
@@ -529,7 +529,7 @@ async def test_a_merge_waits_for_its_source_and_others_do_not_wait_for_it(lives:
     chunks.gate.clear()
     for name in (A, B, C):
         await append(container, name, b"!")
-    await container.merge(A, B)
+    await container.merges.merge(A, B)
     await append(container, A, b"behind")
     await until(lambda: container.segment(C).storage_length == len(C) + 1)
     target = container.segment(A)
@@ -555,8 +555,8 @@ async def test_deleting_a_target_frees_the_sources_of_its_pending_merges_in_stor
         await append(container, name, bytes(100))
     await container.flush()
     assert all(chunk_names(lives, name) for name in (A, B, C))
-    await container.merge(A, B)
-    await container.merge(A, C)
+    await container.merges.merge(A, B)
+    await container.merges.merge(A, C)
     await container.delete(A)
     await container.flush()
     assert not [name for name in stored_chunks(lives) if name.startswith("s/")]
@@ -703,7 +703,7 @@ async def test_a_segment_gets_on_while_the_one_it_merges_does(lives: Incarnation
     await append(container, B, b"merged")
     await container.seal(B)
     target, source = container.segment(A), container.segment(B)
-    await container.merge(A, B)
+    await container.merges.merge(A, B)
     task = asyncio.current_task()
     assert task is not None
     writer._jobs[target.id] = _Job(task, target, 0.0, 0.0, 0)
@@ -747,7 +747,7 @@ async def test_nothing_is_kept_of_a_segment_that_was_merged_while_its_flush_fail
     await until(lambda: bool(writer._retry_at_s))
     chunks.gate.set()
     await container.seal(B)
-    await container.merge(A, B)
+    await container.merges.merge(A, B)
     await container.flush()
     writer._scan()
     assert not writer._retry_at_s

@@ -39,7 +39,7 @@ async def merged_and_truncated(lives: Incarnations, *, is_partly_stored: bool) -
         await container.flush()
         await append(container, T, b"u" * 2000)
     await container.seal(T)
-    await container.merge(A, T)
+    await container.merges.merge(A, T)
     await append(container, A, b"behind")
     await container.truncate(A, container.segment(A).length - 6)
     return container
@@ -55,7 +55,7 @@ async def check(container: SegmentContainer, lives: Incarnations) -> None:
     assert await container.storage.of(segment).info(T) is None
     assert not container.state.metadata.merges
     assert not container.state.gone
-    await container.storage.orphans.sweep(container._log.epoch, container.storage.unrecorded)
+    await container.storage.orphans.sweep(container.log.epoch, container.storage.unrecorded)
     assert await chunks_of(lives, T) == 0
     evict_all(container)
     assert await read_all(container, A) == b"behind"

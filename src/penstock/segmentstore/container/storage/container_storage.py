@@ -176,7 +176,6 @@ class ContainerStorage:
         chunks: ChunkStorage,
         *,
         state: ContainerState,
-        tables: Tables,
         submit: Submit,
         epoch: int,
         runtime: Runtime,
@@ -194,7 +193,6 @@ class ContainerStorage:
         self._container_id = container_id
         self._chunks = chunks
         self._state = state
-        self._tables = tables
         self._submit = submit
         self._spawn = spawn
         self._epoch = epoch
@@ -244,14 +242,14 @@ class ContainerStorage:
         values.update((removal.key, None) for removal in removals)
         await self._submit(UpdatePinned(values), lambda: self._state.accept_pinned(values))
 
-    async def open(self, create: CreateSegment, progress: Callable[[], None] = lambda: None) -> None:
+    async def open(self, create: CreateSegment, tables: Tables, progress: Callable[[], None] = lambda: None) -> None:
         """Find out the stored length of every segment that the log may not show; call `progress` after each.
 
         Does not wait longer than `recovery_lookup_s` for storage: see `StorageLookups`. Raises as that, and
         `StorageLayoutError` if the layout of storage contradicts the settings.
         """
         await self._settle_layout()
-        table = await self.open_records(create)
+        table = await self.open_records(create, tables)
         by_name = self._state.metadata.by_name
         await self.lookups.begin([segment for segment in by_name.values() if segment is not table], progress)
 
@@ -265,7 +263,7 @@ class ContainerStorage:
         if self.layout_mode is not before:
             await self._persist_pinned([TableUpdate(LAYOUT_KEY, self.layout_mode.encode())], [])
 
-    async def open_records(self, create: CreateSegment) -> Segment:
+    async def open_records(self, create: CreateSegment, tables: Tables) -> Segment:
         """Open the records of stored segments, the first part of `open`; return the table with those of user segments.
 
         Raises `CorruptionError` if it cannot be read.
@@ -282,7 +280,7 @@ class ContainerStorage:
             table = await create(name, flags=SegmentFlags.TABLE | SegmentFlags.SYSTEM)
         else:
             await self.lookups.resolve(table)
-        records = SegmentMetadataTable(self._tables, table, self._spawn)
+        records = SegmentMetadataTable(tables, table, self._spawn)
         self._user = ChunkedStorage(
             self._chunks,
             records,
