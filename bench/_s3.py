@@ -34,13 +34,13 @@ def s3_bucket(directory: Path) -> Iterator[S3Server]:
         server.kill()
 
 
-def raw_store(server: S3Server) -> S3Store:
-    """Return the bucket for obstore alone, with its defaults."""
+def raw_store(server: S3Server, bucket: str = BUCKET) -> S3Store:
+    """Return a bucket for obstore alone, with its defaults."""
     from obstore.store import S3Store
 
     there = server.settings
     return S3Store(
-        BUCKET,
+        bucket,
         endpoint=there.endpoint,
         region=there.region,
         access_key_id=there.access_key_id,
@@ -49,9 +49,11 @@ def raw_store(server: S3Server) -> S3Store:
     )
 
 
-async def read_ranges(server: S3Server, lengths: Mapping[str, int], range_bytes: int, *, lanes: int) -> float:
+async def read_ranges(
+    server: S3Server, lengths: Mapping[str, int], range_bytes: int, *, lanes: int, bucket: str = BUCKET
+) -> float:
     """Read objects by obstore alone, `lanes` ranges at a time; return the seconds that it took."""
-    store = raw_store(server)
+    store = raw_store(server, bucket)
     ranges = iter(
         [
             (key, offset, min(range_bytes, length - offset))

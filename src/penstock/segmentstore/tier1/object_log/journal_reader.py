@@ -179,26 +179,34 @@ class UpwardReader:
                 count = 1  # A journal often ends right here.
             first = self.slot
             found = await asyncio.gather(*(self._reader.part(self.journal, first + index) for index in range(count)))
+            present: list[SlotPart] = []
             for part in found:
-                if part is None:
-                    return
-                if part.kind is ObjectKind.SEAL:
-                    self.is_sealed = True
-                    return
-                self.parts.append(await self._kept(part))
+                if part is None or part.kind is ObjectKind.SEAL:
+                    break
+                present.append(part)
+            # At once: one request after the other would take a round trip for each slot.
+            for part in await asyncio.gather(*(self._kept(first + index, part) for index, part in enumerate(present))):
+                await self._inspect_frames(part)
+                self.parts.append(part)
                 self.slot += 1
+            if len(present) < count:
+                self.is_sealed = found[len(present)] is not None
+                return
 
-    async def _kept(self, part: SlotPart) -> SlotPart:
-        """Inspect the frames of a slot, and keep its bytes, while there is room for them."""
+    async def _kept(self, slot: int, part: SlotPart) -> SlotPart:
+        """Read the bytes of a slot and keep them, if there is room for them."""
         section = part.section
         if section is None or self._kept_bytes + section.length > self._settings.kept_bytes_max:
             return SlotPart(part.kind, section)
         self._kept_bytes += section.length
-        part = SlotPart(part.kind, section, await self._reader.data(self.journal, self.slot, part))
-        if self._inspect is not None:
-            for frame in await self._reader.frames(self.journal, self.slot, part):
-                try:
-                    self._inspect(frame)
-                except LaterFormatError as error:
-                    raise error.at(f"slot {self.slot} of journal {self.journal.hex()}") from error
-        return part
+        return SlotPart(part.kind, section, await self._reader.data(self.journal, slot, part))
+
+    async def _inspect_frames(self, part: SlotPart) -> None:
+        """Inspect the frames of the next slot, if its bytes are kept."""
+        if self._inspect is None or part.data is None:
+            return
+        for frame in await self._reader.frames(self.journal, self.slot, part):
+            try:
+                self._inspect(frame)
+            except LaterFormatError as error:
+                raise error.at(f"slot {self.slot} of journal {self.journal.hex()}") from error

@@ -1,0 +1,327 @@
+"""The log in a bucket beside the local log: throughput, latency, requests, memory, recovery and take-over.
+
+    python bench/object_log.py                                 # 0, 10, 30 and 100 ms are added to each request
+    python bench/object_log.py --delays-ms 30 --seconds 5 --no-java
+    python bench/object_log.py --megabytes 512 --only recovery takeover
+
+The bucket is on versitygw, on this machine; a proxy adds the delays. Both servers of a pair have long-term storage in
+that bucket, by the same way, and run one after the other. `ratio` is the figure of the log in a bucket divided by that
+of the local log. `append_100` and `append_1000` are one writer of Penstock's client at full speed, on 1 and on 100
+segments; `java_100` and `java_1000` the same with Pravega's Java client, on 10 and 100 segments, where Java is
+installed. `after_pause` is a single append after a pause longer than the interval; `rate_10k` is 10 000 events/s.
+`requests` counts those to the bucket of the log: `writes_per_s` is at most 1/interval + bytes/8 MiB. `idle` counts them
+without any load, per lease.
+
+`recovery` fills a log, kills the server, and compares reads of all its objects by obstore alone with an open and a
+replay of the log. `takeover` is the time from a kill -9 until another server, started at once, serves; without
+`lease_s` of it, at most 3 s are left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import penstock
+from _common import Server, memory_mb, parser, percentiles_ms, raw_disk, report, server, work_directory
+from _delaying_proxy import delaying_proxy
+from _load import AppendLoad, block_of
+from _s3 import S3Server, S3UnavailableError, read_ranges, s3_bucket
+from _wire import ask, connect
+from java_client import run_load
+from latency import measure as measure_rate
+from penstock.runtime.objects import ObjectPlace, ObjectStoreSettings
+from penstock.runtime.runtime import real_runtime
+from penstock.segmentstore.container.log.recovery import recover
+from penstock.segmentstore.container.reads.cache import Cache
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container_settings import ContainerSettings
+from penstock.segmentstore.settings import CacheSettings
+from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
+from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
+from penstock.wire.commands import CreateSegment, SegmentCreated
+from penstock_simulation.java_client import JavaUnavailableError, classpath, java_with_compiler
+from recovery import SETTINGS as UNFLUSHED
+
+LOG_BUCKET, DATA_BUCKET = "log", "data"
+INTERVAL_S = ObjectLogSettings().batch_interval_s
+LEASE_S = ContainerSettings().ownership_lease_s
+CONTAINERS = 4
+BATCH_BYTES = ObjectLogSettings().batch_bytes_max
+RECOVERED = "bench/recovery/0.#epoch.0"
+PARTS = ("load", "idle", "recovery", "takeover")
+
+
+class Place:
+    """Buckets on one S3 server, reached by `port`. Each server gets prefixes of its own."""
+
+    def __init__(self, s3: S3Server, port: int) -> None:
+        self.s3 = s3
+        self.port = port
+        self._count = 0
+
+    def prefix(self) -> str:
+        """Return a prefix that was not used before."""
+        self._count += 1
+        return f"{self.port}-{self._count}"
+
+    @property
+    def store(self) -> ObjectStoreSettings:
+        """How the buckets are reached."""
+        settings = self.s3.settings
+        return ObjectStoreSettings(
+            endpoint=f"http://127.0.0.1:{self.port}",
+            region=settings.region,
+            access_key_id=settings.access_key_id,
+            secret_access_key=settings.secret_access_key,
+        )
+
+    @contextmanager
+    def server(
+        self, directory: Path, prefix: str, *, has_object_log: bool, settings: dict[str, object] | None = None
+    ) -> Iterator[Server]:
+        """Run a server with either log."""
+        options = ["--tier2", f"s3://{DATA_BUCKET}/{prefix}"]
+        if has_object_log:
+            options += ["--log", f"s3://{LOG_BUCKET}/{prefix}"]
+        store = self.store
+        place = {
+            "object_storage.store.endpoint": store.endpoint,
+            "object_storage.store.region": store.region,
+            "object_storage.store.access_key_id": store.access_key_id,
+            "object_storage.store.secret_access_key": store.secret_access_key,
+        }
+        with server(directory, *options, settings={**place, **(settings or {})}) as running:
+            yield running
+
+
+def requests(uri: str) -> dict[str, int]:
+    """Return the requests to the bucket of the log so far."""
+    with penstock.connect(uri) as client:
+        rows = [
+            load
+            for store in client.statistics().stores.values()
+            for bucket, load in store.objects.items()
+            if bucket == f"s3://{LOG_BUCKET}"
+        ]
+    return {name: sum(getattr(row, name) for row in rows) for name in ("write_count", "read_count", "sent_bytes")}
+
+
+def throughput(uri: str, stream: str, event_bytes: int, segments: int, seconds: float) -> float:
+    """Write with one client at full speed; return MB/s."""
+    count = max(1, 1_000_000 // event_bytes)
+    events = [os.urandom(event_bytes // 2) + bytes(event_bytes - event_bytes // 2) for _ in range(count)]
+    keys = [str(number) for number in range(count)] if segments > 1 else None
+    with penstock.connect(uri) as client:
+        client.create_stream(stream, scaling=penstock.Scaling.fixed(segments))
+        with client.event_writer(stream) as writer:
+            writer.write_many(events, routing_keys=keys)
+            writer.flush()
+            written = 0
+            begin_s = time.perf_counter()
+            while time.perf_counter() - begin_s < seconds:
+                writer.write_many(events, routing_keys=keys)
+                written += count
+            writer.flush()
+            return round(written * event_bytes / (time.perf_counter() - begin_s) / 1e6, 1)
+
+
+def after_pause(uri: str, count: int) -> dict[str, float]:
+    """Append single events, each after a pause longer than the interval; return the times to their acknowledgement."""
+    samples_s = []
+    with penstock.connect(uri) as client:
+        client.create_stream("bench/paused", scaling=penstock.Scaling.fixed(1))
+        with client.event_writer("bench/paused") as writer:
+            for _ in range(count + 1):
+                time.sleep(2 * INTERVAL_S)
+                begin_s = time.perf_counter()
+                writer.write(b"alone")
+                writer.flush()
+                samples_s.append(time.perf_counter() - begin_s)
+    return percentiles_ms(samples_s[1:])
+
+
+def java_load(running: Server, event_bytes: int, segments: int, seconds: float) -> object:
+    """Return MB/s of the Java client at full speed; why there are none, where Java is missing."""
+    try:
+        jars = classpath()
+        java_with_compiler()
+    except JavaUnavailableError as error:
+        return f"not measured: {error}"
+    figures = run_load(
+        running, jars, 1024,
+        {
+            "controller": running.uri, "segments": segments, "writers": 1, "readers": 0, "event-bytes": event_bytes,
+            "rate": 0.0, "warm-up-seconds": seconds, "seconds": seconds, "drain-seconds": 60.0, "pooled": True,
+        },
+    )  # fmt: skip
+    acknowledged = int(str(figures["events_acknowledged_then"]))
+    return round(acknowledged * event_bytes / float(str(figures["measured_s"])) / 1e6, 1)
+
+
+def loaded(place: Place, directory: Path, arguments: argparse.Namespace, *, has_object_log: bool) -> dict[str, Any]:
+    """Measure one server, from new to loaded."""
+    figures: dict[str, Any] = {}
+    seconds = arguments.seconds
+    with place.server(directory, place.prefix(), has_object_log=has_object_log) as running:
+        uri = running.uri
+        figures["after_pause"] = after_pause(uri, arguments.appends)
+        rate = argparse.Namespace(rate=arguments.rate, event_bytes=100, seconds=seconds, read=False)
+        figures["rate_10k"] = asyncio.run(measure_rate(uri, rate))["append_to_ack"]
+        for event_bytes, segments in ((100, 1), (1000, 100)):
+            before, began_s = requests(uri), time.perf_counter()
+            stream = f"bench/full{event_bytes}"
+            figures[f"append_{event_bytes}"] = throughput(uri, stream, event_bytes, segments, seconds)
+            if has_object_log:
+                after, took_s = requests(uri), time.perf_counter() - began_s
+                sent = after["sent_bytes"] - before["sent_bytes"]
+                figures[f"requests_{event_bytes}"] = {
+                    "writes_per_s": round((after["write_count"] - before["write_count"]) / took_s, 2),
+                    "at_most": round(1 / INTERVAL_S + sent / took_s / BATCH_BYTES, 2),
+                    "reads_per_s": round((after["read_count"] - before["read_count"]) / took_s, 2),
+                }
+        if arguments.java:
+            for event_bytes, segments in ((100, 10), (1000, 100)):
+                figures[f"java_{event_bytes}"] = java_load(running, event_bytes, segments, seconds)
+        figures["memory"] = memory_mb(running.pid)
+    return figures
+
+
+def pair(place: Place, directory: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure both logs; return the figures of each, and the ratios."""
+    local = loaded(place, directory / "local", arguments, has_object_log=False)
+    there = loaded(place, directory / "object", arguments, has_object_log=True)
+    ratios = {
+        name: round(figure / local[name], 2)
+        for name, figure in there.items()
+        if isinstance(figure, float) and isinstance(local.get(name), float) and local[name]
+    }
+    more_mb = round(there["memory"]["rss_max_mb"] - local["memory"]["rss_max_mb"], 1)
+    return {"local": local, "object": there, "ratio": ratios, "more_memory_mb": more_mb}
+
+
+def idle(place: Place, directory: Path, seconds: float) -> dict[str, float]:
+    """Count the requests of a server without load to the bucket of the log."""
+    with place.server(directory, place.prefix(), has_object_log=True) as running:
+        time.sleep(min(seconds, 2 * LEASE_S))
+        before = requests(running.uri)
+        time.sleep(seconds)
+        after = requests(running.uri)
+    found = {name: after[name] - before[name] for name in ("read_count", "write_count")}
+    return {**found, "leases": seconds / LEASE_S, "per_lease": round(sum(found.values()) * LEASE_S / seconds, 2)}
+
+
+async def fill(running: Server, byte_count: int) -> None:
+    """Append so many bytes to one segment."""
+    connection = await connect(running.store_port)
+    try:
+        await ask(connection, lambda id_: CreateSegment(id_, RECOVERED, 0, 0, ""), SegmentCreated)
+    finally:
+        await connection.close()
+    load = AppendLoad({running.store_port: [RECOVERED]}, writers=1, block=block_of(1000, 64), event_count=64)
+    await load.set_up(64)
+    await load.run_blocks(-(-byte_count // 64_000))
+    await load.close()
+
+
+async def replay(place: Place, prefix: str) -> float:
+    """Open and replay all logs below a prefix together, as a start does; return the seconds."""
+    runtime = real_runtime(2)
+    objects = runtime.open_objects(ObjectPlace("s3", LOG_BUCKET, prefix), place.store)
+    logs = ObjectLogFactory(objects, runtime, prefix=prefix, container_count=CONTAINERS)
+
+    async def one(container_id: int) -> None:
+        log = logs.create(container_id)
+        await log.open()
+        cache = Cache(CacheSettings(bytes_max=1 << 31))
+        await recover(log, ContainerState(container_id, cache, ContainerSettings()))
+        await log.close()
+
+    try:
+        begin_s = time.perf_counter()
+        await asyncio.gather(*(one(container_id) for container_id in range(CONTAINERS)))
+        return time.perf_counter() - begin_s
+    finally:
+        await logs.close()
+        await runtime.work.close()
+
+
+def recovery(place: Place, directory: Path, megabytes: int) -> dict[str, Any]:
+    """Fill a log, kill its server, read its objects, and replay it."""
+    prefix = place.prefix()
+    settings = {**UNFLUSHED, "segment_store.cache.bytes_max": (megabytes << 20) * 3}
+    with place.server(directory, prefix, has_object_log=True, settings=settings) as running:
+        asyncio.run(fill(running, megabytes << 20))
+        running.kill()
+    root = place.s3.directory / "data" / LOG_BUCKET
+    lengths = {
+        str(path.relative_to(root)): path.stat().st_size for path in (root / prefix / "j").rglob("*") if path.is_file()
+    }
+    proxied = S3Server(place.s3.directory)
+    proxied.port = place.port
+    plain_s = asyncio.run(read_ranges(proxied, lengths, BATCH_BYTES, lanes=16, bucket=LOG_BUCKET))
+    replay_s = asyncio.run(replay(place, prefix))
+    return {
+        "megabytes": round(sum(lengths.values()) / 1e6), "objects": len(lengths), "plain_reads_s": round(plain_s, 2),
+        "replay_s": round(replay_s, 2), "ratio": round(replay_s / plain_s, 2),
+    }  # fmt: skip
+
+
+def takeover(place: Place, directory: Path) -> dict[str, float]:
+    """Kill a server that has acknowledged events, and start another one; return how long that takes to serve."""
+    prefix = place.prefix()
+    with place.server(directory / "first", prefix, has_object_log=True) as first:
+        throughput(first.uri, "bench/taken", 1000, 4, 1.0)
+        first.kill()
+        with place.server(directory / "second", prefix, has_object_log=True) as second:
+            serves_s = second.ready_s
+    return {"serves_after_s": round(serves_s, 2), "lease_s": LEASE_S, "beyond_lease_s": round(serves_s - LEASE_S, 2)}
+
+
+def main() -> None:
+    """Measure and report."""
+    options = parser(__doc__ or "")
+    options.add_argument("--delays-ms", type=float, nargs="+", default=[0.0, 10.0, 30.0, 100.0])
+    options.add_argument("--rate", type=int, default=10_000, help="events per second of `rate_10k`")
+    options.add_argument("--appends", type=int, default=30, help="single appends after a pause")
+    options.add_argument("--megabytes", type=int, default=512, help="of the log that is recovered")
+    options.add_argument("--idle-seconds", type=float, default=60.0)
+    options.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
+    options.add_argument("--no-java", dest="java", action="store_false", help="leave Pravega's Java client out")
+    arguments = options.parse_args()
+    if arguments.quick:
+        arguments.delays_ms, arguments.seconds, arguments.appends, arguments.rate = [5.0], 0.5, 3, 1000
+        arguments.megabytes, arguments.idle_seconds, arguments.java = 8, 1.0, False
+    figures: dict[str, object] = {"batch_interval_s": INTERVAL_S}
+    with work_directory(arguments) as directory:
+        figures["raw_disk"] = raw_disk(directory)
+        try:
+            with s3_bucket(directory / "s3") as s3:
+                for name in (LOG_BUCKET, DATA_BUCKET):
+                    s3.make_bucket(name)
+                for delay_ms in arguments.delays_ms:
+                    with delaying_proxy(s3.port, delay_ms / 1e3) as port:
+                        place, there = Place(s3, port), directory / f"{delay_ms:g}"
+                        found: dict[str, object] = {}
+                        if "load" in arguments.only:
+                            found.update(pair(place, there, arguments))
+                        if "recovery" in arguments.only:
+                            found["recovery"] = recovery(place, there / "recovery", arguments.megabytes)
+                        if "takeover" in arguments.only:
+                            found["takeover"] = takeover(place, there / "takeover")
+                        if "idle" in arguments.only and delay_ms == arguments.delays_ms[0]:
+                            found["idle"] = idle(place, there / "idle", arguments.idle_seconds)
+                        figures[f"{delay_ms:g}_ms"] = found
+        except S3UnavailableError as error:
+            raise SystemExit(f"there is no S3 server: {error}") from error
+    report("object_log", figures)
+
+
+if __name__ == "__main__":
+    main()
