@@ -23,7 +23,7 @@ import argparse
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ class Place:
 
     @contextmanager
     def server(
-        self, directory: Path, prefix: str, *, has_object_log: bool, settings: dict[str, object] | None = None
+        self, directory: Path, prefix: str, *, has_object_log: bool, settings: Mapping[str, object] | None = None
     ) -> Iterator[Server]:
         """Run a server with either log."""
         options = ["--tier2", f"s3://{DATA_BUCKET}/{prefix}"]

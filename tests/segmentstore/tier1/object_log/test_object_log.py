@@ -350,6 +350,33 @@ def test_objects_are_as_rare_as_the_interval_says_and_a_single_append_waits_for_
     play(scenario)
 
 
+@pytest.mark.parametrize("window_bytes", [100, 4_000, 7_000, 20_000])
+def test_a_full_window_is_sent_as_soon_as_its_bytes_allow_and_objects_stay_as_few_as_promised(
+    window_bytes: int,
+) -> None:
+    """Clients that wait with a full window do not wait for the whole interval, and requests stay below the bound."""
+    settings = replace(SETTINGS, batch_bytes_max=8_000)
+
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        log = await opened(world.process(settings))
+        client = world.clients[0]
+        before, began_s, frame_count = client.counts["put_new"], loop.time(), 0
+        while loop.time() - began_s < 20:
+            frames = [log.append([bytes(100)], 100) for _ in range(window_bytes // 100)]
+            frame_count += len(frames)
+            await asyncio.gather(*frames)
+        took_s = loop.time() - began_s
+        count = client.counts["put_new"] - before
+        assert count <= took_s / settings.batch_interval_s + frame_count * 100 / settings.batch_bytes_max + 1
+        # A window per interval, and more the longer its last object is.
+        rest = 1 - (window_bytes % settings.batch_bytes_max) / settings.batch_bytes_max
+        round_s = max(settings.batch_interval_s * rest, settings.gather_s) + 2 * QUICK.latency_s_max
+        assert frame_count * 100 >= 0.9 * took_s / round_s * window_bytes
+
+    play(scenario)
+
+
 def test_a_creation_that_takes_long_gets_a_second_copy_but_few_do() -> None:
     async def scenario(world: World) -> None:
         loop = asyncio.get_running_loop()

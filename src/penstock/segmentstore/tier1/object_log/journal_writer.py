@@ -130,7 +130,8 @@ class JournalWriter:
         self._is_urgent = False
         self._slots: deque[_Slot] = deque()
         self._in_flight_bytes = 0
-        self._last_sent_s = float("-inf")
+        #: When the next object may be sent that is not full.
+        self._next_due_s = float("-inf")
         self._sealed_at: int | None = None
         #: When the last check that no other process has sealed the journal began.
         self._owned_s = float("-inf")
@@ -284,7 +285,7 @@ class JournalWriter:
             return None
         if self._is_urgent or self._pending_bytes >= settings.batch_bytes_max:
             return 0.0
-        return max(self._pending_since_s + settings.gather_s, self._last_sent_s + settings.batch_interval_s)
+        return max(self._pending_since_s + settings.gather_s, self._next_due_s)
 
     async def _wait(self, until_s: float | None) -> None:
         """Wait for an event that may let the sender continue, at most until a time of the loop."""
@@ -327,7 +328,10 @@ class JournalWriter:
         content = encode_data(self.journal, self.next_slot, nonce, sections)
         slot = _Slot(self.next_slot, list(groups.values()), len(content), self._runtime.monotonic_s())
         self.next_slot += 1
-        self._last_sent_s = loop.time()
+        # The longer this object is, the sooner the next one may follow: n objects of b bytes in all take at least
+        # (n - b / batch_bytes_max) intervals.
+        rest = max(0.0, 1 - length / self._settings.batch_bytes_max)
+        self._next_due_s = max(self._next_due_s, loop.time()) + self._settings.batch_interval_s * rest
         self._in_flight_bytes += slot.length
         self._slots.append(slot)
         slot.task = loop.create_task(self._create(self.journal, slot, content, nonce))

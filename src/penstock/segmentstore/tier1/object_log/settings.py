@@ -15,7 +15,8 @@ class ObjectLogSettings:
     """Settings of the log in a bucket, per process.
 
     Attributes:
-        batch_interval_s: shortest time between the creations of two objects. It bounds their number, and so the cost.
+        batch_interval_s: time from the creation of an object to that of the next one, less the share of
+            `batch_bytes_max` that the first one has. It bounds their number, and so the cost.
         gather_s: an append that comes alone waits this long for others.
         batch_bytes_max: an object of this many bytes of frames is created at once.
         in_flight_max: objects being created at a time; more wait.
