@@ -218,8 +218,9 @@ def test_the_check_itself_finds_an_import_upwards() -> None:
 def test_spark_uses_the_client_as_anybody_can() -> None:
     """Names of `penstock` and of the low-level module, and no calls or connections of its own.
 
-    Besides these: `unframe`, which makes Arrow of blocks, the default address, the text of an error about a package
-    that is not installed, and for types alone the values of direct reads and the portal of the blocking client.
+    Besides these: bounded calls and the delays between attempts, `unframe`, which makes Arrow of blocks, the default
+    address, the text of an error about a package that is not installed, and for types alone the values of direct reads
+    and the portal of the blocking client.
     """
     found = {
         (module, name)
@@ -240,7 +241,9 @@ def test_spark_uses_the_client_as_anybody_can() -> None:
         ),
         ("penstock.client.transport.chunk_layouts", "SegmentLayout"),
         ("penstock.client.reading.direct_reads", "DirectReads"),
+        ("penstock.runtime.bulk", "all_ended"),
         ("penstock.runtime.extras", "missing_extra"),
+        ("penstock.runtime.pacing", "GrowingDelay"),
         ("penstock.runtime.portal", "Portal"),
         ("penstock.runtime.settings", "default_uri"),
     }

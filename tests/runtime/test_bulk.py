@@ -7,8 +7,10 @@ from asyncio import Task
 from collections.abc import Coroutine
 from typing import TypeVar
 
-from penstock.model.errors import NoSuchSegmentError
-from penstock.runtime.bulk import STARTS_PER_TURN, for_each
+import pytest
+
+from penstock.model.errors import NoSuchSegmentError, PenstockError
+from penstock.runtime.bulk import STARTS_PER_TURN, all_ended, for_each
 
 T = TypeVar("T")
 
@@ -86,3 +88,34 @@ async def test_each_has_its_own_answer_and_a_few_at_a_time_are_under_way() -> No
     assert [answer for answer in answers if isinstance(answer, int)] == [0, 2, 4, 6, 8]
     assert [isinstance(answer, NoSuchSegmentError) for answer in answers] == [False, True] * 5
     assert most == 3
+
+
+async def test_all_ended_runs_few_at_a_time_and_keeps_the_order() -> None:
+    running, most = 0, 0
+
+    async def request(name: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return -name
+
+    assert await all_ended(range(7), request, 3) == [-name for name in range(7)]
+    assert most == 3
+
+
+async def test_all_ended_raises_the_first_error_when_every_request_has_ended() -> None:
+    ended = []
+
+    async def request(name: int) -> int:
+        for _ in range(7 - name):  # The first name ends last.
+            await asyncio.sleep(0)
+        ended.append(name)
+        if name % 2:
+            raise PenstockError(f"request {name}")
+        return name
+
+    with pytest.raises(PenstockError, match="request 1"):
+        await all_ended(range(6), request, 6)
+    assert sorted(ended) == list(range(6))

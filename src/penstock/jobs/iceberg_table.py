@@ -32,6 +32,7 @@ from penstock.model.errors import (
 )
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.extras import missing_extra
+from penstock.runtime.pacing import GrowingDelay
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,7 +135,7 @@ class IcebergTable:
         """
         from pyiceberg.exceptions import CommitFailedException
 
-        give_up_s, pause_s = time.monotonic() + self._outage_s_max, _PAUSE_FIRST_S
+        give_up_s, pause = time.monotonic() + self._outage_s_max, GrowingDelay(_PAUSE_FIRST_S, _PAUSE_MAX_S)
         # The error of an attempt without a clear answer. It may still arrive as long as the batch is not found
         # committed.
         unanswered: Exception | None = None
@@ -174,14 +175,13 @@ class IcebergTable:
                 except Exception as error:  # noqa: BLE001  # of any catalogue: the attempt may be taken or not
                     _log.warning("table %s: an attempt to commit got no answer, checking: %s", self._name, error)
                     failure = unanswered = error
-            if time.monotonic() + pause_s > give_up_s:
+            if time.monotonic() + pause.next_s > give_up_s:
                 if unanswered is not None:
                     raise self._unknown(batch, unanswered) from failure
                 raise ExportTargetError(
                     f"table {self._name}: nothing was committed within {self._outage_s_max:g} s: {_said(failure)}"
                 ) from failure
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+            time.sleep(pause.take())
 
     def _unknown(self, batch: WrittenBatch, why: Exception) -> OutcomeUnknownError:
         return OutcomeUnknownError(
@@ -303,17 +303,16 @@ class IcebergTable:
         """Return the current table; retries for `outage_s_max` while the catalogue is unavailable."""
         from pyiceberg.exceptions import NoSuchTableError
 
-        give_up_s, pause_s = time.monotonic() + self._outage_s_max, _PAUSE_FIRST_S
+        give_up_s, pause = time.monotonic() + self._outage_s_max, GrowingDelay(_PAUSE_FIRST_S, _PAUSE_MAX_S)
         while True:
             try:
                 return self._catalog.load_table(self._name)
             except NoSuchTableError as error:
                 raise ExportTargetError(f"table {self._name} no longer exists: {error}") from error
             except Exception as error:
-                if time.monotonic() + pause_s > give_up_s:
+                if time.monotonic() + pause.next_s > give_up_s:
                     raise ExportTargetError(f"table {self._name} cannot be opened: {error}") from error
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+            time.sleep(pause.take())
 
     def _check(self, table: Table) -> None:
         """Refuse a table whose schema does not fit the rows of this export."""

@@ -1,4 +1,4 @@
-"""`for_each`: one request per name, with bounded concurrency and a separate result for each name."""
+"""One request per name, with bounded concurrency: `for_each` has a result for each name, `all_ended` raises errors."""
 
 from __future__ import annotations
 
@@ -72,4 +72,24 @@ async def for_each(
         for _ in range(min(concurrency_max, len(names))):
             await turns.wait()
             group.create_task(work())
+    return results
+
+
+async def all_ended(names: Sequence[Name], request: Callable[[Name], Awaitable[T]], concurrency_max: int) -> list[T]:
+    """Return what `request` returns for each name, in order; `concurrency_max` requests at a time.
+
+    A failure cancels nothing: when all have ended, the error of the first name that failed is raised.
+    """
+    free = asyncio.Semaphore(concurrency_max)
+
+    async def one(name: Name) -> tuple[T]:
+        # In a tuple, because a result may be an error that is returned and not raised.
+        async with free:
+            return (await request(name),)
+
+    results: list[T] = []
+    for answer in await asyncio.gather(*map(one, names), return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+        results += answer
     return results

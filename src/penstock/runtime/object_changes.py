@@ -33,6 +33,7 @@ from penstock.model.errors import (
     StorageThrottledError,
 )
 from penstock.runtime.objects import ObjectStore, ObjectVersion, VersionedObject
+from penstock.runtime.pacing import GrowingDelay
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ async def change_object(
     settings = settings or ObjectChangeSettings()
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + settings.deadline_s
-    delay_s = settings.retry_delay_s
+    delay = GrowingDelay(settings.retry_delay_s, settings.retry_delay_s_max)
     unknown: StorageError | None = None
     for attempt in range(1, settings.attempts_max + 1):
         try:
@@ -114,11 +115,10 @@ async def change_object(
                 raise ObjectChangedError(key, "it was deleted")
             if found is not None and (version is None or not found.version.is_same(version)):
                 raise ObjectChangedError(key, "it has another caller's content")
-        if attempt == settings.attempts_max or loop.time() + delay_s >= deadline_s:
+        if attempt == settings.attempts_max or loop.time() + delay.next_s >= deadline_s:
             break
         _log.info("%s is changed again: %s", key, problem)
-        await asyncio.sleep(delay_s)
-        delay_s = min(delay_s * 2, settings.retry_delay_s_max)
+        await delay.sleep()
     if unknown is None and problem is not None and not isinstance(problem, ObjectExistsError | ObjectChangedError):
         unknown = problem
     raise unknown or StorageError(

@@ -25,6 +25,7 @@ from penstock.model.errors import (
     StorageError,
     UnreadableDataError,
 )
+from penstock.runtime.pacing import GrowingDelay
 from penstock.segmentstore.container_start import ContainerStart
 from penstock.segmentstore.settings import SegmentStoreSettings
 
@@ -75,7 +76,7 @@ class ContainerMonitor(Generic[C]):
         self._stops: dict[int, asyncio.Task[None]] = {}
         #: Containers that wait for their next start, and the wait after that one.
         self._retries: dict[int, asyncio.TimerHandle] = {}
-        self._delays_s: dict[int, float] = {}
+        self._delays: dict[int, GrowingDelay] = {}
         #: Start times of running incarnations, by container id.
         self._began_s: dict[int, float] = {}
         self._slots = asyncio.Semaphore(settings.parallel_starts)
@@ -101,8 +102,8 @@ class ContainerMonitor(Generic[C]):
             self._retries.pop(container_id).cancel()
         for container_id in [one for one in self.failures if one not in self._assigned]:
             del self.failures[container_id]
-        for container_id in [one for one in self._delays_s if one not in self._assigned]:
-            del self._delays_s[container_id]
+        for container_id in [one for one in self._delays if one not in self._assigned]:
+            del self._delays[container_id]
         for container_id, start in self._starting.items():
             if container_id not in self._assigned:
                 start.cancel()
@@ -232,8 +233,9 @@ class ContainerMonitor(Generic[C]):
             return
         self.failures[container_id] = error
         if delay_s is None:
-            delay_s = self._delays_s.get(container_id, self._settings.restart_delay_s)
-            self._delays_s[container_id] = min(delay_s * 2, self._settings.restart_delay_s_max)
+            settings = self._settings
+            first = GrowingDelay(settings.restart_delay_s, settings.restart_delay_s_max)
+            delay_s = self._delays.setdefault(container_id, first).take()
 
         def retry() -> None:
             del self._retries[container_id]
@@ -257,7 +259,7 @@ class ContainerMonitor(Generic[C]):
         self.failures[container_id] = error
         served_s = asyncio.get_running_loop().time() - self._began_s[container_id]
         if served_s > self._settings.restart_delay_s_max:
-            self._delays_s.pop(container_id, None)
+            self._delays.pop(container_id, None)
         self._stop_later(container_id, container, error)
 
     def _stop_later(self, container_id: int, container: C, failure: BaseException | None = None) -> None:

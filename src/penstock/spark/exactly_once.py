@@ -24,6 +24,8 @@ from penstock.model.errors import (
     TransactionCommittedError,
     TransactionStreamDeletedError,
 )
+from penstock.runtime.bulk import all_ended
+from penstock.runtime.pacing import GrowingDelay
 from penstock.spark.errors import BatchOvertakenError, LostBatchError, OtherQueryError
 from penstock.spark.ledger import BatchState, BegunTransaction, Ledger, LedgerRow, SinkIdentity
 
@@ -325,15 +327,14 @@ class Decisions:
         async def commit(stream: str, transaction: str) -> None:
             await self._client.commit_transaction(stream, transaction)
             loop = asyncio.get_running_loop()
-            give_up_s, pause_s = loop.time() + self._limits.visible_s, _LOOK_FIRST_S
+            give_up_s, pause = loop.time() + self._limits.visible_s, GrowingDelay(_LOOK_FIRST_S, _LOOK_MAX_S)
             while await self._client.transaction_state(stream, transaction) == "COMMITTING":
                 if loop.time() > give_up_s:
                     raise OutcomeUnknownError(
                         f"transaction {transaction} on {stream} is to commit, but its events could not be read after "
                         f"{self._limits.visible_s:g} s; the batch is finished when it is repeated"
                     )
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LOOK_MAX_S)
+                await pause.sleep()
 
         await _some_at_once(commit, _pairs(transactions))
 
@@ -363,19 +364,7 @@ async def _some_at_once(
     decide: Callable[[str, str], Awaitable[Answer]], transactions: Sequence[tuple[str, str]]
 ) -> list[Answer]:
     """Call `decide` with each stream and id, `DECISIONS_AT_ONCE` at a time; raise the first error when all are done."""
-    free = asyncio.Semaphore(DECISIONS_AT_ONCE)
-
-    async def one(stream: str, transaction: str) -> tuple[Answer]:
-        # In a tuple, because a result may be an error that is returned and not raised.
-        async with free:
-            return (await decide(stream, transaction),)
-
-    done: list[Answer] = []
-    for answer in await asyncio.gather(*(one(*each) for each in transactions), return_exceptions=True):
-        if isinstance(answer, BaseException):
-            raise answer
-        done += answer
-    return done
+    return await all_ended(transactions, lambda each: decide(*each), DECISIONS_AT_ONCE)
 
 
 def by_stream(tasks: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:

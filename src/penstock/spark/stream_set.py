@@ -6,7 +6,6 @@ batches are then those of all streams together, as if their segments belonged to
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -21,6 +20,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import StreamCut
+from penstock.runtime.bulk import all_ended
 from penstock.spark.offsets import Cut, Cuts
 from penstock.spark.options import SourceOptions, StoreSettings, is_pattern
 from penstock.spark.planner import ByteRange, Extent
@@ -207,8 +207,6 @@ class QueriedStreams:
 
 
 async def _tails(names: Sequence[str], whole_transactions: bool, client: aio.Client) -> dict[str, Cut]:
-    room = asyncio.Semaphore(_ASKED_COUNT_MAX)
-
     async def tail_of(name: str) -> StreamCut:
         try:
             return await client.tail(name, whole_transactions=whole_transactions)
@@ -216,20 +214,14 @@ async def _tails(names: Sequence[str], whole_transactions: bool, client: aio.Cli
             return await client.tail(name)
 
     async def tail(name: str) -> tuple[str, Cut] | None:
-        async with room:
-            try:
-                return name, dict(sorted((await tail_of(name)).positions.items()))
-            except NoSuchStreamError:
-                return None
-            except NoSuchSegmentError:
-                if await client.stream_exists(name):
-                    raise
-                return None  # Deleted in between.
+        try:
+            return name, dict(sorted((await tail_of(name)).positions.items()))
+        except NoSuchStreamError:
+            return None
+        except NoSuchSegmentError:
+            if await client.stream_exists(name):
+                raise
+            return None  # Deleted in between.
 
-    found: dict[str, Cut] = {}
-    for answer in await asyncio.gather(*map(tail, names), return_exceptions=True):
-        if isinstance(answer, BaseException):
-            raise answer
-        if answer is not None:
-            found[answer[0]] = answer[1]
-    return found
+    answers = await all_ended(names, tail, _ASKED_COUNT_MAX)
+    return dict(answer for answer in answers if answer is not None)

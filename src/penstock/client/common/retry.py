@@ -12,6 +12,7 @@ from penstock.client.common.deadline import Deadline, current_deadline, within
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import ConnectionLostError, ControllerUnavailableError, PenstockError
 from penstock.model.times import seconds_text
+from penstock.runtime.pacing import GrowingDelay
 
 #: With less time left of a call, no further attempt is made.
 _ATTEMPT_S_MIN = 0.001
@@ -27,18 +28,20 @@ class Backoff:
     `reset`. A failed attempt counts from its own start, its waiting time included.
     """
 
-    __slots__ = ("_attempts", "_delay_s", "_first_failure_s", "_rng", "_settings")
+    __slots__ = ("_attempts", "_delay", "_first_failure_s", "_rng", "_settings")
 
     def __init__(self, settings: ClientSettings, rng: Random) -> None:
         self._settings = settings
         self._rng = rng
-        self._delay_s = settings.retry_delay_initial_s
+        self._delay = GrowingDelay(
+            settings.retry_delay_initial_s, settings.retry_delay_max_s, settings.retry_delay_factor
+        )
         self._first_failure_s: float | None = None
         self._attempts = 0
 
     def reset(self) -> None:
         """Start a new series after a success."""
-        self._delay_s = self._settings.retry_delay_initial_s
+        self._delay.reset()
         self._first_failure_s = None
         self._attempts = 0
 
@@ -85,8 +88,7 @@ class Backoff:
         left_s = end_s - now_s
         if left_s <= 0:
             return None
-        delay_s = self._delay_s * (0.5 + 0.5 * self._rng.random())
-        self._delay_s = min(self._delay_s * self._settings.retry_delay_factor, self._settings.retry_delay_max_s)
+        delay_s = self._delay.take() * (0.5 + 0.5 * self._rng.random())
         return min(delay_s, left_s)
 
     async def pause(self, error: PenstockError) -> None:

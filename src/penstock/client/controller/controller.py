@@ -68,6 +68,7 @@ from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.client_security import ClientSecurity
+from penstock.runtime.pacing import GrowingDelay
 from penstock.runtime.program import survives_here
 from penstock.runtime.version import penstock_version
 
@@ -478,7 +479,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
             within(what, limit_s, "retry_time_max_s") as deadline,
             nullcontext() if self.waits is None else self.waits.during(what, deadline.at_s) as wait,
         ):
-            delay_s = _RETRY_DELAY_INITIAL_S
+            delay = GrowingDelay(_RETRY_DELAY_INITIAL_S, self._settings.retry_delay_max_s, _RETRY_DELAY_FACTOR)
             is_unsure = False
             exhausted: Exhaustion | None = None
             attempt = unknown_count = 0
@@ -531,8 +532,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                         if is_change and is_unsure:
                             raise OutcomeUnknownError(f"{details}; the call may have taken effect") from None
                         raise ControllerUnavailableError(details) from None
-                await asyncio.sleep(deadline.bounded_s(delay_s * (0.5 + 0.5 * self._rng.random())))
-                delay_s = min(delay_s * _RETRY_DELAY_FACTOR, self._settings.retry_delay_max_s)
+                await asyncio.sleep(deadline.bounded_s(delay.take() * (0.5 + 0.5 * self._rng.random())))
 
     def _send(self, call: UnaryCall[Request, Reply], request: Request, timeout_s: float) -> Awaitable[Reply]:
         if not self._metadata:

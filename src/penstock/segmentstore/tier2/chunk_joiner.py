@@ -20,6 +20,7 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
     UnreadableDataError,
 )
+from penstock.runtime.pacing import GrowingDelay
 from penstock.segmentstore.container_settings import JoinSettings
 from penstock.segmentstore.tier2.chunk_run import ChunkRun
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
@@ -73,9 +74,9 @@ class ChunkJoiner:
     async def run(self, report: Callable[[UnreadableDataError], Awaitable[None]]) -> None:
         """Join chunks until cancelled; `report` is called with damage found."""
         settings = self._settings
-        pause_s = settings.interval_s
+        pause = GrowingDelay(settings.interval_s, settings.retry_s_max)
         while True:
-            await asyncio.sleep(pause_s)
+            await pause.sleep()
             try:
                 is_done = await self.join_round(report)
             except (InconsistentStateError, LogFencedError, StorageNotPrimaryError):
@@ -83,7 +84,8 @@ class ChunkJoiner:
             except (PenstockError, OSError) as error:
                 logger.info("small chunks could not be joined yet: %s", error)
                 is_done = False
-            pause_s = settings.interval_s if is_done else min(2 * pause_s, settings.retry_s_max)
+            if is_done:
+                pause.reset()
 
     async def join_round(self, report: Callable[[UnreadableDataError], Awaitable[None]]) -> bool:
         """Run one round; return False if it was cut short, because the container is busy or storage is slow.

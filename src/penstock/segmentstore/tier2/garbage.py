@@ -27,6 +27,7 @@ from penstock.model.errors import (
     UnreadableDataError,
 )
 from penstock.model.segments import VERSION_ABSENT, TableRemoval, TableUpdate
+from penstock.runtime.pacing import GrowingDelay
 from penstock.segmentstore.container_settings import GarbageSettings
 from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
@@ -116,10 +117,10 @@ class GarbageQueue:
     async def run(self, report: Callable[[UnreadableDataError], Awaitable[None]]) -> None:
         """Delete due chunks until cancelled; `report` is called with damage found."""
         settings = self._settings
-        pause_s = settings.interval_s
+        pause = GrowingDelay(settings.interval_s, settings.retry_s_max)
         given_up_due_s = asyncio.get_running_loop().time()
         while True:
-            await asyncio.sleep(pause_s)
+            await pause.sleep()
             try:
                 await self.collect()
                 if asyncio.get_running_loop().time() >= given_up_due_s:
@@ -129,12 +130,11 @@ class GarbageQueue:
                 raise
             except UnreadableDataError as error:
                 await report(error)
-                pause_s = settings.retry_s_max
+                pause.next_s = settings.retry_s_max
             except (PenstockError, OSError) as error:
                 logger.info("chunks that are no longer used could not be deleted yet: %s", error)
-                pause_s = min(2 * pause_s, settings.retry_s_max)
             else:
-                pause_s = settings.interval_s
+                pause.reset()
 
     async def collect(self) -> int:
         """Delete all due chunks; return how many.

@@ -56,6 +56,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.files import FileInfo, FileStore, FileStoreSettings
+from penstock.runtime.pacing import GrowingDelay
 from penstock.segmentstore.tier2.chunk_files import IDENTITY_LENGTH_MAX, IDENTITY_NAME
 from penstock.segmentstore.tier2.chunk_name import (
     CHUNK_NAME_PART_LENGTH_MAX,
@@ -260,12 +261,11 @@ class HdfsChunkStorage:
     async def _create_file(self, path: str, content: Buffer) -> None:
         """Create a file; see the module for lost responses."""
         settings = self._settings
-        delay_s = settings.retry_delay_s
+        delay = GrowingDelay(settings.retry_delay_s)
         problem: StorageUnreachableError | None = None
         for attempt in range(settings.retries_max + 1):
             if attempt:
-                await asyncio.sleep(delay_s)
-                delay_s *= 2
+                await delay.sleep()
             try:
                 await self._create_once(path, content)
                 return
@@ -298,13 +298,12 @@ class HdfsChunkStorage:
             await self._compare_length(name, offset)
             return
         settings, path = self._settings, self._path(name)
-        delay_s = settings.retry_delay_s
+        delay = GrowingDelay(settings.retry_delay_s)
         problem: StorageError | None = None
         for _ in range(settings.retries_max + 1):
             if problem is not None:
                 _log.info("appending to %s is retried: %s", path, problem)
-                await asyncio.sleep(delay_s)
-                delay_s *= 2
+                await delay.sleep()
                 try:
                     await self._recover(path)
                 except NoSuchRemoteFileError:
@@ -515,14 +514,13 @@ class HdfsChunkStorage:
 
     async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make an idempotent call; repeat it if the connection breaks."""
-        delay_s = self._settings.retry_delay_s
+        delay = GrowingDelay(self._settings.retry_delay_s)
         for _ in range(self._settings.retries_max):
             try:
                 return await call()
             except StorageUnreachableError as error:
                 _log.info("asked again: %s", error)
-            await asyncio.sleep(delay_s)
-            delay_s *= 2
+            await delay.sleep()
         return await call()
 
     @asynccontextmanager

@@ -44,6 +44,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.objects import ObjectInfo, ObjectStore, ObjectStoreSettings
+from penstock.runtime.pacing import GrowingDelay
 from penstock.segmentstore.tier2.byte_gate import ByteGate
 from penstock.segmentstore.tier2.chunk_deletion import AWAY, delete_each
 from penstock.segmentstore.tier2.chunk_files import IDENTITY_NAME
@@ -311,7 +312,7 @@ class ObjectChunkStorage:
         settings, loop = self._settings, asyncio.get_running_loop()
         key, tag = self._folder + name, self._rng.randbytes(_TAG_BYTES).hex()
         deadline_s = loop.time() + settings.put_deadline_s
-        delay_s = settings.put_retry_delay_s
+        delay = GrowingDelay(settings.put_retry_delay_s)
         for attempt in range(1, settings.put_attempts_max + 1):
             try:
                 await self.objects.put_new(key, content, tag)
@@ -331,11 +332,10 @@ class ObjectChunkStorage:
                 if found.tag is None and not (attempt == 1 and isinstance(problem, ObjectExistsError)):
                     raise problem
                 return False
-            if attempt == settings.put_attempts_max or loop.time() + delay_s >= deadline_s:
+            if attempt == settings.put_attempts_max or loop.time() + delay.next_s >= deadline_s:
                 break
             _log.info("creating %s is retried: %s", key, problem)
-            await asyncio.sleep(delay_s)
-            delay_s *= 2
+            await delay.sleep()
         raise problem
 
     async def _find(self, key: str, problem: StorageError) -> ObjectInfo | None:

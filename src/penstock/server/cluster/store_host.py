@@ -22,6 +22,7 @@ from penstock.model.cluster_nodes import Endpoint
 from penstock.model.errors import ProtocolError
 from penstock.model.errors.coordination import CoordinationError
 from penstock.runtime.kept_session import KeptSession
+from penstock.runtime.pacing import GrowingDelay
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_values
 from penstock.segmentstore.cluster.ends import write_end
@@ -188,7 +189,7 @@ class StoreHost:
     async def _keep(self, store: HostedStore) -> None:
         """Follow a store's running process, and start another one when it has ended."""
         loop = asyncio.get_running_loop()
-        delay_s = self._watch.restart_delay_s
+        delay = GrowingDelay(self._watch.restart_delay_s, self._watch.restart_delay_s_max)
         while True:
             began_s = loop.time()
             await self._follow(store)
@@ -200,10 +201,9 @@ class StoreHost:
                 return
             logger.warning("segment store %s (pid %d) exited with code %d: restarting it", store.name, store.pid, code)
             if loop.time() - began_s > self._watch.restart_window_s:
-                delay_s = self._watch.restart_delay_s
+                delay.reset()
             while not store.endpoints and not self._is_stopping:
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, self._watch.restart_delay_s_max)
+                await delay.sleep()
                 try:
                     await self._begin(store)
                 except (StoreProcessError, ProtocolError, OSError) as error:

@@ -27,6 +27,7 @@ import msgspec
 from penstock.controller.locator import AssignedLocator
 from penstock.model.assignments import share_out
 from penstock.model.errors import ProtocolError
+from penstock.runtime.pacing import GrowingDelay
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.settings import settings_values
 from penstock.server.errors import StoreProcessError, StoreRefusedError
@@ -333,7 +334,7 @@ class StoreProcesses:
         """Monitor a store's running process, and restart it when it exits."""
         loop = asyncio.get_running_loop()
         deaths: deque[float] = deque(maxlen=self._watch.restart_count_max + 1)
-        delay_s = self._watch.restart_delay_s
+        delay = GrowingDelay(self._watch.restart_delay_s, self._watch.restart_delay_s_max)
         while True:
             began_s = loop.time()
             await self._watch_over(store)
@@ -343,7 +344,7 @@ class StoreProcesses:
             logger.warning("segment store %d (pid %d) exited with code %d: restarting it", store.number, store.pid,
                            code)  # fmt: skip
             if loop.time() - began_s > self._watch.restart_window_s:
-                delay_s = self._watch.restart_delay_s
+                delay.reset()
             deaths.append(loop.time())
             while not store.is_up:
                 is_often = len(deaths) > self._watch.restart_count_max
@@ -351,8 +352,7 @@ class StoreProcesses:
                     self._send_away(store, f"it has exited {len(deaths)} times recently")
                 # The containers that it held are free.
                 self.arrange()
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, self._watch.restart_delay_s_max)
+                await delay.sleep()
                 late = loop.call_later(self._watch.health_timeout_s, self._is_late, store)
                 try:
                     await self._begin(store, ())

@@ -24,6 +24,7 @@ from penstock.model.errors import (
     UnreadableDataError,
 )
 from penstock.runtime.objects import ObjectStore, ObjectVersion
+from penstock.runtime.pacing import GrowingDelay
 from penstock.segmentstore.tier1.object_log.container_record import ContainerRecord, record_key
 from penstock.segmentstore.tier1.object_log.journal_format import (
     HEADER_LENGTH,
@@ -91,7 +92,7 @@ class LogBucket:
         `gives_up_refused`: raise `StorageRefusedError` at once, for requests of a start. Raises `ObjectError`,
         `StorageFullError`, `UnreadableDataError`, which are answers; after `attempts_max` any `StorageError`.
         """
-        delay_s = self._settings.retry_delay_s_first
+        delay = GrowingDelay(self._settings.retry_delay_s_first, self._settings.retry_delay_s_max)
         attempt = 0
         while True:
             attempt += 1
@@ -103,9 +104,8 @@ class LogBucket:
                 is_refused = isinstance(error, StorageRefusedError)
                 if (is_refused and gives_up_refused) or self._is_last(attempt, is_refused=is_refused):
                     raise
-                _log.warning("the log in %s: %s is repeated in %.2f s: %s", self.place, what, delay_s, error)
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, self._settings.retry_delay_s_max)
+                _log.warning("the log in %s: %s is repeated in %.2f s: %s", self.place, what, delay.next_s, error)
+            await delay.sleep()
 
     def _is_last(self, attempt: int, *, is_refused: bool) -> bool:
         return bool(self._attempts_max) and (is_refused or attempt >= self._attempts_max)
@@ -119,7 +119,7 @@ class LogBucket:
         `StorageFullError`: then the outcome is unknown.
         """
         key = journal_key(self.prefix, journal, slot)
-        delay_s = self._settings.retry_delay_s_first
+        delay = GrowingDelay(self._settings.retry_delay_s_first, self._settings.retry_delay_s_max)
         while True:
             try:
                 await self._put_hedged(key, content, nonce.hex())
@@ -135,9 +135,8 @@ class LogBucket:
             except _FINAL:
                 raise
             except StorageError as error:
-                _log.warning("the log in %s: %s is created again in %.2f s: %s", self.place, key, delay_s, error)
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, self._settings.retry_delay_s_max)
+                _log.warning("the log in %s: %s is created again in %.2f s: %s", self.place, key, delay.next_s, error)
+            await delay.sleep()
 
     async def seal(self, journal: bytes, slot: int, token: bytes) -> bool:
         """Seal a slot unless it holds data. Return whether it is sealed, by any process. Raises `StorageFullError`."""
@@ -249,7 +248,7 @@ class LogBucket:
         """
         key = record_key(self.prefix, record.container_id)
         content = record.encode()
-        delay_s = self._settings.retry_delay_s_first
+        delay = GrowingDelay(self._settings.retry_delay_s_first, self._settings.retry_delay_s_max)
         attempt = 0
         while True:
             attempt += 1
@@ -273,8 +272,7 @@ class LogBucket:
                 raise ObjectChangedError(key, "another process has created it")
             if before is not None and (found is None or not found.version.is_same(before.version)):
                 raise ObjectChangedError(key, "another process has changed it")
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, self._settings.retry_delay_s_max)
+            await delay.sleep()
 
 
 async def _cancel_all(tasks: set[asyncio.Task[None]]) -> None:
