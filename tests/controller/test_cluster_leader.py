@@ -17,6 +17,7 @@ from penstock.controller.cluster.view import read_cluster
 from penstock.model.assignment_plan import MoveSettings
 from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
+    ENDS_PATH,
     IDENTITY_PATH,
     AssignmentNode,
     ClusterIdentity,
@@ -318,3 +319,23 @@ def test_lost_answers_and_an_outage_leave_a_right_assignment(seed: int) -> None:
         assert await world.owners() == before
 
     run(scenario, seed, ZooKeeperSettings(lost_reply_rate=0.1))
+
+
+def test_only_the_newest_proofs_of_ends_are_kept() -> None:
+    """Checked at intervals; a few more than that are left, so that it is done rarely."""
+
+    async def scenario(world: World) -> None:
+        settings = LeaderSettings(ends_max=10, ends_interval_s=20.0)
+        world.lead("c1", settings)
+        await world.start_store("a")
+        await world.until(lambda counts: counts["a"] == CONTAINERS)
+        for number in range(11):
+            await world.admin.create(f"{ENDS_PATH}/{99 - number}")
+        await asyncio.sleep(60.0)
+        assert len((await world.admin.children(ENDS_PATH)).names) == 11
+        await world.admin.create(f"{ENDS_PATH}/5")
+        await asyncio.sleep(60.0)
+        names = (await world.admin.children(ENDS_PATH)).names
+        assert names == {"5", *(str(99 - number) for number in range(2, 11))}
+
+    run(scenario)

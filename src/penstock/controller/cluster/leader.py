@@ -45,6 +45,7 @@ from penstock.model.errors.coordination import (
     SessionExpiredError,
 )
 from penstock.runtime.coordination import CoordinationService, CoordinationStore, may_have_ended
+from penstock.segmentstore.cluster.ends import prune_ends
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ class LeaderSettings:
         moving_poll_s: ... and this often while containers move.
         stuck_s: a container that is not served for longer does not hold up hand-overs of others.
         retry_s: pause after a failed request.
+        ends_max: proofs of the ends of stores that are kept, the newest ones.
+        ends_interval_s: how often it is checked whether there are more.
     """
 
     moves: MoveSettings = field(default_factory=MoveSettings)
@@ -77,6 +80,8 @@ class LeaderSettings:
     moving_poll_s: float = 0.5
     stuck_s: float = 60.0
     retry_s: float = 0.5
+    ends_max: int = 1000
+    ends_interval_s: float = 600.0
 
 
 class ClusterLeader:
@@ -134,7 +139,11 @@ class ClusterLeader:
     async def _lead(self, store: CoordinationStore) -> None:
         loop = asyncio.get_running_loop()
         memory = _Memory(loop.time)
+        prune_s = loop.time()
         while not may_have_ended(store, loop.time()):
+            if loop.time() >= prune_s:
+                await prune_ends(store, self._settings.ends_max)
+                prune_s = loop.time() + self._settings.ends_interval_s
             view = await read_cluster(store)
             pause_s = await self._assign(store, view, memory)
             # While a server answers, `heard_s` moves on; otherwise it leads no longer than its session may last.

@@ -22,6 +22,9 @@ from penstock.model.cluster_nodes import (
 from penstock.model.errors.coordination import NodeExistsError, NodeFormatError, NoSuchNodeError
 from penstock.runtime.coordination import CoordinationStore, CreateNode, DeleteNode, NodeChange, ensure_node
 
+#: The proofs are pruned when there are this share more than are kept, so that it is done rarely.
+_PRUNE_SHARE = 10
+
 
 class KnownEnds:
     """See the module. Incarnations are tokens, under which a process opens logs."""
@@ -67,6 +70,31 @@ async def write_end(store: CoordinationStore, name: str, incarnation: str, *, by
         await store.multi(changes_of_end(name, incarnation, by, gone))
     except NodeExistsError:
         return
+
+
+async def prune_ends(store: CoordinationStore, kept: int) -> int:
+    """Delete all proofs but the newest, if there are some more than `kept`; return how many were deleted.
+
+    A proof is needed until the containers of its process were opened again. If it is missing, a lease is waited for.
+    Raises `CoordinationError`.
+    """
+    names = await _children(store, ENDS_PATH)
+    if len(names) <= kept + kept // _PRUNE_SHARE:
+        return 0
+    made: list[tuple[int, str]] = []
+    for name in names:
+        try:
+            made.append(((await store.get(f"{ENDS_PATH}/{name}")).zxid, name))
+        except NoSuchNodeError:
+            continue
+    made.sort()
+    gone = [name for _, name in made[: max(len(made) - kept, 0)]]
+    for name in gone:
+        try:
+            await store.delete(f"{ENDS_PATH}/{name}")
+        except NoSuchNodeError:
+            continue
+    return len(gone)
 
 
 def changes_of_end(name: str, incarnation: str, by: str, gone: Iterable[str]) -> list[NodeChange]:
