@@ -9,7 +9,7 @@ import pytest
 from support.generated_reference import DIRECTORY, described_in, pages
 
 
-@pytest.mark.parametrize("name", ["commands.md", "server-settings.md"])
+@pytest.mark.parametrize("name", ["commands.md", "server-settings.md", "findings.md"])
 def test_a_generated_page_is_current(name: str) -> None:
     """Run ``python tests/support/generated_reference.py`` after a change of commands or settings."""
     page = (DIRECTORY / name).read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from penstock.cli import COMMANDS, SECTIONS, _app
 from penstock.cli.examples import EXAMPLES
+from penstock.model.findings import FindingKind
 from penstock.server.settings import StandaloneSettings
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"
@@ -26,7 +27,11 @@ _ENTRY = re.compile(r"    (\w+(?:, \w+)*): (.*)")
 
 def pages() -> dict[str, str]:
     """Return the text of each generated page by its file name."""
-    return {"commands.md": "\n".join(_commands()), "server-settings.md": "\n".join(_settings())}
+    return {
+        "commands.md": "\n".join(_commands()),
+        "server-settings.md": "\n".join(_settings()),
+        "findings.md": "\n".join(_findings()),
+    }
 
 
 def _commands() -> Iterator[str]:
@@ -85,6 +90,16 @@ def _value_name(option: Any) -> str:
         return {**words, "path": "PATH", "file": "PATH", "directory": "PATH"}.get(name, "VALUE")
     annotation = descriptor.annotation
     return {str: "TEXT", int: "INTEGER", float: "NUMBER", Path: "PATH"}.get(annotation, "VALUE")
+
+
+def _findings() -> Iterator[str]:
+    yield from ("# All findings", "", _NOTE, "")
+    yield "`penstock doctor` prints these findings, and `/v1/health` names them in the details of a part."
+    yield "An error means that the server does not do a part of its work, or would not start."
+    yield "A warning needs attention before it becomes an error."
+    yield from ("", "| Finding | Severity | Meaning | What to do |", "| --- | --- | --- | --- |")
+    for kind in FindingKind:
+        yield f"| `{kind.id}` | {kind.severity.value} | {kind.meaning} | {kind.action} |"
 
 
 def _settings() -> Iterator[str]:

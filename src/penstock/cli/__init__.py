@@ -66,6 +66,11 @@ COMMANDS = {
         "Servers",
         "Exit with 0 if the server serves clients; otherwise print the reason and exit with 1.",
     ),
+    "doctor": _Command(
+        "doctor:doctor",
+        "Storage and checks",
+        "Examine a server and its machine, running or stopped, and print what is wrong and what to do.",
+    ),
     "settings": _Command("settings:settings", "Servers", "Settings of a server: values and their sources.", True),
     "user": _Command("user:user", "Servers", "Accounts of a secured server, and what they may do.", True),
     "security": _Command(

@@ -170,6 +170,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench write": ("penstock bench write", "penstock bench write --segments 4 --size 1000 --seconds 30"),
     "bench read": ("penstock bench read", "penstock bench read --stream shop/orders"),
     "bench end-to-end": ("penstock bench end-to-end --rate 10000 --seconds 30",),
+    "doctor": (
+        "penstock doctor",
+        "penstock doctor --data-dir /var/lib/penstock --config penstock.toml",
+        "penstock doctor --uri tcp://store1.example.org:9090 --health store1.example.org:9600 --json",
+    ),
     "settings": ("penstock settings show --changed",),
     "settings show": (
         "penstock settings show",

@@ -35,7 +35,8 @@ from penstock.model.errors import (
 EXIT_FAILED = 1
 #: The command line itself is wrong, or something needs ``--yes``.
 EXIT_USAGE = 2
-#: ``penstock storage check``, or ``penstock verify``, found something damaged or missing.
+#: ``penstock storage check``, or ``penstock verify``, found something damaged or missing; ``penstock doctor`` found
+#: an error.
 EXIT_DAMAGED = 3
 #: A server does not hold its data directory any more: another one runs on it, or it is gone. A restart changes nothing.
 EXIT_DIRECTORY_LOST = 4

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from penstock.model.findings import FindingKind
+
 
 class Status(Enum):
     """The status of a part: the values that Pravega's REST interface has and that occur here."""
@@ -28,12 +30,15 @@ class Health:
     Attributes:
         status: its own status; see `overall` for that of the tree.
         problem: what is wrong, in words; empty if nothing is. With status UP the part is degraded.
+        finding: the kind of the problem, in the list of all findings; None: the problem is in none. Without a problem
+            it has no meaning.
         is_blocking: whether the problem makes the process not ready although the part is UP.
         children: the parts of this part.
     """
 
     status: Status = Status.UP
     problem: str = ""
+    finding: FindingKind | None = None
     is_blocking: bool = False
     children: Mapping[str, Health] = field(default_factory=dict)
 
@@ -75,6 +80,9 @@ class Health:
         details: dict[str, object] = {}
         if self.problem:
             details["problem"] = self.problem
+            if self.finding is not None:
+                details["finding"] = self.finding.id
+                details["action"] = self.finding.action
             if self.status is Status.UP:
                 details["degraded"] = True
         return {

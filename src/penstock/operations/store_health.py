@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.model.findings import FindingKind
 from penstock.operations.health import Health, Status
 from penstock.segmentstore.store import SegmentStore
 
@@ -13,16 +14,18 @@ def store_health(store: SegmentStore) -> Health:
     for container_id in store.assigned:
         failure = store.failures.get(container_id)
         if failure is not None:
-            containers[str(container_id)] = Health(Status.DOWN, str(failure))
+            containers[str(container_id)] = Health(Status.DOWN, str(failure), FindingKind.CONTAINER_OFFLINE)
         elif container_id in running:
             containers[str(container_id)] = Health()
         else:
             containers[str(container_id)] = Health(Status.STARTING)
     children = {"containers": Health(children=containers)}
     if (problem := store.storage_problem) is not None:
-        children["storage"] = Health(problem=problem)
+        children["storage"] = Health(problem=problem, finding=FindingKind.STORAGE_UNAVAILABLE)
     else:
         children["storage"] = Health()
     full_disk = store.full_disk
-    children["space"] = Health(problem=full_disk or "", is_blocking=full_disk is not None)
+    children["space"] = Health(
+        problem=full_disk or "", finding=FindingKind.WRITES_BLOCKED, is_blocking=full_disk is not None
+    )
     return Health(children=children)

@@ -44,6 +44,7 @@ from penstock.model.errors import (
     LogTakenOverError,
     StorageIdentityError,
 )
+from penstock.model.findings import FindingKind
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
@@ -180,7 +181,7 @@ class Standalone:
         controller = Health(Status.UP if self.controller_port else Status.STARTING)
         children = {"controller": controller, "stores": stores}
         if self.audit is not None:
-            children["audit"] = Health(problem=self.audit.problem)
+            children["audit"] = Health(problem=self.audit.problem, finding=FindingKind.AUDIT_FAILING)
         return Health(children=children)
 
     @property
