@@ -66,6 +66,28 @@ async def test_idle_readers_show_that_they_are_alive_beside_the_record(cluster, 
     assert stored_state(cluster, group).readers.keys() == {reader.name for reader in readers}
 
 
+async def test_heartbeats_of_one_client_that_are_due_together_are_one_request(cluster, stack, monkeypatch):
+    """Each is a durable write in the store: a group of many readers in few clients makes few of them."""
+    client = await stack.enter_async_context(cluster.client())
+    group, _ = await balanced_group(stack, client, 1)
+    put = []
+    table_put = client._segment_client.table_put
+
+    async def counted(table, updates):
+        put.append(sorted(update.key for update in updates))
+        return await table_put(table, updates)
+
+    monkeypatch.setattr(client._segment_client, "table_put", counted)
+    names = [f"reader-{number}" for number in range(5)]
+    keys = [heartbeat_key(name) for name in names]
+    for _ in range(2):
+        await asyncio.gather(*(group._record.show_alive(name, "incarnation", 60.0) for name in names))
+        heartbeats = [found for found in put if found[0] in keys]
+        assert heartbeats == [keys]
+        assert {entries_of(cluster, group)[key].value.split()[0] for key in keys} == {b"incarnation"}
+        put.clear()
+
+
 async def test_a_poll_of_an_unchanged_record_does_not_read_it(cluster, stack, monkeypatch):
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, _ = await balanced_group(stack, client, 2)

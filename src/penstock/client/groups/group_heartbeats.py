@@ -8,7 +8,7 @@ value, which counts as one more sign of life and delays an expulsion by a time-o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from penstock.client.common.deadline import within
 from penstock.client.transport.cluster import Cluster
@@ -49,9 +49,10 @@ class GroupHeartbeats:
         """Return the entries of readers as last read; empty for a reader without one."""
         return {name: self._found[name][0] if name in self._found else b"" for name in readers}
 
-    def forget_absent(self, readers: Collection[str]) -> None:
-        """Drop the cached entries of all but these readers."""
-        for name in self._found.keys() - readers:
+    def forget_absent(self, readers: Container[str], others: Container[str]) -> None:
+        """Drop the cached entries of readers that are neither in `readers` nor in `others`."""
+        # No set of all readers is made: few entries are cached, and this is part of each poll.
+        for name in [name for name in self._found if name not in readers and name not in others]:
             del self._found[name]
 
     async def show(self, reader: str, incarnation: str, limit_s: float) -> None:
@@ -63,6 +64,8 @@ class GroupHeartbeats:
         mine = f"{incarnation} {self._count}".encode()
         self._pending[reader] = mine
         settings = self._cluster.settings
+        # Readers of one client are due at the same time: the others add theirs before the request is made.
+        await asyncio.sleep(0)
         with within(f"show that reader {reader} is alive", limit_s, "a share of reader_timeout_s") as deadline:
             try:
                 async with asyncio.timeout_at(deadline.at_s):

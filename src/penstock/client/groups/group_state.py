@@ -122,7 +122,8 @@ class GroupState(msgspec.Struct, frozen=True):
 
         Never true for a group with patterns: another stream may be created.
         """
-        if self.segment_count or self.patterns:
+        # Not `segment_count`: the first reader that holds a segment is enough, and readers ask at each poll.
+        if self.unassigned or self.patterns or any(reader.segments for reader in self.readers.values()):
             return False
         # Segments that wait for one in which the group ends are never read.
         return all(any(other in self.ended for other in waiting.unread) for waiting in self.waiting.values())

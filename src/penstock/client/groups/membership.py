@@ -462,6 +462,7 @@ class GroupMembership:
                 came.append(segment)
         if not is_known:
             self._surplus = frozenset(rgs.surplus(state, self._name))
+            self.is_finished = state.is_finished
         surplus = self._surplus
         for segment, source in self.open_segments.items():
             if segment in surplus and not source.is_leaving:
@@ -470,7 +471,6 @@ class GroupMembership:
             elif segment not in surplus and source.is_leaving and not source.is_at_end:
                 source.is_leaving = False
                 self._hands._enqueue(source)
-        self.is_finished = state.is_finished
         self._rotation.follow(state, len(me.segments))
         self._report_end()
         if came or went or surplus or self.is_finished:

@@ -135,7 +135,7 @@ class GroupRecord:
                     state = await self._verify(unread)
             finally:
                 self._poll_turn.release()
-        self._heartbeats.forget_absent(state.readers.keys() | set(readers))
+        self._heartbeats.forget_absent(state.readers, readers)
         return state, self._heartbeats.signs(readers)
 
     async def update(self, step: _Step, *, max_age_s: float = 0.0) -> GroupState:
