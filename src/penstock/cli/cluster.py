@@ -209,7 +209,7 @@ def move(
     config: _Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hand a container over to another segment store; the leader evens the counts out afterwards."""
+    """Hand a container over to another segment store; if needed, another one takes its place."""
     with exit_on_error(as_json=as_json):
         moves = _run(config, zookeeper, lambda each: each.move(container, name, is_dry=dry_run))
     _tell_moves(f"container {container} goes to store {name}", moves, is_dry=dry_run, as_json=as_json)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from penstock.controller.cluster.view import ClusterView, read_cluster
-from penstock.model.assignment_plan import UNASSIGNED, LiveStore, Loads, Move, MoveSettings, plan
+from penstock.model.assignment_plan import UNASSIGNED, LiveStore, Loads, Move, MoveReason, MoveSettings, plan
 from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
     CONTROLLERS_PATH,
@@ -126,23 +126,28 @@ class ClusterAdministration:
         return moves
 
     async def move(self, container_id: int, name: str, *, is_dry: bool) -> tuple[Move, ...]:
-        """Assign a container to a store; return the moves by which the leader evens that out.
+        """Assign a container to a store; return what else moves.
 
+        If the leader would move it back, to even the stores out, another container of the store takes its place.
         Raises `NoSuchStoreError`, `InvalidArgumentError`, `CoordinationError`.
         """
         for _ in range(_ATTEMPTS_MAX):
             view = await self._view()
             _check_store(view, name)
-            owners = list(view.assignment.owners)
-            if not 0 <= container_id < len(owners):
-                raise InvalidArgumentError(f"there are {len(owners)} containers, and none {container_id}")
+            if not 0 <= container_id < len(view.assignment.owners):
+                raise InvalidArgumentError(
+                    f"there are {len(view.assignment.owners)} containers, and none {container_id}"
+                )
             if name in view.drains:
                 raise InvalidArgumentError(f"store {name} is drained: end that with penstock cluster undrain {name}")
-            source, owners[container_id] = owners[container_id], name
-            after = replace(view, assignment=AssignmentNode(number=0, nonce="", owners=tuple(owners)))
-            moved = MovedContainer(container_id, source, name, f"administrator {self._by}")
-            if is_dry or source == name or await self._write(view, tuple(owners), [moved]):
-                return planned(after, drains=view.drains)
+            source = view.assignment.owners[container_id]
+            if source == name:
+                return ()
+            owners, others = moved_owners(view, container_id, name)
+            why = [MovedContainer(container_id, source, name, f"administrator {self._by}")]
+            why += [MovedContainer(each.container_id, each.source, each.target, str(each.reason)) for each in others]
+            if is_dry or await self._write(view, owners, why):
+                return others
         raise self._contended()
 
     async def balance(self, *, is_dry: bool) -> tuple[Move, ...]:
@@ -212,6 +217,23 @@ def planned(view: ClusterView, *, drains: frozenset[str]) -> tuple[Move, ...]:
     limits = MoveSettings(at_once=_UNLIMITED, per_store=_UNLIMITED)
     _, moves = plan(view.assignment.owners, stores, Loads(), drains, limits)
     return moves
+
+
+def moved_owners(view: ClusterView, container_id: int, name: str) -> tuple[tuple[str, ...], tuple[Move, ...]]:
+    """Return the owners after a move of one container to a store, and the other moves that even the stores out."""
+    owners = list(view.assignment.owners)
+    owners[container_id] = name
+    after = replace(view, assignment=AssignmentNode(number=0, nonce="", owners=tuple(owners)))
+    follow = planned(after, drains=view.drains)
+    others = tuple(each for each in follow if each.container_id != container_id)
+    back = next((each for each in follow if each.container_id == container_id), None)
+    instead = next((number for number, owner in enumerate(view.assignment.owners) if owner == name), None)
+    if back is not None and instead is not None:
+        # It would be moved away again: another one goes instead.
+        others = (*others, Move(instead, name, back.target, MoveReason.EVEN))
+    for each in others:
+        owners[each.container_id] = each.target
+    return tuple(owners), others
 
 
 def _check_store(view: ClusterView, name: str) -> None:
