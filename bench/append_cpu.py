@@ -28,7 +28,7 @@ from penstock.segmentstore.connection import Connection
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.wire.codec import encode
 from penstock.wire.commands import AppendBlock, AppendBlockEnd, Hello, SetupAppend

@@ -30,7 +30,7 @@ from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import CacheSettings
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 
 

@@ -29,7 +29,8 @@ from _wire import run
 from penstock.runtime.disk import LocalFile
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.tier1.durable_log import DurableLog
-from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 
 #: Steps of a loop in Python: some 50 us.
 _PIECE = 2000

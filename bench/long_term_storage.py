@@ -46,7 +46,7 @@ from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.settings import MIB, CacheSettings, SegmentStoreSettings, ThrottleSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage

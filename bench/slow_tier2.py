@@ -23,7 +23,7 @@ from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 
 LONE = "bench/slow/lone.#epoch.0"

@@ -28,7 +28,7 @@ from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.settings import MIB, CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 
 

@@ -19,7 +19,7 @@ from penstock.runtime.disk import Disk, DiskFile, LocalDisk
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.container_settings import ImageSettings, OrphanSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.server.settings import StandaloneSettings
 from support.containers import until
 from support.small_store import DATA, NAMES, fill, running, settings_of

@@ -27,7 +27,7 @@ from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.layout_settings import LayoutMode, LayoutSettings
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.server.data_directory import DataDirectory
 from penstock.server.long_term_storage import open_long_term_storage

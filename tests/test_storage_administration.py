@@ -20,7 +20,7 @@ from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_records import EPOCH_VERSION
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.storage_check import ProblemKind, StorageReport

@@ -30,7 +30,8 @@ from penstock.runtime.objects import ObjectStore
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.durable_log import DurableLog, DurableLogFactory, LogAddress
-from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings

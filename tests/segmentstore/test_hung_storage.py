@@ -24,7 +24,7 @@ from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.container_settings import ContainerSettings, OrphanSettings
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
 from support.containers import evict_all, until

@@ -40,7 +40,8 @@ from penstock.segmentstore.container.tables.index import TableBusyError, TableIn
 from penstock.segmentstore.container.tables.reads import page_of
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import CacheSettings
-from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock_simulation.memory_index import MemoryIndexStorage, MemorySortedIndex

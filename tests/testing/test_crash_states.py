@@ -27,12 +27,14 @@ from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
-from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log import LocalLog
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_batch import WritableFile
 from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier1.log_files import LogFiles
 from penstock.segmentstore.tier1.log_records import read_epoch, read_truncation
 from penstock.segmentstore.tier1.log_recovery import read_frames, recover
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage

@@ -37,8 +37,9 @@ from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
-from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_owner import LogOwner
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
 from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStorageSettings

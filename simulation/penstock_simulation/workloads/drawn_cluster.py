@@ -22,7 +22,7 @@ from penstock.segmentstore.container_settings import (
     TransientSettings,
 )
 from penstock.segmentstore.settings import CacheSettings, DiskCacheSettings, SegmentStoreSettings
-from penstock.segmentstore.tier1.local_log import LocalLogSettings
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock_simulation.chunk_faults import ChunkFaults

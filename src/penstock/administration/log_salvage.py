@@ -46,7 +46,7 @@ from penstock.segmentstore.container.storage.container_storage import MARK_KEY
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.damaged_log import DamagedLog, LostRange
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_directory import LogDirectory, has_log
 from penstock.segmentstore.tier1.log_records import EpochRecord, read_epoch, write_epoch
 from penstock.segmentstore.tier1.made_logs import MadeLogs

@@ -37,8 +37,9 @@ from penstock.runtime.disk import DiskLock, LocalLock, LockState
 from penstock.runtime.held_disk import HeldDisk
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.later_format import version_error
-from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_owner import LogOwner
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.server.errors import DataDirectoryError
 
 FORMAT_VERSION = 1

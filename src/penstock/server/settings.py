@@ -15,7 +15,7 @@ from penstock.runtime.objects import ObjectPlace
 from penstock.security.audit_log import AuditSettings
 from penstock.security.settings import SecuritySettings
 from penstock.segmentstore.settings import SegmentStoreSettings
-from penstock.segmentstore.tier1.local_log import LocalLogSettings
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock.segmentstore.tier2.hdfs_storage import HdfsStorageSettings

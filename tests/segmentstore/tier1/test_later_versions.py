@@ -26,8 +26,10 @@ from penstock.segmentstore.tier1.frame_format import (
     decode_file_header,
     encode_frame,
 )
-from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log import LocalLog
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_recovery import recover
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock_simulation.simulated.disk import SimulatedDisk
 from support.inline_work import InlineWork
 

@@ -31,10 +31,12 @@ from penstock.runtime.disk import Disk, DiskLock, LocalDisk, LocalFile
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
-from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log import LocalLog
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_batch import BatchResult
 from penstock.segmentstore.tier1.log_directory import LogDirectory, fill
 from penstock.segmentstore.tier1.log_owner import LogOwner
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock_simulation.simulated.disk import SimulatedDisk
 from penstock_simulation.simulated.disk_faults import DiskFaults, FailedSync, NameOrder, SyncFailedError
 from penstock_simulation.simulated.disk_handles import SimulatedByte, SimulatedFile

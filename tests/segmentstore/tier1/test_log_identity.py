@@ -21,8 +21,10 @@ from penstock.model.errors import (
     StorageError,
 )
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log import LocalLog
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_records import read_epoch
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock_simulation.simulated.disk import SimulatedDisk
 from penstock_simulation.simulated.disk_faults import DiskFaults
 from support.inline_work import InlineWork

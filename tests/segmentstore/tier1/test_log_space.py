@@ -12,7 +12,9 @@ import pytest
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log import LocalLog
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock_simulation.simulated.disk import SimulatedDisk
 from penstock_simulation.simulated.disk_faults import DiskFaults
 from support.containers import until

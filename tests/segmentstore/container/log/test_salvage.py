@@ -32,7 +32,8 @@ from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier1.damaged_log import DamagedLog, LostRange
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
-from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock_simulation.simulated.disk import SimulatedDisk
 from penstock_simulation.simulated.disk_faults import DiskFaults

@@ -23,7 +23,7 @@ from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.container_settings import ContainerSettings, GarbageSettings, OrphanSettings
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.tier1.damaged_log import DamagedLog
-from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from penstock.server.data_directory import DataDirectory, Identity
