@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.client.controller.group_overview import GroupOverview, StreamOfGroup
     from penstock.client.controller.stream_segments import SegmentRange
     from penstock.client.controller.transaction_endings import TransactionInfo
-    from penstock.client.groups.reader import Positions
+    from penstock.client.groups.positions import Positions
     from penstock.client.groups.reader_group import GroupDescription
     from penstock.client.groups.value_reader import ValueBatch, ValueEvent
     from penstock.client.reading.batch_reads import BatchRange
@@ -249,7 +249,7 @@ _HOME = {
     "GroupDescription": "penstock.client.groups.reader_group",
     "GroupOverview": "penstock.client.controller.group_overview",
     "GroupRetention": "penstock.model.policies",
-    "Positions": "penstock.client.groups.reader",
+    "Positions": "penstock.client.groups.positions",
     "Reader": "penstock.client.sync",
     "ReaderGroup": "penstock.client.sync",
     "Retention": "penstock.model.policies",

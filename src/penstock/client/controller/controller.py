@@ -33,6 +33,7 @@ from penstock.client.controller.first_contact import describe_address
 from penstock.client.controller.mark_calls import MarkCalls, MarkStub
 from penstock.client.controller.reader_group_calls import ReaderGroupCalls, ReaderGroupStub
 from penstock.client.controller.scale_calls import ScaleCalls, ScaleStub
+from penstock.client.controller.scope_calls import ScopeCalls, ScopeStub
 from penstock.client.controller.stream_segments import SegmentRange, Successor
 from penstock.client.controller.table_calls import TableCalls, TableStub
 from penstock.client.controller.transaction_calls import TransactionCalls, TransactionStub
@@ -51,8 +52,6 @@ from penstock.model.errors import (
     OutcomeUnknownError,
     PenstockError,
     ReplyTooLongError,
-    ScopeExistsError,
-    ScopeNotEmptyError,
     StreamError,
     StreamExistsError,
     StreamNotSealedError,
@@ -93,15 +92,12 @@ _CLOSE_TIMEOUT_S = 1.0
 _RETRY_DELAY_FACTOR = 4.0
 
 
-class ControllerStub(AdditionStub, MarkStub, ReaderGroupStub, ScaleStub, TableStub, TransactionStub, Protocol):
+class ControllerStub(
+    AdditionStub, MarkStub, ReaderGroupStub, ScaleStub, ScopeStub, TableStub, TransactionStub, Protocol
+):
     """The RPCs that the client uses. Implemented by generated stubs, or by a controller in the same process."""
 
     getDelegationToken: UnaryCall[pb.StreamInfo, pb.DelegationToken]
-    createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
-    deleteScope: UnaryCall[pb.ScopeInfo, pb.DeleteScopeStatus]
-    deleteScopeRecursive: UnaryCall[pb.ScopeInfo, pb.DeleteScopeStatus]
-    checkScopeExists: UnaryCall[pb.ScopeInfo, pb.ExistsResponse]
-    listScopes: UnaryCall[pb.ScopesRequest, pb.ScopesResponse]
     createStream: UnaryCall[pb.StreamConfig, pb.CreateStreamStatus]
     updateStream: UnaryCall[pb.StreamConfig, pb.UpdateStreamStatus]
     truncateStream: UnaryCall[pb.StreamCut, pb.UpdateStreamStatus]
@@ -150,7 +146,9 @@ class _GeneratedStub(ControllerServiceStub, PenstockControllerServiceStub):
         PenstockControllerServiceStub.__init__(self, channel)
 
 
-class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, TransactionCalls, AdditionCalls):
+class ControllerClient(
+    MarkCalls, ReaderGroupCalls, ScaleCalls, ScopeCalls, TableCalls, TransactionCalls, AdditionCalls
+):
     """Typed controller calls. Scopes, streams and names are checked by the controller."""
 
     _stub: ControllerStub
@@ -226,52 +224,6 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
             await self._channel.close(None)
         if self._connecting is not None:
             await asyncio.wait([self._connecting], timeout=_CLOSE_TIMEOUT_S)
-
-    # -- scopes -------------------------------------------------------------------------------------------------
-
-    async def create_scope(self, scope: str) -> None:
-        """Create a scope. Raises `ScopeExistsError`."""
-        reply, unsure = await self._change(self._stub.createScope, pb.ScopeInfo(scope=scope), f"create scope {scope}")
-        status = reply.status
-        if status == pb.CreateScopeStatus.SCOPE_EXISTS and not unsure:
-            raise ScopeExistsError(f"scope {scope} exists already")
-        if status == pb.CreateScopeStatus.INVALID_SCOPE_NAME:
-            raise InvalidNameError(f"the controller refuses {scope!r} as the name of a scope: {reason_of_refusal()}")
-        if status == pb.CreateScopeStatus.FAILURE:
-            raise StreamError(f"the controller could not create scope {scope}; {reason_of_refusal()}")
-
-    async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
-        """Delete a scope; see `StreamCalls.delete_scope`. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
-        # For a controller, a recursive deletion of a missing scope succeeds.
-        if recursive and not await self.scope_exists(scope):
-            raise NoSuchScopeError(f"scope {scope} does not exist")
-        call = self._stub.deleteScopeRecursive if recursive else self._stub.deleteScope
-        reply, unsure = await self._change(call, pb.ScopeInfo(scope=scope), f"delete scope {scope}")
-        status = reply.status
-        if status == pb.DeleteScopeStatus.SCOPE_NOT_FOUND and not unsure:
-            raise NoSuchScopeError(f"scope {scope} does not exist")
-        if status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY:
-            raise ScopeNotEmptyError(f"scope {scope} still holds streams, tables or reader groups")
-        if status == pb.DeleteScopeStatus.FAILURE:
-            raise StreamError(f"the controller could not delete scope {scope}; {reason_of_refusal()}")
-
-    async def scope_exists(self, scope: str) -> bool:
-        """Return whether a scope exists."""
-        reply = await self._ask(self._stub.checkScopeExists, pb.ScopeInfo(scope=scope), f"check for scope {scope}")
-        return reply.exists
-
-    async def scopes(self) -> AsyncIterator[str]:
-        """Iterate over the names of all scopes, page by page."""
-        token = ""
-        for _ in range(self._settings.list_page_count_max):
-            request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
-            reply = await self._ask(self._stub.listScopes, request, "list scopes")
-            if not reply.scopes:
-                return
-            for scope in reply.scopes:
-                yield scope
-            token = reply.continuationToken.token
-        raise StreamError(f"listing scopes did not end within {self._settings.list_page_count_max} pages")
 
     # -- streams ------------------------------------------------------------------------------------------------
 

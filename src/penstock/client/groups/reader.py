@@ -11,7 +11,6 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +19,7 @@ from penstock.client.common.retry import Backoff
 from penstock.client.common.tasks import start_watched
 from penstock.client.groups.group_state import HeldSegment
 from penstock.client.groups.membership import GroupMembership, OnChange
+from penstock.client.groups.positions import Positions
 from penstock.client.groups.reader_group_record import GroupRecord
 from penstock.client.groups.segment_events import SegmentEvents, StoredPosition
 from penstock.client.reading.event import Event, EventBatch, EventChunk
@@ -44,17 +44,6 @@ _log = logging.getLogger(__name__)
 
 #: Default for the size of a `Reader.read_batch` result.
 BATCH_BYTES_MAX = 1024 * 1024
-
-
-class Positions(Enum):
-    """When a reader's positions advance in its group: see ``docs/reader-groups.md``."""
-
-    #: An event is done when the application reads again. Positions are stored periodically, and on a clean close.
-    AUTOMATIC = "automatic"
-    #: An event is done when `Reader.commit` says so.
-    MANUAL = "manual"
-    #: As `AUTOMATIC`, but stored only at a clean end, or when a segment is given up or ends.
-    AT_EXIT = "at_exit"
 
 
 class Reader(LifeCycle):

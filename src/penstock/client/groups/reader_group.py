@@ -25,7 +25,8 @@ from penstock.client.groups.acknowledgement import Acknowledgement
 from penstock.client.groups.group_checkpoint import interval_ms_of, interval_s_of
 from penstock.client.groups.group_state import GroupState
 from penstock.client.groups.membership import OnChange
-from penstock.client.groups.reader import Positions, Reader
+from penstock.client.groups.positions import Positions
+from penstock.client.groups.reader import Reader
 from penstock.client.groups.reader_group_record import GroupRecord
 from penstock.client.groups.reader_group_streams import GroupStreams, Sources, ends_of, recreated_in
 from penstock.client.groups.value_reader import ValueReader

@@ -11,7 +11,7 @@ from typing import overload
 from penstock.client.common.serializers import Serializer, Value
 from penstock.client.groups import reader_group as aio
 from penstock.client.groups.membership import OnChange
-from penstock.client.groups.reader import Positions
+from penstock.client.groups.positions import Positions
 from penstock.client.groups.reader import Reader as AsyncReader
 from penstock.client.groups.reader_group import GroupDescription
 from penstock.client.groups.value_reader import ValueReader as AsyncValueReader
