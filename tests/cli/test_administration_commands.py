@@ -97,7 +97,8 @@ def test_streams_are_listed_by_scope_and_tag(penstock: Run) -> None:
 def test_a_stream_that_exists_is_refused_unless_that_is_fine(penstock: Run) -> None:
     """With `--exist-ok` it stays as it is."""
     penstock("stream", "create", "twice/stream").ok  # noqa: B018
-    assert "exists already" in penstock("stream", "create", "twice/stream").stderr
+    refused = penstock("stream", "create", "twice/stream").stderr
+    assert "exists already\n  penstock stream create --exist-ok accepts" in refused
     penstock("stream", "create", "twice/stream", "--exist-ok").ok  # noqa: B018
 
 

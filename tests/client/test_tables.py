@@ -60,8 +60,9 @@ async def test_a_table_that_exists_is_fine_only_in_the_same_shape(cluster):
     async with cluster.client() as client:
         await client.create_table(TABLE, key_length=8)
         await client.create_table(TABLE, key_length=8, exist_ok=True)
-        with pytest.raises(TableExistsError, match="exists already"):
+        with pytest.raises(TableExistsError, match="exists already") as caught:
             await client.create_table(TABLE, key_length=8)
+        assert "exist_ok=True" in caught.value.__notes__[0]
         with pytest.raises(TableExistsError, match="another configuration"):
             await client.create_table(TABLE, key_length=9, exist_ok=True)
 

@@ -29,6 +29,8 @@ from penstock.model.errors import (
     NoSuchTableError,
     PenstockError,
     ScopeNotEmptyError,
+    StreamExistsError,
+    TableExistsError,
 )
 
 #: Penstock, or the server, refused or failed; the message says what was tried and what to do.
@@ -51,6 +53,8 @@ _HINTS: tuple[tuple[type[PenstockError], str], ...] = (
     (NoSuchScopeError, "list scopes with penstock scope list, create one with penstock scope create"),
     (NoSuchReaderGroupError, "list reader groups with penstock group list"),
     (NoSuchTableError, "list tables with penstock table list, create one with penstock table create"),
+    (StreamExistsError, "penstock stream create --exist-ok accepts the stream as it is"),
+    (TableExistsError, "penstock table create --exist-ok accepts a table of the same shape"),
     (ScopeNotEmptyError, "show its contents with penstock scope describe"),
     (ControllerUnavailableError, "check the server with penstock ready; --uri or PENSTOCK_URI select another"),
 )

@@ -33,10 +33,10 @@ async def create_stream(
             return
         raise
     if not is_new and not exist_ok:
-        error = StreamExistsError(f"stream {scope}/{name} exists already")
+        exists = StreamExistsError(f"stream {scope}/{name} exists already")
         # For programs: the command line has no such argument.
-        error.add_note("exist_ok=True accepts the stream as it is")
-        raise error
+        exists.add_note("exist_ok=True accepts the stream as it is")
+        raise exists
 
 
 async def create_table(
@@ -52,7 +52,9 @@ async def create_table(
     if is_new:
         return
     if not exist_ok:
-        raise TableExistsError(f"table {scope}/{name} exists already")
+        exists = TableExistsError(f"table {scope}/{name} exists already")
+        exists.add_note("exist_ok=True accepts a table of the same shape")
+        raise exists
     found = await controller.table_config(scope, name)
     if found != config:
         raise TableExistsError(f"table {scope}/{name} exists with another configuration: {found}, not {config}")
