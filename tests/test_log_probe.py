@@ -76,7 +76,7 @@ async def test_requests_sent_twice_and_conflicts_are_no_faults_of_a_bucket(runti
 
 
 class _IgnoresVersions(SimulatedObjects):
-    """Replaces whatever is there, or missing."""
+    """Replaces the object, or creates it."""
 
     async def put_if(self, key: str, content: Buffer, version: ObjectVersion) -> ObjectVersion:
         self.bucket.replace(key, bytes(content), "")

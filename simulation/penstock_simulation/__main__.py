@@ -112,7 +112,7 @@ def run_command(
     minutes: Annotated[float, typer.Option(help="simulated minutes of work per seed")] = 1.0,
     jobs: Annotated[int, typer.Option(min=1, help="processes")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="totals as JSON on standard output")] = False,
-    keep_going: Annotated[bool, typer.Option(help="go on after failures; explain only the first")] = True,
+    keep_going: Annotated[bool, typer.Option(help="continue after failures; explain only the first")] = True,
     profile_name: Annotated[str, typer.Option("--profile", help=f"one of: {', '.join(PROFILES)}")] = "everything",
 ) -> None:
     """Run seeds; say what was done; explain the first failure with its shrunk fault plan. Exits 1 if any failed."""

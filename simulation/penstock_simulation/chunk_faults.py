@@ -243,7 +243,7 @@ class FaultyChunkStorage(WrappedChunkStorage):
             if length > 1 and self._strikes(call, ChunkFault.PARTIAL_WRITE, self.faults.partial_write_rate):
                 count = self._rng.randrange(1, length)
                 await write([b"".join(data)[:count]])
-                raise ChunkReplyLostError(name, f"simulated: {call} stopped in the midst of {length} bytes")
+                raise ChunkReplyLostError(name, f"simulated: {call} stopped within {length} bytes")
             return await write(data)
 
         return await self._call(call, name, length, whole_or_part)
@@ -255,7 +255,7 @@ class FaultyChunkStorage(WrappedChunkStorage):
         await self._delay(call, length)
         if faults.refused_prefixes and call in _CHANGES and name.startswith(faults.refused_prefixes):
             self.fault_counts[ChunkFault.REFUSED] += 1
-            raise ChunkError(name, f"simulated: {call} is refused, for ever")
+            raise ChunkError(name, f"simulated: {call} is refused permanently")
         if self._strikes(call, ChunkFault.THROTTLE, faults.throttle_rate):
             raise ChunkThrottledError(name, f"simulated: too many requests, {call} was refused")
         if self._strikes(call, ChunkFault.ERROR_BEFORE, faults.error_before_rate):

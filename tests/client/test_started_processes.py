@@ -13,7 +13,7 @@ import subprocess
 import penstock
 from penstock.testing import memory_server
 
-# Looked for in very many directories: the child goes on for a while with what its parent had, but for open files.
+# Searched for in very many directories: the child has the state of its parent for a while, except open files.
 searched = ":".join([*(f"/nowhere/{number}" for number in range(3000)), "/usr/bin", "/bin"])
 with memory_server() as server, penstock.connect(server.uri) as client:
     client.create_stream("started/stream")

@@ -179,7 +179,7 @@ async def test_a_scan_that_ends_in_the_middle_cancels_what_it_reads_ahead(ending
 
 async def test_a_page_ahead_has_the_deadline_of_the_call_it_is_read_in():
     segments = SlowSegments(["only"], 40)
-    with within("look at all keys", 5.0, "a limit") as deadline:
+    with within("scan all keys", 5.0, "a limit") as deadline:
         async for _ in scan(segments):
             pass
     assert segments.deadlines == [deadline] * 5

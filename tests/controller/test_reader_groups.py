@@ -306,8 +306,8 @@ async def test_configurations_that_make_no_sense_are_refused(groups):
     for name in ("a_b", "_RGx", "a/b", "x" * 251):
         with pytest.raises(InvalidNameError):
             await groups.create("scope", name, config("a"))
-    for good in (start, after, {}):
-        ranged(good).checked()
+    for valid in (start, after, {}):
+        ranged(valid).checked()
     streams = [GroupCut("scope", f"{number:05d}" + "x" * 200, {n: n for n in range(10)}) for number in range(6000)]
     with pytest.raises(InvalidArgumentError, match="fewer streams"):
         await groups.create("scope", "g", ReaderGroupConfig(tuple(streams)))

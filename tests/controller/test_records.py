@@ -209,7 +209,7 @@ def test_stored_bytes_are_pinned():
 
 
 def test_stored_bytes_of_announcements_are_pinned():
-    """Golden bytes: the kind of an order stands in the order, beside its arguments."""
+    """Golden bytes: the kind of an order is part of the order, beside its arguments."""
     work = PendingWork(
         Subject(SubjectKind.STREAM, "s", "t"), pending_work.TruncateStream({1: 7}), "life", "owner", 5, "work"
     )

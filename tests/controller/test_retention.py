@@ -520,7 +520,7 @@ async def test_a_look_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_a
         if not failing.has_failed:
             assert step > 15
             return
-    raise AssertionError("a look has no end")
+    raise AssertionError("a scan has no end")
 
 
 async def test_two_controllers_may_look_at_one_stream_at_once(cluster):

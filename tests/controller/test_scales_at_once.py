@@ -105,7 +105,7 @@ async def by_load(service, segment, parts):
         segment_name("scope", "stream", segment), ScaleDirection.UP, parts
     )
     await service._auto_scaler.look()
-    return "looked at"
+    return "inspected"
 
 
 async def itself(tables):
@@ -195,7 +195,7 @@ async def test_of_two_scales_of_one_segment_one_is_done_once(fresh, first_order,
     The scale announced first is done, wherever its controller stalls.
     """
     ends = await ends_of_all_points(fresh, first_order, second_order, 0)
-    accepted, refused = ("accepted" if first_order is by_hand else "looked at"), {"looked at"}
+    accepted, refused = ("accepted" if first_order is by_hand else "inspected"), {"inspected"}
     if second_order is by_hand:
         refused = {"too late", "under way, then too late"}
     # Announced with its first write: from the second on it is the first one's turn.
@@ -204,8 +204,8 @@ async def test_of_two_scales_of_one_segment_one_is_done_once(fresh, first_order,
     assert {second_end for _, second_end, _ in ends[1:]} == refused
     first_end, second_end, scales = ends[0]
     assert scales == [SECOND_PARTS]
-    assert first_end == ("too late" if first_order is by_hand else "looked at")
-    assert second_end == ("accepted" if second_order is by_hand else "looked at")
+    assert first_end == ("too late" if first_order is by_hand else "inspected")
+    assert second_end == ("accepted" if second_order is by_hand else "inspected")
 
 
 @ORDERS
@@ -217,7 +217,7 @@ async def test_of_two_scales_of_different_segments_the_second_runs_after_the_fir
     ends = await ends_of_all_points(fresh, first_order, second_order, 1)
     assert [scales for *_, scales in ends[1:]] == [[FIRST_PARTS, SECOND_PARTS]] * (len(ends) - 1)
     assert ends[0][2] == [SECOND_PARTS, FIRST_PARTS]
-    assert {end for end, *_ in ends} == {"accepted" if first_order is by_hand else "looked at"}
+    assert {end for end, *_ in ends} == {"accepted" if first_order is by_hand else "inspected"}
     if second_order is by_hand:
         assert {end for _, end, _ in ends} == {"accepted", "under way, then accepted"}
 

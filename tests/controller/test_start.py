@@ -42,7 +42,7 @@ async def test_a_start_does_not_wait_for_tables_that_only_a_scope_needs(cluster:
     """A second start must serve while the container with some tables of the system's scope is away.
 
     The tables' names carry the scope's random id, so they may be in any container; the start once retried them for
-    more than a minute before it served anybody.
+    more than a minute before it served a client.
     """
     store = cluster.store = _TagTablesAway()
     await (await cluster.start()).stop()

@@ -206,7 +206,7 @@ async def test_a_batch_that_was_left_comes_before_what_waits(cluster, started, o
     assert (await tables.state()).record.state is StreamState.ACTIVE
 
 
-@pytest.mark.parametrize("is_taken_for_dead", [False, True], ids=["goes on", "is taken for dead"])
+@pytest.mark.parametrize("is_taken_for_dead", [False, True], ids=["continues", "is taken for dead"])
 async def test_commits_beside_one_that_stands_still_are_merged_once_in_their_order(cluster, is_taken_for_dead):
     """S-164: at two controllers; the one that stalls during a merge resumes, or is overtaken and then resumes."""
     first, second, held = await start_pair(cluster)

@@ -88,8 +88,8 @@ async def test_lease_out_of_bounds_is_refused(stub, lease, text):
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await stub.createTransaction(pb.CreateTxnRequest(streamInfo=INFO, lease=lease))
     assert (failure.value.code().name, failure.value.details()) == ("UNKNOWN", text)
-    for good in (10_000, 600_000):
-        made = await stub.createTransaction(pb.CreateTxnRequest(streamInfo=INFO, lease=good))
+    for valid in (10_000, 600_000):
+        made = await stub.createTransaction(pb.CreateTxnRequest(streamInfo=INFO, lease=valid))
         assert [at.segmentId.segmentId for at in made.activeSegments] == [0, 1]
         assert made.HasField("txnId")
 

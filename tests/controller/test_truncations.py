@@ -176,7 +176,7 @@ async def test_a_truncation_that_comes_again_behind_its_end_changes_nothing(pair
     asked = noted(cluster.store, monkeypatch)
     await first._context.begin(STREAM, TruncateStream(CUT), await first._catalog.stream_id("scope", "stream"))
     await first.stop()
-    await until(lambda: not announced(cluster), "the other one has looked at it")
+    await until(lambda: not announced(cluster), "the other one has inspected it")
     await second.idle()
     assert second.statistics().taken_over_count == 1
     assert await rows(second) == before

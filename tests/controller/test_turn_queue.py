@@ -133,7 +133,7 @@ class House:
     async def until_more_has_begun(self):
         """Wait until the first controller is at work again, and busy."""
         before = len(self.begun)
-        await until(lambda: len(self.begun) > before + 1, "it goes on")
+        await until(lambda: len(self.begun) > before + 1, "it continues")
 
     async def fence(self):
         found = await self.first._records.get(layout.PENDING_WORK, _fence_of(STREAM), AnnouncementFence)
@@ -501,7 +501,7 @@ async def test_an_entry_whose_owner_never_begins_is_skipped(house):
     transaction = await _committed(house)
     await house.check_end(transaction)
     assert house.begun == [(1, "commit transactions")]
-    # What stands in line for something else in the same bucket was left there.
+    # Waiting requests for another subject in the same bucket were left there.
     assert (await house.fence()).record.waiting == (other,)
     await house.put_in_line(replace(ghost, lane=Lane.COMMIT))
     await _update(house.first)

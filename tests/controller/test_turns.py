@@ -86,7 +86,7 @@ async def test_cuts_of_very_many_segments_let_others_have_their_turn(service):
         "range to the tail": lambda: service.segments_between("scope", "stream", mixed, {}),
         "segments at a time": lambda: service.queries.segments_at("scope", "stream", 0),
         "truncation": lambda: service.truncate_stream("scope", "stream", mixed),
-        "truncation behind it": lambda: service.truncate_stream("scope", "stream", cut),
+        "truncation after it": lambda: service.truncate_stream("scope", "stream", cut),
         "truncation in the same segments": lambda: service.truncate_stream("scope", "stream", cut),
         "seal": lambda: service.seal_stream("scope", "stream"),
         "deletion": lambda: service.delete_stream("scope", "stream"),

@@ -170,7 +170,7 @@ def test_damaged_logs_are_salvaged_and_all_that_is_intact_is_served(
             reply = client.ask(ReadSegment(segment_in(container, 1), 0, 1000, "", 1), SegmentRead)
             assert bytes(reply.data) == b"of another segment"
     with penstock.connect(server.uri) as client, client.event_writer("shop/orders") as writer:
-        writer.write(b"goes on", routing_key="key")
+        writer.write(b"continues", routing_key="key")
 
 
 def test_a_damaged_log_under_the_controller_stops_the_start(make_server: Callable[..., StandaloneProcess]) -> None:

@@ -54,7 +54,7 @@ class ParquetPlace(Place):
     def table(self) -> pa.Table:
         if not self.directory.exists():
             return SHAPE.schema.empty_table()
-        # As anybody reads a directory: without the manifests.
+        # As any program reads a directory: without the manifests.
         return pyarrow.dataset.dataset(self.directory, schema=SHAPE.schema, format="parquet").to_table()
 
 

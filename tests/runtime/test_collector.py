@@ -49,11 +49,11 @@ at_growth = runs.count(2)
 assert Cycle.living == 0, Cycle.living
 assert 2 <= at_growth <= 6, runs
 kept.clear()
-# Nothing grows any more: what goes was put away, and what comes instead is no reason to look at all.
+# Nothing grows any more: freed objects were frozen, and their replacements are no reason to collect at all.
 for _ in range(10):
     kept = [[number] for number in range(200_000)]
 assert runs.count(2) <= at_growth + 2, runs
-# Cycles that are made and dropped all the time are looked at while they are young, put away or not.
+# Cycles that are made and dropped all the time are collected while they are young, frozen or not.
 most = 0
 for _ in range(300_000):
     Cycle()

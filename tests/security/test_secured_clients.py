@@ -96,7 +96,7 @@ async def test_a_reader_without_permission_to_write_reads(secured: SecuredServer
 
 
 async def test_wrong_and_missing_credentials_are_reported(secured: SecuredServer) -> None:
-    for user, password in (("root", "wrong"), ("nobody", PASSWORD), (None, "")):
+    for user, password in (("root", "wrong"), ("unknown", PASSWORD), (None, "")):
         async with client(secured, user, password) as refused:
             with pytest.raises(AuthenticationError, match="PENSTOCK_USER") as error:
                 await refused.create_stream("shop/orders")

@@ -74,7 +74,7 @@ async def test_every_call_needs_an_account_and_a_permission(secured: SecuredServ
 
 
 async def test_wrong_credentials_are_refused_for_every_call(secured: SecuredServer) -> None:
-    for stub in (secured.stub("root", "wrong"), secured.stub("nobody")):
+    for stub in (secured.stub("root", "wrong"), secured.stub("unknown")):
         assert await code_of(stub.getControllerServerList(pb.ServerRequest())) == "UNAUTHENTICATED"
 
 

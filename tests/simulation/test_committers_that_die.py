@@ -20,7 +20,7 @@ MERGED_WITHIN_S = 1.0
 def test_a_commit_whose_client_died_is_merged_within_a_second() -> None:
     """A second later it is merged, whole and readable, or was never decided, and is open with nothing readable.
 
-    At no moment does it wait for the end of its lease, or for anybody to ask.
+    At no moment does it wait for the end of its lease, or for a request.
     """
     outcomes: list[tuple[str, int]] = []
     with Simulation(7) as simulation:

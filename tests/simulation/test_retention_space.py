@@ -111,7 +111,7 @@ def test_an_hour_of_endless_writing_takes_bounded_space_and_nothing_gone_is_ever
                 if isinstance(found, SegmentTruncatedError):
                     head = sum((await client.head(STREAM)).positions.values())
                     assert offset < found.start_offset <= head
-                    assert offset < sure - MIN_BYTES, "what is to be kept is gone"
+                    assert offset < sure - MIN_BYTES, "data that must be kept is missing"
                     outcomes["truncated"] += 1
                 else:
                     data = found.joined()

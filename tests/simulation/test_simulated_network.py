@@ -391,7 +391,7 @@ def test_a_machine_without_power_is_silent_and_resets_when_it_is_back():
         reader, writer = await world.connect()
         world.server.crash(Death.POWER)
         waiting = asyncio.ensure_future(world.client.run(reader.read(1)))
-        await world.send(writer, b"anybody there?")
+        await world.send(writer, b"is it there?")
         await asyncio.sleep(60)
         assert not waiting.done()
         world.server.restart()

@@ -19,7 +19,7 @@ KEY_COUNT = 5
 
 
 def encode_event(payload: bytes) -> bytes:
-    """Return an event as it stands in a segment."""
+    """Return an event as a segment stores it."""
     return struct.pack(">ii", 0, len(payload)) + payload
 
 

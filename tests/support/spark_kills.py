@@ -136,7 +136,7 @@ def rows_of_stream(client: Client, stream: str) -> list[object]:
 
 
 def rows_of_table(table: Path) -> list[object]:
-    """Return the rows of a directory of Parquet files, as anybody reads it."""
+    """Return the rows of a directory of Parquet files, as any program reads it."""
     from pyarrow import dataset
 
     return list(dataset.dataset(table).to_table(columns=["event"])["event"].to_pylist())

@@ -19,7 +19,7 @@ _PAGE = 4096
 
 
 class _Known:
-    """Bytes of one segment that somebody has seen or was told of, in pages with a mask."""
+    """Bytes of one segment that a client has read or has a reply about, in pages with a mask."""
 
     def __init__(self) -> None:
         self._pages: dict[int, tuple[bytearray, bytearray]] = {}
@@ -67,7 +67,7 @@ def check_reads(history: History) -> list[str]:
 
 
 def check_up_to_date(history: History) -> list[str]:
-    """Return lengths and reads that miss what was acknowledged, to anybody, before they were asked for.
+    """Return lengths and reads that miss data acknowledged to any client before they were requested.
 
     So does who owns a container no more and answers all the same. A read misses something if it finds nothing at all
     where bytes are known to be.
@@ -102,7 +102,7 @@ def check_up_to_date(history: History) -> list[str]:
 
 
 def check_monotonic(history: History) -> list[str]:
-    """Return what went back: offsets that one client was told about one thing, and epochs of a container.
+    """Return what went back: offsets in replies to one client about one thing, and epochs of a container.
 
     Epochs grow strictly: no two incarnations serve with one.
     """

@@ -1,6 +1,6 @@
 """What must hold of a controller's records when all is quiet: nothing that was begun is left unfinished.
 
-All faults are over then, nobody asks for anything, and nobody restarts anything: work that outlasted its retries must
+All faults are over then, no client sends requests, and no process is restarted: work that outlasted its retries must
 have continued by itself.
 """
 
@@ -45,5 +45,5 @@ async def _unfinished(service: ControllerService) -> list[str]:
             except NoSuchStreamError:
                 continue  # Listed, and never made: see ``docs/controller.md``, "What remains".
             if state.record.state not in _LASTING:
-                left.append(f"stream {scope}/{stream} is {state.record.state.value}, and nothing goes on there")
+                left.append(f"stream {scope}/{stream} is {state.record.state.value}, and no work is in progress there")
     return left

@@ -26,8 +26,8 @@ def check_deliveries(history: History) -> list[str]:
     """Return what is wrong with deliveries.
 
     1. An event comes once, and once more for each reader that was lost after it had delivered the event.
-    2. An event is not given to anybody else after its reader was told that it is stored. (A reader that hung, and was
-       taken for dead, may still hand out what it has in hand.)
+    2. An event is not given to another reader after its reader got the reply that it is stored. (A reader that hung,
+       and was taken for dead, may still hand out what it has in hand.)
     3. One life of a reader does not deliver an event twice.
     """
     lives: dict[tuple[str, str], _Life] = defaultdict(_Life)
@@ -71,7 +71,7 @@ def _judge(
                 lost_at = lives[group, later].lost_at
                 is_zombie = lost_at is not None and lost_at < later_index
                 if later_index > stored_index and not is_zombie:
-                    return [f"{what}: {name} was told at record {stored_index} that it is stored"]
+                    return [f"{what}: {name} got the reply at record {stored_index} that it is stored"]
     return []
 
 

@@ -163,7 +163,7 @@ def _check_pass(name: str, reading: _Pass, writes: dict[tuple[str, bytes], Ended
             continue
         write = writes.get(identity)
         if write is None:
-            yield f"{where}: nobody wrote it"
+            yield f"{where}: no writer wrote it"
             continue
         if write.outcome in (Outcome.FAIL, Outcome.REFUSED):
             yield f"{where}: its write had failed: {write}"

@@ -203,7 +203,7 @@ class InvariantMonitor:
         return violations
 
     def _observe_bounds(self, container: SegmentContainer) -> Iterator[str]:
-        """A log has a bound, and a segment that can never be flushed holds up nobody else: soon, if not at once."""
+        """A log has a bound, and a segment that can never be flushed delays no other segment, after a short time."""
         log_bytes = container.checkpoints.log_bytes
         backlog = container.state.backlog
         # Copies wait for a checkpoint that is worth it, and for what is on its way.
@@ -226,7 +226,7 @@ class InvariantMonitor:
             # The container's own segments have no quota: they are what relieves.
             if segment.is_system or not segment.is_stuck:
                 continue
-            # What waited already, or was let in before it was found to be stuck, is nobody's fault. If storage has
+            # What waited already, or was let in before it was found to be stuck, is no violation. If storage has
             # taken some since the last look it was not stuck all the time, but slow.
             slot = (container.log.epoch, segment.id, segment.storage_length)
             looks, byte_count = was_stuck.get(slot, (0, 0))
@@ -387,7 +387,7 @@ def _check_pending(container: SegmentContainer, segment: Segment) -> Iterator[st
             if piece.end <= position:
                 continue
             if piece.start > position and not (
-                # Storage has it, for the log was cut there; how much it has nobody knows yet, and nobody reads it.
+                # Storage has it, for the log was cut there; its length is not known yet, and it is not read.
                 not container.storage.lookups.have_ended and piece.start <= segment.durable_start_offset
             ):
                 break
@@ -429,7 +429,7 @@ def _check_pipeline(pipeline: OperationPipeline) -> Iterator[str]:
     if numbers != sorted(numbers) or (numbers and numbers[0] < pipeline.durable_sequence_number):
         yield f"G3: frames wait out of order: {numbers}, durable is {pipeline.durable_sequence_number}"
     if any(frame.is_told for frame in pipeline._waiting_frames):
-        yield "pipeline: a frame whose callers were told still waits"
+        yield "pipeline: a frame whose callers have their results still waits"
     if len(pipeline._waiting_frames) > pipeline._frames_in_flight:
         yield f"pipeline: {len(numbers)} frames wait, {pipeline._frames_in_flight} are in the log's hands"
     if pipeline._bytes_in_flight < sum(frame.length for frame in pipeline._waiting_frames):

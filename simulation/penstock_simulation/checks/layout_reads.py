@@ -40,9 +40,9 @@ class _Piece:
 
 
 class LayoutReads:
-    """Begins to read by a layout every so often; `found` is told of each chunk that is gone, or is another, in a lease.
+    """Begins to read by a layout at intervals; `found` is called with each chunk that is gone, or another, in a lease.
 
-    `client` is somebody's, on `client_host`.
+    `client` belongs to a workload, on `client_host`.
     """
 
     def __init__(

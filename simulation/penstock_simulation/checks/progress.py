@@ -1,4 +1,4 @@
-"""`ProgressMonitor`: whoever can get on does, whatever is paused beside it; and takes no more memory than it may.
+"""`ProgressMonitor`: parts that can make progress do, although others are paused, and stay within their memory.
 
 A log whose disk answers is written while long-term storage hangs. A connection is read again within a bound, however
 long its appends cannot be taken, since reads and group state stand after them. What all connections hold stays within
@@ -28,7 +28,7 @@ _END_SLACK_S = 3.0
 
 
 class ProgressMonitor:
-    """Remembers between looks since when somebody does not get on, of hosts that nothing holds up."""
+    """Remembers between checks since when a part makes no progress, for hosts that nothing holds up."""
 
     def __init__(self) -> None:
         #: By host and container: epoch and durable sequence number, and since when they are the same.
@@ -65,7 +65,7 @@ class ProgressMonitor:
         if now_s - since_s > (_BUCKET_LOG_S_MAX if isinstance(container.log, ObjectLog) else _LOG_S_MAX):
             yield (
                 f"container {container.id}: its log has written nothing for {now_s - since_s:.0f} s, although its disk "
-                "answers and something is to be written"
+                "answers and there is something to write"
             )
 
     def _observe_connections(self, host: Host, server: SegmentStoreServer, now_s: float) -> Iterator[str]:
@@ -93,7 +93,7 @@ class ProgressMonitor:
             unread[id(connection)] = (connection._received_bytes, since_s)
             if now_s - since_s > settings.read_delay_s_max + _READ_SLACK_S:
                 yield (
-                    f"a connection was not read for {now_s - since_s:.0f} s: what stands behind its appends waits "
+                    f"a connection was not read for {now_s - since_s:.0f} s: requests after its appends wait "
                     f"longer than {settings.read_delay_s_max:g} s (read_delay_s_max)"
                 )
 

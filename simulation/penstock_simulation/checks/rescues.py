@@ -1,7 +1,7 @@
 """`Rescues`: machines that are lost at random moments, and stores that are built anew from long-term storage alone.
 
 Containers are flushed now and then, and what was acknowledged before the call counts as safe from its answer on. At
-other moments a copy of long-term storage is taken, as it is: in the midst of an image, of the removal of earlier ones,
+other moments a copy of long-term storage is taken, as it is: during an image, of the removal of earlier ones,
 of deletions, with two incarnations. A store is recovered from it beside the cluster, which continues and loses nothing.
 So whatever the recovered store has must be what the cluster has, too: its containers are as they once were.
 """
@@ -53,7 +53,7 @@ _LATER = b"<later>"
 
 
 class Rescues:
-    """Flushes and recovers every so often. `found` is told of all that is missing, and that was never written."""
+    """Flushes and recovers every so often. `found` is called with all that is missing, and that was never written."""
 
     def __init__(
         self, cluster: SimulatedCluster, world: World, found: Callable[[str], None], *, gap_s: float,
@@ -71,7 +71,7 @@ class Rescues:
         self._count = 0
 
     async def run(self) -> None:
-        """Go on for as long as workloads write."""
+        """Continue for as long as workloads write."""
         flushes: set[asyncio.Task[None]] = set()
         while self._world.is_writing:
             await asyncio.sleep(self._rng.expovariate(1.0 / self._gap_s))
@@ -91,7 +91,7 @@ class Rescues:
             self._found(f"{missing} containers could not be flushed although nothing fails any more")
 
     async def lost(self) -> Rescuer | None:
-        """Recover a store from what there is now; None if that failed, which was told."""
+        """Recover a store from what there is now; None if that failed, which was reported."""
         self._count += 1
         rescuer = Rescuer(self._cluster, f"rescuer-{self._count}")
         try:

@@ -1,10 +1,10 @@
 """`RetainedModel`: what a stream of one segment may have forgotten, by its policy and its subscribers. Pure.
 
-It is told what can be seen from outside: how long the stream was and when, which cuts the controller had noted down,
+It gets what is visible from outside: how long the stream was and when, which cuts the controller had noted down,
 and what subscribers have said, as soon as they say it. Where what was seen leaves room for doubt, it doubts the
 accusation: each rule holds for every choice that the tables of ``docs/retention.md`` allow.
 
-1. The minimum is there, whoever has acknowledged what: so many bytes, or all that is younger.
+1. The minimum is there, whatever was acknowledged: so many bytes, or all that is younger.
 2. What a subscriber has not acknowledged goes only once the maximum says so: the cut noted last before it lies so many
    bytes behind the end, or is so old.
 """
@@ -64,7 +64,7 @@ class RetainedModel:
             if age_s < least / 1000 - _ROUNDING_S:
                 found.append(f"begins at {head}: what was before is {age_s:.3f} s old at most, and {least} ms are kept")
         elif length - head < least:
-            found.append(f"begins at {head} and has {length - head} bytes, {least} are to be kept")
+            found.append(f"begins at {head} and has {length - head} bytes, {least} must be kept")
         unread = min(self.said.values(), default=head)
         if head > unread:
             place = max((place for place in self._cuts if place < head), default=0)
@@ -72,8 +72,8 @@ class RetainedModel:
             is_past = head_s - noted_s > most / 1000 - _ROUNDING_S if is_by_time else length - place >= most
             if not most or not is_past:
                 found.append(
-                    f"begins at {head} at {head_s:.3f} s, {length} bytes long, and somebody has read to {unread}; the "
-                    f"cut before is at {place}, of {noted_s:.3f} s: the maximum of {most} does not say so"
+                    f"begins at {head} at {head_s:.3f} s, {length} bytes long, and a subscriber has read to "
+                    f"{unread}; the cut before is at {place}, of {noted_s:.3f} s: the maximum of {most} does not say so"
                 )
         return found
 

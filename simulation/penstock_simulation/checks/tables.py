@@ -36,7 +36,7 @@ class _Key:
         makers: the put that made each version.
         removers: the earliest removal, by invocation, that may have consumed each version.
         loose_removals: invocations of removals without condition: they may have removed any version.
-        unseen: versions that nobody saw made, but on which a later condition held: some put without an answer did it.
+        unseen: versions without a known put, but on which a later condition held: a put without an answer made them.
         doubtful: invocations of writes that may have happened without leaving a trace.
     """
 
@@ -91,7 +91,7 @@ def _place_puts(key: _Key) -> Iterator[str]:
         if seen.version not in key.makers:
             maker = unanswered.pop(seen.value, None)
             if maker is None:
-                yield f"{key.name}: nobody put {seen.value!r} as version {seen.version}: {ended}"
+                yield f"{key.name}: no client put {seen.value!r} as version {seen.version}: {ended}"
                 continue
             key.makers[seen.version] = maker
         call = key.makers[seen.version].invocation.call
@@ -130,7 +130,7 @@ def _check_consumers(key: _Key) -> Iterator[str]:
             possible.append((call.expected, ended))
             key.doubtful.append(ended.invocation.index)
         elif call.expected not in key.makers:
-            yield f"{key.name}: version {call.expected} was removed, nobody made it: {ended}"
+            yield f"{key.name}: version {call.expected} was removed, no client made it: {ended}"
         elif call.expected in consumers:
             yield f"{key.name}: version {call.expected} was removed twice: {consumers[call.expected]} and {ended}"
         else:
@@ -260,7 +260,7 @@ def _place_of_get(key: _Key, ended: Ended, floor: Place) -> tuple[Place | None, 
             return (version, 1), ""
     if any(index < ended.end_index for index in key.loose_removals):
         return None, ""
-    return None, f"it was not there, but version {floor[0]} had been reached and nobody removed it"
+    return None, f"it was not there, but version {floor[0]} had been reached and no client removed it"
 
 
 def _check_refusal(key: _Key, ended: Ended, expected: int, floor: Place, begun: list[tuple[Place, int]]) -> str:

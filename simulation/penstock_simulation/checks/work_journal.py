@@ -25,7 +25,7 @@ _WITHDRAWN: ContextVar[WorkClaim | None] = ContextVar("penstock_withdrawn_announ
 
 
 class WorkJournal:
-    """See the module. Works once it knows the `sessions` of the controllers; `found` is told of each violation.
+    """See the module. Works once it knows the `sessions` of the controllers; `found` is called with each violation.
 
     Attributes:
         counts: what went on, for the totals.
@@ -49,7 +49,7 @@ class WorkJournal:
         before = self._owners.get(work.work_id)
         self._owners[work.work_id] = work.owner
         self.counts["controllers: work taken over"] += 1
-        # A session that is over stays so: whoever is a member now was one when its work was taken.
+        # A session that has ended does not begin again: a present member was a member when its work was taken.
         if self.sessions is not None and before in self.sessions.names and before != work.owner:
             self._found(f"{work.kind} of {work.subject}: {work.owner} took it over from {before}, which is alive")
         if work.work_id in self._ended:

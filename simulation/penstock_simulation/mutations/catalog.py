@@ -436,7 +436,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         _use_no_reserve,
     ),
     Mutation(
-        "truncate the log too far", "the log is cut only before what is stored",
+        "truncate the log too far", "the log is truncated only before stored data",
         short_profile("crashes"), _truncate_log_too_far,
     ),
     Mutation(

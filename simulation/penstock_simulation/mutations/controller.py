@@ -70,7 +70,7 @@ _OUTAGES = replace(
 
 CONTROLLER_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
-        "withdraw whatever is announced", "a late duplicate does nothing",
+        "withdraw everything announced", "a late duplicate does nothing",
         # Work is left unfinished only if the controller crashes after its announcement was removed.
         replace(
             CONTROLLERS, workloads=("events", "streams"), share=1.0, controller_count_min=1, controller_count_max=1,

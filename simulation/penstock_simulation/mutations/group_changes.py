@@ -71,7 +71,7 @@ GROUP_MUTATIONS = (
         GROUP_CHANGES, _begin_at_the_tail,
     ),
     Mutation(
-        "begin all streams anew when one comes", "streams that stay go on where they are",
+        "begin all streams anew when one comes", "streams that stay are read on from their positions",
         GROUP_CHANGES, _begin_all_anew,
     ),
 )  # fmt: skip

@@ -126,7 +126,7 @@ ISOLATION_MUTATIONS: tuple[Mutation, ...] = (
         _HANGS, _use_one_pool,
     ),
     Mutation(
-        "let reads wait behind appends", "what stands behind appends that cannot be taken is answered within a bound",
+        "let reads wait behind appends", "requests after appends that cannot be accepted are answered within a bound",
         _STALLED, _let_reads_wait_behind_appends,
     ),
     Mutation(

@@ -38,7 +38,7 @@ def _share_no_slots() -> AbstractContextManager[None]:
 
 OFFLINE_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
-        "wait for each stream of a cycle", "retention of healthy streams goes on beside an offline container",
+        "wait for each stream of a cycle", "retention of healthy streams continues beside an offline container",
         OFFLINE_CONTAINER, _wait_for_each_stream,
     ),
     Mutation(

@@ -77,7 +77,7 @@ OUTAGE_MUTATIONS: tuple[Mutation, ...] = (
         CLOCKS, _end_leases_by_wall_clock,
     ),
     Mutation(
-        "wait until the clock has caught up with the cuts", "retention goes on after the clock was ahead",
+        "wait until the clock has caught up with the cuts", "retention continues after the clock was ahead",
         CLOCKS, _wait_for_the_clock_to_catch_up,
     ),
 )  # fmt: skip

@@ -95,7 +95,7 @@ def _write_states_without_a_fence() -> Iterator[None]:
 
 PEER_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
-        "take everybody else for dead", "work of a controller that is alive is finished by nobody else",
+        "take everybody else for dead", "work of a live controller is finished by no other",
         _PEERS, _take_everybody_else_for_dead,
     ),
     Mutation(

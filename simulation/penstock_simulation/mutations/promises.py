@@ -210,7 +210,7 @@ PROMISE_MUTATIONS = (
         _CALLS, _refuse_a_second_close,
     ),
     Mutation(
-        "hand a transaction on before it is stored", "what was detached is whole for whoever goes on",
+        "hand a transaction on before it is stored", "a detached transaction is whole for the program that resumes it",
         _IDS, _hand_on_before_it_is_stored,
     ),
 )  # fmt: skip

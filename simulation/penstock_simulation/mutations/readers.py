@@ -138,11 +138,11 @@ READER_MUTATIONS = (
         _give_away_what_is_in_hand,
     ),
     Mutation(
-        "keep the error of an outage", "after an outage the next read goes on",
+        "keep the error of an outage", "after an outage the next read succeeds",
         _trying("users after outages", 0.5), _keep_the_error_of_an_outage,
     ),
     Mutation(
-        "take segments in the task of who reads", "a cancelled read changes nothing",
+        "take segments in the task of the reader", "a cancelled read changes nothing",
         replace(
             USERS, name="users that give up", habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.5, reader_count=2)
         ),

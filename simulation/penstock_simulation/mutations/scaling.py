@@ -103,7 +103,7 @@ SCALING_MUTATIONS: tuple[Mutation, ...] = (
         _ROLLS, _leave_rolled_segments_open,
     ),
     Mutation(
-        "take a roll that was cut short for done", "a commit that was begun is finished by whoever comes next",
+        "take a roll that was cut short for done", "a commit that was begun is finished by the next controller",
         _ROLLS_CUT_SHORT, _take_a_roll_that_was_cut_short_for_done,
     ),
     Mutation(

@@ -179,7 +179,7 @@ SHORTAGE_MUTATIONS: tuple[Mutation, ...] = (
         _LEASES, _collect_what_is_leased,
     ),
     Mutation(
-        "forget the leases of earlier owners", "a lease holds deletions back, whoever owns the container",
+        "forget the leases of earlier owners", "a lease defers deletions, whichever store owns the container",
         _LEASES, _forget_leases_of_earlier_owners,
     ),
     Mutation(

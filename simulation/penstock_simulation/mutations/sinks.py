@@ -72,7 +72,7 @@ SINK_MUTATIONS = (
         SINKS, _commit_before_the_intent,
     ),
     Mutation(
-        "abort what the ledger names", "what an intent names is to commit, by whoever comes", SINKS,
+        "abort what the ledger names", "transactions named by an intent must commit, in any later run", SINKS,
         _abort_what_is_named,
     ),
     Mutation(

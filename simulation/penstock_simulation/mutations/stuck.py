@@ -88,7 +88,7 @@ STUCK_MUTATIONS = (
     ),
     Mutation("never carry forward what keeps the log", "a log has a bound", _STUCK, _never_carry),
     Mutation(
-        "let a stuck segment fill the cache", "a segment that cannot be flushed holds up nobody else",
+        "let a stuck segment fill the cache", "a segment that cannot be flushed delays no other",
         replace(_STUCK, name="stuck segment, small cache", writing_s=100.0), _ignore_the_quota,
     ),
     Mutation(

@@ -114,7 +114,7 @@ SUBSCRIBER_MUTATIONS = (
         _SHORT, _release_what_is_stored,
     ),
     Mutation(
-        "a checkpoint awaits readers that have died", "a group takes checkpoints whoever dies",
+        "a checkpoint awaits readers that have died", "a group takes checkpoints although readers die",
         _SHORT, _await_the_dead,
     ),
     Mutation(

@@ -191,7 +191,7 @@ USER_MUTATIONS = (
         _commit_what_is_left,
     ),
     Mutation(
-        "keep the lease of a transaction that is given up", "nobody keeps what nobody uses",
+        "keep the lease of a transaction that is given up", "no lease outlives its last user",
         replace(_WRITERS, name="transactions given up"), _keep_leases_for_ever,
     ),
     Mutation(

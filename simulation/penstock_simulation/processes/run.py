@@ -231,7 +231,9 @@ def _counts(history: History) -> dict[str, int]:
 def processes(
     seconds: Annotated[
         float,
-        typer.Option(min=0.0, help="How long faults go on, without the time that the server takes to start and stop."),
+        typer.Option(
+            min=0.0, help="How long faults continue, without the time that the server takes to start and stop."
+        ),
     ] = 30.0,
     seed: Annotated[int, typer.Option(help="Draws the faults and the load.")] = 1,
     segment_stores: Annotated[

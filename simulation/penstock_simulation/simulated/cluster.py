@@ -328,7 +328,7 @@ class SimulatedCluster:
             directory.tier1,
             tiers,
             self.settings.durable_log,
-            # On a shared disk a store cannot tell whether the other stores are alive.
+            # On a shared disk a store cannot know that the other stores are alive.
             owner=LogOwner(tiers.random_id(), lambda token: self.shared_disk is not None, directory.check_held),
             cluster_id=cluster_id,
             made_logs_directory=directory.made_logs,

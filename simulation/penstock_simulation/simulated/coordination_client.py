@@ -104,7 +104,7 @@ class SimulatedMembership:
             except MembershipLostError:
                 return
             except ControllerUnavailableError as error:
-                _logger.info("the coordinator does not hear of controller %s: %s", self._name, error)
+                _logger.info("the coordinator gets no message from controller %s: %s", self._name, error)
 
     def _end(self) -> None:
         self._is_over = True

@@ -285,7 +285,7 @@ class SimulatedFiles(RemoteClient[FileFault]):
             self._demand_changes()
             files = [self.system.file(path) for path in (target, *sources)]
             if any(file.holder is not None or not file.data for file in files):
-                raise StorageError(f"simulated: {target} and {sources} are to be closed, and not empty")
+                raise StorageError(f"simulated: {target} and {sources} must be closed, and not empty")
             if len({path.rpartition("/")[0] for path in (target, *sources)}) > 1 or "," in "".join(sources):
                 raise StorageError(f"simulated: {target} and {sources} are not in one folder, or have a comma")
             for path, file in zip(sources, files[1:], strict=True):

@@ -79,7 +79,7 @@ class HeldJob:
         self._goes.acquire()
         try:
             self.result = self._context.run(self._call)
-        except BaseException as error:  # noqa: BLE001  # goes to whoever awaits the job, as from a real pool
+        except BaseException as error:  # noqa: BLE001  # is raised where the job is awaited, as from a real pool
             self.error = error
         self.is_over = True
         self._stands.release()

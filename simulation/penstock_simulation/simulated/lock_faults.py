@@ -47,7 +47,9 @@ class LockGone:
     def _check_ended(self, simulation: Simulation, life: int, file: FileNode) -> None:
         host = simulation.hosts[self.host]
         if host.disk.is_taken(file) and host.is_up and host.life == life and not host.held_s:
-            simulation.problem(f"{host.name} goes on {_ENDS_WITHIN_S:g} s after another server locked its directory")
+            simulation.problem(
+                f"{host.name} still serves {_ENDS_WITHIN_S:g} s after another server locked its directory"
+            )
 
     def _end(self, simulation: Simulation, before: Mapping[int, int], file: FileNode) -> None:
         host = simulation.hosts[self.host]

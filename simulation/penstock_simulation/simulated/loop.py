@@ -641,6 +641,6 @@ def _close(coroutine: Coroutine[object, object, object]) -> None:
             coroutine.close()
         except RuntimeError:
             continue  # It awaited in its clean-up code, or caught the exception; the next one gets it further.
-        except BaseException as error:  # noqa: BLE001  # whatever the clean-up code of a dead process says, nobody hears it
+        except BaseException as error:  # noqa: BLE001  # the clean-up code of a dead process has no effect
             _logger.debug("clean-up of a dead process: %r", error)
         return

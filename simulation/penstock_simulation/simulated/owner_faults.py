@@ -67,5 +67,5 @@ class Move:
 
 
 def _changes(simulation: Simulation) -> OwnerChanges:
-    assert simulation.owner_changes is not None, "the plan changes owners, and nobody said how: set owner_changes"
+    assert simulation.owner_changes is not None, "the plan changes owners: set owner_changes"
     return simulation.owner_changes

@@ -164,7 +164,7 @@ class _SimulatedPool(WorkQueue):
             result = process.context.run(job.call)
         except ProcessKilled:
             return
-        except Exception as error:  # noqa: BLE001  # goes to whoever awaits, as from a real pool
+        except Exception as error:  # noqa: BLE001  # is raised where it is awaited, as from a real pool
             failure = error
         finally:
             loop.current = before

@@ -100,7 +100,7 @@ async def _read_segment(
         data = await world.insist(f"read of {segment}", partial(client._segment_client.read, segment, offset, length))
         block = data.joined()
         if not block:
-            world.problem(f"{segment}: read at {offset} came empty, it was to go on to {end}")
+            world.problem(f"{segment}: read at {offset} came empty before the expected end {end}")
             return False
         offset += len(block)
         try:

@@ -127,7 +127,7 @@ class HandedTransactions(Workload):
             resuming = maybe_cut(rng, self._habits.cut_rate, client.transaction(_STREAM, handed.id, lease_s=_LEASE_S))
             transaction = await in_time(world, self.host, "going on with a transaction", limit_s, resuming)
             if handed.is_committed:
-                world.problem(f"transaction {handed.id} is committed, and could be gone on with")
+                world.problem(f"transaction {handed.id} is committed, and could be resumed")
             await self._write(transaction, handed)
             choice = rng.random()
             if choice < 0.2:
@@ -148,7 +148,7 @@ class HandedTransactions(Workload):
         except TransactionError:
             return False  # It has ended, by a lease, an abort or a commit whose reply was lost.
         except PenstockError as error:
-            self._check_passing("go on", error)
+            self._check_passing("resume", error)
             return True
         finally:
             await close_client(world, self.host, client)
@@ -175,7 +175,7 @@ class HandedTransactions(Workload):
             if handed.state in _OVER:
                 return
             if world.now_s > world.give_up_s:
-                world.problem(f"transaction {handed.id} is {handed.state} for good")
+                world.problem(f"transaction {handed.id} stays {handed.state}")
                 return
             await self.rest(0.2)
 

@@ -63,7 +63,7 @@ class KeptTransactions(Workload):
                 transaction = await other.transaction(self._stream, await transaction.detach(), lease_s=LEASE_S)
         except PenstockError as error:
             if not self.world.is_passing(error):
-                self.world.problem(f"{self.name} cannot begin a transaction, or go on with it: {error!r}")
+                self.world.problem(f"{self.name} cannot begin a transaction, or resume it: {error!r}")
             return
         self._open.append((self.world.now_s + self.rng.uniform(0.5, 1.5) * _OPEN_S, transaction))
 

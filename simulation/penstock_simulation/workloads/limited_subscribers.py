@@ -71,7 +71,7 @@ class LimitedSubscribers(Workload):
             for group in stream.groups.values():
                 join = partial(client.reader_group, group, [stream.path], retention=GroupRetention.MANUAL)
                 await insist(f"create {group}", join)
-                found = await insist(f"look at {group}", partial(client._controller_client.reader_group, SCOPE, group))
+                found = await insist(f"inspect {group}", partial(client._controller_client.reader_group, SCOPE, group))
                 assert found is not None
                 stream.registered[group] = found
 
@@ -176,7 +176,7 @@ class LimitedSubscribers(Workload):
                 for group in stream.groups.values():
                     await world.insist("acknowledge all", partial(self._publish, stream, group, tail.positions[0]))
             await asyncio.sleep(1.0)
-            if await world.insist(f"look at {stream.path}", partial(self._inspect, stream)) <= most:
+            if await world.insist(f"inspect {stream.path}", partial(self._inspect, stream)) <= most:
                 return True
             if world.now_s > until_s:
                 return False

@@ -208,7 +208,7 @@ class PreparedTransactions(Workload):
             if intent.state in _OVER:
                 return
             if world.now_s > world.give_up_s:
-                world.problem(f"transaction {intent.id} is {intent.state} for good")
+                world.problem(f"transaction {intent.id} stays {intent.state}")
                 return
             await self.rest(0.2)
 

@@ -95,7 +95,7 @@ class Sinks(Workload):
 
         await world.insist("write the last batch", write_the_last)
         ledger = await world.insist("open the ledger", partial(Ledger.open, self.client, _SINK))
-        left = await world.insist("look at the ledger", partial(ledger.announced, identity.batch))
+        left = await world.insist("read the ledger", partial(ledger.announced, identity.batch))
         if left:
             world.problem(f"{len(left)} transactions of the sink are announced still: {left[:3]}")
         await world.insist("close the ledger", ledger.close)
@@ -141,7 +141,7 @@ class Sinks(Workload):
                 return False  # The driver died.
         except BatchOvertakenError as error:
             if counts:
-                world.problem(f"nobody is ahead, but {error}")
+                world.problem(f"no other run is ahead, but {error}")
             return False
         except PenstockError as error:
             if not world.is_passing(error) and not isinstance(error, MetadataConflictError | TransactionError):

@@ -157,4 +157,4 @@ class StreamLives(Workload):
             world.problem(f"{name} has the tags {config.tags}, and should have {life.tags}")
         if set(head.positions.values()) != {life.start}:
             world.problem(f"{name} begins at {head.positions}, and should at {life.start}")
-        world.counts["streams looked at"] += 1
+        world.counts["streams inspected"] += 1

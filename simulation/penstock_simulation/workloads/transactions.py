@@ -127,7 +127,7 @@ class TransactionWriter(Workload):
             if state in _OVER:
                 return
             if world.now_s > world.give_up_s:
-                world.problem(f"transaction {transaction.id} is {state} for good")
+                world.problem(f"transaction {transaction.id} stays {state}")
                 return
             await self.rest(0.2)
 

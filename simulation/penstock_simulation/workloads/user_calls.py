@@ -109,7 +109,7 @@ class UserCalls(Workload):
                     break
                 if reader.read_ahead_bytes > _READ_AHEAD_BYTES_MAX:
                     world.problem(f"{self.name}: {reader.read_ahead_bytes} bytes are held ahead of the application")
-                world.counts["looks at what is read ahead"] += 1
+                world.counts["inspections of data read ahead"] += 1
                 if self.rng.random() < 0.05:
                     await self.rest(0.2)
 

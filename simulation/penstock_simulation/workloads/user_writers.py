@@ -265,6 +265,6 @@ class UserTransactions(Workload):
             if state in _OVER:
                 return
             if world.now_s > world.give_up_s:
-                world.problem(f"transaction {transaction} is {state} for good")
+                world.problem(f"transaction {transaction} stays {state}")
                 return
             await self.rest(0.2)

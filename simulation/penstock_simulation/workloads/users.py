@@ -284,7 +284,7 @@ class UserReader(Workload):
         except PenstockError as error:
             self._lose(life, repr(error))
             if not world.is_passing(error):
-                world.problem(f"{life.name} cannot go on: {error!r}")
+                world.problem(f"{life.name} cannot continue: {error!r}")
         await close_client(world, self._machine, client)
 
     async def _be_a_member(self, client: Client, life: _Life) -> None:

@@ -28,7 +28,7 @@ W = b"w" * 16
 
 
 class InjectedFault(Exception):
-    """Not an error that anybody foresees."""
+    """An unexpected error."""
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ class Bench:
         """Append until the segment is over its quota."""
         container, found = self.store.find(segment)
         await self.store.append(segment, bytes(16 * 1024))
-        await until(lambda: found.is_stuck)  # Or the container's share is full before anybody knows.
+        await until(lambda: found.is_stuck)  # Or the container's share is full before that is known.
         while not container.quota.is_over(found):
             await self.store.append(segment, bytes(16 * 1024))
 
@@ -224,7 +224,7 @@ async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> No
 async def test_the_simulation_takes_it_for_wrong_when_callers_are_held_without_need(
     bench: Bench, stuck_count: int, is_violation: bool
 ) -> None:
-    """One stuck segment within its quota is no reason to hold anybody; four take all that may wait for storage.
+    """One stuck segment within its quota is no reason to hold writers; four take all that may wait for storage.
 
     In a small cache over slow storage four were stuck at a time, rightly, and seeds failed for it.
     """

@@ -1052,7 +1052,7 @@ async def test_a_claim_that_is_cut_off_behind_its_mark_leaves_a_log_that_can_be_
     successor = make_log(disk, seed=2)
     await successor.open()
     assert (await data_of(successor))[0] == b"acknowledged"
-    await append(successor, b"goes on")
+    await append(successor, b"continues")
 
 
 async def test_a_claim_that_finds_no_room_for_its_record_fences_no_owner() -> None:
@@ -1069,7 +1069,7 @@ async def test_a_claim_that_finds_no_room_for_its_record_fences_no_owner() -> No
 async def test_an_epoch_file_that_shows_no_writes_in_memory_is_looked_at_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A file system whose mappings do not follow writes: the trial tells, before anybody relies on it."""
+    """A file system whose mappings do not follow writes: the trial finds that before mappings are used."""
     monkeypatch.setattr(SimulatedByte, "value", lambda self: 0)
     disk = new_disk()
     log = make_log(disk)

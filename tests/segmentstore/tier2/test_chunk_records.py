@@ -77,7 +77,7 @@ async def touched(count: int) -> dict[str, tuple[int, int, int]]:
         "list": lambda: listed(storage),
         "merge": lambda: storage.concat(SEGMENT, count + 1, OTHER),
         "read of what was merged": lambda: storage.read(SEGMENT, count + 1 + count // 2, 1),
-        "append behind it": lambda: storage.write(SEGMENT, 2 * count + 1, [b"z"]),
+        "append after it": lambda: storage.write(SEGMENT, 2 * count + 1, [b"z"]),
     }
     found: dict[str, tuple[int, int, int]] = {}
     for name, step in steps.items():

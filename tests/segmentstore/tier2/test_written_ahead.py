@@ -257,7 +257,7 @@ async def test_whatever_ends_at_any_step_leaves_a_head_and_is_gone_on_from(
             assert task.result() == len(DATA)
             break
         assert task.cancelled() or task.exception() is not None
-        assert len(asyncio.all_tasks()) == 1, "something goes on behind the caller's back"
+        assert len(asyncio.all_tasks()) == 1, "a task outlives the call"
         is_in_doubt = world.steps.is_in_doubt
         world.calm()
         found = await storage.open(SEGMENT)

@@ -42,7 +42,7 @@ def test_what_may_be(told: str) -> None:
         ("a:x b:x", "only 0 of them were lost"),
         ("a:x a! b:x c:x", "only 1 of them were lost"),
         ("a:x a:x", "twice to one reader"),
-        ("a:x a:y a=1 a! b:x", "a was told at record 2 that it is stored"),
+        ("a:x a:y a=1 a! b:x", "a got the reply at record 2 that it is stored"),
         ("a:x a=1 b:x", "only 0 of them were lost"),
     ],
 )

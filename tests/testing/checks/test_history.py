@@ -114,7 +114,7 @@ def lost_tail(history: History) -> None:
     read(history, "r", "1")
 
 
-@bad("nobody wrote it")
+@bad("no writer wrote it")
 def invented_event(history: History) -> None:
     written(history, "1")
     read(history, "r", "1", "2")
@@ -542,12 +542,12 @@ def removed_key_comes_back(history: History) -> None:
     got(history, "a", 0)
 
 
-@bad_table("nobody put b'z' as version 5")
+@bad_table("no client put b'z' as version 5")
 def invented_value(history: History) -> None:
     got(history, "z", 5)
 
 
-@bad_table("nobody put b'b' as version 0")
+@bad_table("no client put b'b' as version 0")
 def failed_put_is_read(history: History) -> None:
     history.fail(put(history, "b"), "offline")
     got(history, "b", 0)
@@ -583,7 +583,7 @@ def two_removals_of_one_version(history: History) -> None:
     history.ok(second)
 
 
-@bad_table("nobody made it")
+@bad_table("no client made it")
 def removal_of_no_version(history: History) -> None:
     history.ok(remove(history, 7))
 

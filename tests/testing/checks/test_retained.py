@@ -30,7 +30,7 @@ def test_what_is_unread_goes_when_the_cut_before_it_is_past_the_maximum_and_not_
     model.see_cut(1.0, 300)
     model.see_cut(2.0, 600)
     assert model.judge(500, 3.0, 1300) == []
-    assert "somebody has read to 0" in model.judge(700, 3.0, 1599)[0]
+    assert "a subscriber has read to 0" in model.judge(700, 3.0, 1599)[0]
     later = by_size()
     later.see_cut(2.0, 600)
     assert later.judge(700, 3.0, 1600) == []

@@ -106,7 +106,7 @@ async def test_a_thousand_writers_go_on_with_ten_in_memory(lives: Incarnations) 
 
 
 async def test_the_storage_writer_moves_attributes_by_itself(lives: Incarnations) -> None:
-    """Enough changed values become an index and leave memory without anybody asking."""
+    """Enough changed values become an index and leave memory without a request."""
     container = await lives.start(**SMALL, writer_interval_s=0.01)
     await container.create(A)
     for writer in range(200):

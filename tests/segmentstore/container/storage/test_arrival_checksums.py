@@ -1,4 +1,4 @@
-"""What arrived is what is stored: bytes that change in memory are noticed before anybody gets them, or the log goes.
+"""What arrived is what is stored: bytes that change in memory are noticed before a reader gets them, or the log goes.
 
 Checksums are taken when bytes arrive and carried along with them (docs/checksums.md). A bit is flipped in memory here,
 as a bad memory cell would do it: nothing else knows of it.

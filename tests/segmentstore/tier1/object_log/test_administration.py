@@ -44,7 +44,7 @@ def put_lost_slot(world: World, slot: int) -> None:
 
 
 def test_a_running_owners_log_is_listed_and_disabled_at_once_and_enabled_again() -> None:
-    """The other containers of its process go on in another journal, with everything that was acknowledged."""
+    """The other containers of its process continue in another journal, with all acknowledged data."""
 
     async def scenario(world: World) -> None:
         factory = world.process()
