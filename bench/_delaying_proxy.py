@@ -32,12 +32,17 @@ def delaying_proxy(target_port: int, delay_s: float) -> Iterator[int]:
 
 
 def _run(target_port: int, delay_s: float, pipe: Connection) -> None:
+    #: asyncio itself keeps no reference to the task of a connection.
+    flows: set[asyncio.Task[None] | None] = set()
+
     async def serve() -> None:
         async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            flows.add(own := asyncio.current_task())
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target_port, limit=_READ_BYTES)
             try:
                 await asyncio.gather(_pass_on(reader, far_writer, delay_s), _pass_on(far_reader, writer, 0.0))
             finally:
+                flows.discard(own)
                 for each in (writer, far_writer):
                     each.close()
 

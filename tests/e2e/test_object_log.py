@@ -181,13 +181,20 @@ def test_commands_for_logs_work_on_the_bucket_beside_a_running_server(
     assert (swept["type"], swept["is_dry_run"], swept["foreign_count"]) == ("log_sweep", True, 0)
 
 
-def test_what_does_not_work_on_a_log_in_a_bucket_is_refused(options: tuple[str, ...]) -> None:
-    log = options[2:4]
+def test_what_does_not_work_on_a_log_in_a_bucket_is_refused(tmp_path: Path) -> None:
+    """And what to do instead is said."""
+    log = ("--log", "s3://bucket/log")
+    config = tmp_path / "settings.toml"
+    config.write_text('log = "s3://bucket/log"\ntier2 = "s3://bucket/data"\n')
+    settings = ("--config", str(config))
     for arguments, said in (
-        (("salvage", "3", *log), "only a log in a data directory"),
-        (("list", *log, "--data-dir", "x"), "name the place of one log"),
-        (("sweep",), "--log is required"),
+        (("log", "salvage", "3", *log), "only a log in a data directory"),
+        (("log", "list", *log, "--data-dir", "x"), "name the place of one log"),
+        (("log", "sweep"), "--log is required"),
+        (("storage", "backup", str(tmp_path / "b"), *settings), "administration port and name that with --admin"),
+        (("storage", "recover", "--directory", str(tmp_path / "d"), *settings), "start a server with the same --log"),
+        (("storage", "check", *settings), "the log is in s3://bucket/log"),
     ):
-        ran = run_command("log", *arguments)
+        ran = run_command(*arguments)
         assert ran.code != 0
         assert said in " ".join(ran.stderr.split())

@@ -15,6 +15,7 @@ from penstock.model.errors import (
     StorageIdentityError,
     StorageUnavailableError,
     UnreadableDataError,
+    UnsupportedOperationError,
 )
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.inspection import ContainerInspection
@@ -54,7 +55,13 @@ async def check_storage(
         StorageIdentityError: long-term storage belongs to another cluster.
         StorageUnavailableError: there is none in that place, or it became unavailable.
         CorruptionError: the identity of the directory is damaged. Other damage is in the report.
+        UnsupportedOperationError: the log is in a bucket.
     """
+    demand_local_log(
+        settings,
+        "penstock storage check",
+        "start the server and run `penstock verify`, which compares the chunks",
+    )
     directory = DataDirectory(settings.data_dir, runtime)
     async with AsyncExitStack() as held:
         try:
@@ -131,6 +138,14 @@ async def _container_ids(
             path = f"{directory.tier1}/{container_id}"
             failures[container_id] = CorruptionError(path, 0, f"there is no log of container {container_id}")
     return found
+
+
+def demand_local_log(settings: StandaloneSettings, what: str, instead: str) -> None:
+    """Raise `UnsupportedOperationError` if the log is in a bucket. `what`: the command; `instead`: what to do there."""
+    if settings.log:
+        raise UnsupportedOperationError(
+            f"the log is in {settings.log}, and `{what}` works on a data directory: {instead}. Nothing was changed"
+        )
 
 
 async def check_identity(chunks: ChunkStorage, identity: Identity) -> None:

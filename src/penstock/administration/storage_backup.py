@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from penstock.administration.admin_client import AdminClient
 from penstock.administration.errors import BackupError
-from penstock.administration.storage_administration import CheckProgress
+from penstock.administration.storage_administration import CheckProgress, demand_local_log
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, LogDamagedError
 from penstock.runtime.disk import Disk
@@ -113,7 +113,14 @@ async def back_up_stopped(settings: StandaloneSettings, directory: str, runtime:
         BackupError: `directory` is not empty, or cannot be written.
         LogDamagedError: a log is damaged. A log that is disabled and intact is backed up like any other.
         CorruptionError: the identity of the directory is damaged.
+        UnsupportedOperationError: the log is in a bucket.
     """
+    demand_local_log(
+        settings,
+        "penstock storage backup",
+        "the bucket holds all that long-term storage does not have, so copy the bucket, or start a server with an "
+        "administration port and name that with --admin",
+    )
     data = DataDirectory(settings.data_dir, runtime)
     identity = await runtime.work.run(data.open_existing)
     try:

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from penstock.administration.errors import NotRecoverableError
-from penstock.administration.storage_administration import ShowProgress, check_storage
+from penstock.administration.storage_administration import ShowProgress, check_storage, demand_local_log
 from penstock.model.errors import CorruptionError, InvalidArgumentError, StorageError, StorageUnavailableError
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.image import (
@@ -72,7 +72,13 @@ async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_pro
         DataDirectoryError: the directory is not empty.
         StorageUnavailableError: there is no long-term storage in that place.
         InvalidArgumentError: `settings` name none.
+        UnsupportedOperationError: the log is in a bucket.
     """
+    demand_local_log(
+        settings,
+        "penstock storage recover",
+        "nothing has to be rebuilt, so start a server with the same --log and --tier2 on any machine",
+    )
     if not settings.tier2:
         raise InvalidArgumentError("--tier2 is required: the long-term storage to rebuild a store from")
     directory = DataDirectory(settings.data_dir, runtime)
