@@ -39,9 +39,12 @@ ALLOWED = {
     # What is assembled for users: a server, and tools for its data.
     "server": {"model", "runtime", "wire", "segmentstore", "client", "controller", "operations", "security"},
     "administration": {"model", "runtime", "wire", "segmentstore", "security", "server"},
+    # The REST interface: a client.
+    "web": {"model", "runtime", "client"},
     "quickstart": {"model", "runtime", "client", "spark", "server"},
     "cli": {
         "model", "runtime", "wire", "client", "spark", "jobs", "quickstart", "security", "server", "administration",
+        "web",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -22,7 +22,7 @@ _INSTALL_TIMEOUT_S = 480
 _PROGRAM_TIMEOUT_S = 90
 _PROBE_TIMEOUT_S = 30
 #: The most that the wheel's files may have together.
-INSTALLED_BYTES_MAX = 5_500_000
+INSTALLED_BYTES_MAX = 6_000_000
 
 CORE = """
 import importlib.metadata, importlib.util, json, sys

@@ -72,6 +72,7 @@ COMMANDS = {
         "Examine a server and its machine, running or stopped, and print what is wrong and what to do.",
     ),
     "settings": _Command("settings:settings", "Servers", "Settings of a server: values and their sources.", True),
+    "web": _Command("web:web", "Servers", "Serve the REST interface of a cluster until SIGTERM or Ctrl-C."),
     "user": _Command("user:user", "Servers", "Accounts of a secured server, and what they may do.", True),
     "security": _Command(
         "security:security",

@@ -181,6 +181,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "penstock settings show --config penstock.toml --changed",
         "penstock settings show segment_store.cache --json",
     ),
+    "web": ("penstock web", "penstock web --uri tls://streams.example.com:9090 --port 9091"),
     "user": (
         "penstock user add ann --grant 'prn::/scope:shop/stream:orders,READ'",
         "penstock user list",

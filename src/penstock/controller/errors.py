@@ -90,6 +90,10 @@ class SubscriberGenerationError(StreamError):
     """The subscriber has another generation than the request names."""
 
 
+class UnknownCutSegmentError(InvalidArgumentError):
+    """A cut names a segment that the stream never had."""
+
+
 class StreamCutBehindError(StreamError):
     """The cut that a subscriber published is invalid, or before the one that it published last."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.controller import epochs as epoch_changes
-from penstock.controller.errors import HalfCreatedStreamError
+from penstock.controller.errors import HalfCreatedStreamError, UnknownCutSegmentError
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.history_records import HistoryEntry
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
@@ -280,7 +280,11 @@ class StreamQueries:
         epoch_bounds(cut)
 
         async def read(tables: StreamTables) -> bool:
-            return await valid_position_of(tables, cut) is not None
+            try:
+                return await valid_position_of(tables, cut) is not None
+            except UnknownCutSegmentError:
+                # A segment that the stream never had: clients repeat a call that fails, but not one that says no.
+                return False
 
         return await self.on_stream(scope, stream, read)
 

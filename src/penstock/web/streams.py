@@ -1,0 +1,387 @@
+"""Scopes and streams over REST, as Pravega's interface has them, and our additions.
+
+Source: controller-api 13.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from penstock.client.low_level import controller_of
+from penstock.model.errors import NoSuchScopeError, PenstockError, StreamExistsError
+from penstock.model.names import segment_epoch, segment_number, split_scoped_name
+from penstock.model.stream_cuts import StreamCut
+from penstock.runtime.bulk import for_each
+from penstock.web import models
+from penstock.web.errors import BadRequestError
+from penstock.web.routes import NOTHING, Query, Reply, Request, Route
+
+#: Entries of a listing without ``limit``, and the largest limit.
+_LISTED_MAX = 10_000
+_LIMIT_MAX = 1000
+_CONFIGURATIONS_AT_ONCE = 32
+_EPOCHS_MAX = 1000
+
+_LIMIT = Query("limit", "Number of entries, at most 1000.", is_number=True)
+_TOKEN = Query("token", "The Penstock-Next-Token of the page before.")
+#: Header of a listing that has more entries.
+NEXT_TOKEN: str = "Penstock-Next-Token"
+
+
+class ScopeName(msgspec.Struct):
+    """A scope."""
+
+    scopeName: str
+
+
+class StreamState(msgspec.Struct):
+    """The state to bring a stream to: SEALED."""
+
+    streamState: str
+
+
+class Truncation(msgspec.Struct, forbid_unknown_fields=True):
+    """Where the stream begins afterwards: offsets by segment, or ``tail``, or a time in ISO 8601."""
+
+    cut: dict[str, int] | None = None
+    at: str | None = None
+    dryRun: bool = False
+
+
+class Scale(msgspec.Struct, forbid_unknown_fields=True):
+    """Segments to seal, and the key ranges of those that follow them."""
+
+    seal: list[int]
+    ranges: list[tuple[float, float]]
+
+
+async def list_scopes(request: Request) -> Reply:
+    """List scopes."""
+    names, token = await _page(request, request.client.scopes())
+    return Reply(content={"scopes": [{"scopeName": name} for name in names]}, headers=_next(token))
+
+
+async def create_scope(request: Request) -> Reply:
+    """Create a scope."""
+    name = request.json(ScopeName).scopeName
+    await request.client.create_scope(name)
+    return Reply(201, {"scopeName": name})
+
+
+async def get_scope(request: Request) -> Reply:
+    """Return a scope."""
+    scope = request.path["scope"]
+    if not await controller_of(request.client).scope_exists(scope):
+        raise NoSuchScopeError(f"scope {scope} does not exist")
+    return Reply(content={"scopeName": scope})
+
+
+async def delete_scope(request: Request) -> Reply:
+    """Delete an empty scope."""
+    await request.client.delete_scope(request.path["scope"])
+    return NOTHING
+
+
+async def list_streams(request: Request) -> Reply:
+    """List the streams of a scope with their configurations."""
+    scope, kind = request.path["scope"], request.query.get("filter_type")
+    tag = request.query.get("filter_value") if kind == "tag" else None
+    names, token = await _page(request, _streams(request, scope, tag, is_internal=kind == "showInternalStreams"))
+
+    async def property_of(name: str) -> models.StreamProperty:
+        return models.property_of(scope, name, await request.client.stream_config(f"{scope}/{name}"))
+
+    if request.query.get("fields") == "names":
+        return Reply(content={"streams": [{"streamName": name} for name in names]}, headers=_next(token))
+    found = await for_each(names, property_of, _CONFIGURATIONS_AT_ONCE)
+    # A stream may have been deleted since it was listed.
+    return Reply(
+        content={"streams": [each for each in found if not isinstance(each, PenstockError)]}, headers=_next(token)
+    )
+
+
+async def _streams(request: Request, scope: str, tag: str | None, *, is_internal: bool) -> AsyncIterator[str]:
+    async for name in request.client.streams(scope, tag=tag, includes_internal=True):
+        if name.startswith("_") == is_internal:
+            yield name
+
+
+async def create_stream(request: Request) -> Reply:
+    """Create a stream."""
+    wanted = request.json(models.CreateStreamRequest)
+    scope, config = request.path["scope"], models.config_of(wanted)
+    if not await controller_of(request.client).create_stream(scope, wanted.streamName, config):
+        raise StreamExistsError(f"stream {scope}/{wanted.streamName} exists")
+    return Reply(201, models.property_of(scope, wanted.streamName, config))
+
+
+async def get_stream(request: Request) -> Reply:
+    """Return a stream."""
+    config = await request.client.stream_config(request.stream)
+    return Reply(content=models.property_of(request.path["scope"], request.path["stream"], config))
+
+
+async def update_stream(request: Request) -> Reply:
+    """Replace the configuration of a stream."""
+    config = models.config_of(request.json(models.UpdateStreamRequest))
+    scope, stream = split_scoped_name(request.stream)
+    await controller_of(request.client).update_stream(scope, stream, config)
+    return Reply(content=models.property_of(scope, stream, config))
+
+
+async def delete_stream(request: Request) -> Reply:
+    """Delete a sealed stream."""
+    await request.client.delete_stream(request.stream)
+    return NOTHING
+
+
+async def set_state(request: Request) -> Reply:
+    """Seal a stream."""
+    wanted = request.json(StreamState)
+    if wanted.streamState != "SEALED":
+        raise BadRequestError(f"streamState is {wanted.streamState!r}: a stream can only be brought to SEALED")
+    await request.client.seal_stream(request.stream)
+    return Reply(content={"streamState": "SEALED"})
+
+
+async def scaling_events(request: Request) -> Reply:
+    """Return the scales of a stream in a period; the first one may be the last before it."""
+    if "from" not in request.query or "to" not in request.query:
+        raise BadRequestError("from and to are needed: times in milliseconds since 1970")
+    begin_ms = request.number("from", 0)
+    end_ms = request.number("to", 0, least=begin_ms)
+    history = await request.client.history(request.stream, epoch_count_max=_EPOCHS_MAX)
+    events: list[dict[str, object]] = []
+    for epoch, splits, merges in history.scales():
+        time_ms = epoch.began_ms or 0
+        if time_ms > end_ms:
+            break
+        if time_ms <= begin_ms:
+            events.clear()
+        segments = [
+            {
+                "number": segment_number(segment.segment_id), "epoch": segment_epoch(segment.segment_id),
+                "start": time_ms, "keyStart": segment.key_low, "keyEnd": segment.key_high,
+            }
+            for segment in epoch.segments
+        ]  # fmt: skip
+        events.append({"timestamp": time_ms, "segments": segments, "splits": splits, "merges": merges})
+    return Reply(content=events)
+
+
+async def history(request: Request) -> Reply:
+    """Return epochs of a stream, oldest first: when each began, and what it split and merged."""
+    limit = request.number("limit", 100, least=1, most=_EPOCHS_MAX)
+    before = request.number("before", 0, least=0) or None
+    found = await request.client.history(request.stream, epoch_count_max=limit, before=before)
+    epochs = [
+        {
+            "epoch": epoch.number, "beganMillis": epoch.began_ms, "splits": splits, "merges": merges,
+            "segments": [_segment(each.segment_id, each.key_low, each.key_high) for each in epoch.segments],
+        }
+        for epoch, splits, merges in found.scales()
+    ]  # fmt: skip
+    return Reply(content={"epochs": epochs, "epochCount": found.epoch_count, "isSealed": found.is_sealed})
+
+
+async def segments(request: Request) -> Reply:
+    """Return the segments that take events now."""
+    client = request.client
+    found = await client.segments_of(request.stream)
+    head, tail = await client.head(request.stream), await client.tail(request.stream)
+    return Reply(content={
+        "segments": [
+            {**_segment(each.segment_id, each.key_low, each.key_high), "tail": tail.positions.get(each.segment_id)}
+            for each in found
+        ],
+        "head": _cut(head), "tail": _cut(tail), "isSealed": not found,
+    })  # fmt: skip
+
+
+def _segment(segment: int, key_low: float, key_high: float) -> dict[str, object]:
+    return {"segment": segment, "keyLow": key_low, "keyHigh": key_high}
+
+
+def _cut(cut: StreamCut) -> dict[str, int]:
+    return {str(segment): offset for segment, offset in sorted(cut.positions.items())}
+
+
+async def truncate(request: Request) -> Reply:
+    """Truncate a stream."""
+    wanted = request.json(Truncation)
+    scope, stream = split_scoped_name(request.stream)
+    if (wanted.cut is None) == (wanted.at is None):
+        raise BadRequestError("give either cut or at")
+    if wanted.cut is not None:
+        try:
+            cut = StreamCut(scope, stream, {int(segment): offset for segment, offset in wanted.cut.items()})
+        except ValueError as error:
+            raise BadRequestError(f"the cut is not understood: {error}") from error
+    elif wanted.at == "tail":
+        cut = await request.client.tail(request.stream)
+    else:
+        cut = await request.client.cut_at_time(request.stream, wanted.at or "")
+    if not cut.positions or not await controller_of(request.client).is_valid_cut(cut):
+        raise BadRequestError("the cut is not valid: its segments do not cover every key exactly once")
+    if not wanted.dryRun:
+        await request.client.truncate_stream(cut)
+    return Reply(content={"cut": _cut(cut), "dryRun": wanted.dryRun})
+
+
+async def scale(request: Request) -> Reply:
+    """Seal segments and create others in their place."""
+    wanted = request.json(Scale)
+    await request.client.scale_stream(request.stream, seal=wanted.seal, key_ranges=wanted.ranges)
+    found = await request.client.segments_of(request.stream)
+    return Reply(content={"segments": [_segment(each.segment_id, each.key_low, each.key_high) for each in found]})
+
+
+async def _page(request: Request, names: AsyncIterator[str]) -> tuple[list[str], str]:
+    """Return the names of a page, and the token of the next one; empty if there is none."""
+    limit = request.number("limit", _LISTED_MAX, least=1, most=_LIMIT_MAX)
+    skipped = 0
+    if token := request.query.get("token"):
+        try:
+            skipped = int(json.loads(base64.urlsafe_b64decode(token))["after"])
+        except (binascii.Error, ValueError, KeyError, TypeError) as error:
+            raise BadRequestError(f"token={token!r} is not one of a page before") from error
+    found: list[str] = []
+    position = 0
+    async for name in names:
+        position += 1
+        if position <= skipped:
+            continue
+        if len(found) == limit:
+            after = json.dumps({"after": skipped + limit}).encode()
+            return found, base64.urlsafe_b64encode(after).decode()
+        found.append(name)
+    return found, ""
+
+
+def _next(token: str) -> dict[str, str]:
+    return {NEXT_TOKEN: token} if token else {}
+
+
+_STREAM = "/v1/scopes/{scope}/streams/{stream}"
+_READ, _UPDATE = "READ on the stream", "READ_UPDATE on the stream"
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        "/v1/scopes",
+        "List scopes.",
+        list_scopes,
+        queries=(_LIMIT, _TOKEN),
+        needs="READ on prn::/",
+        is_pravega=True,
+    ),
+    Route(
+        "POST",
+        "/v1/scopes",
+        "Create a scope.",
+        create_scope,
+        201,
+        body=ScopeName,
+        reply=ScopeName,
+        needs="READ_UPDATE on prn::/",
+        is_pravega=True,
+    ),
+    Route(
+        "GET",
+        "/v1/scopes/{scope}",
+        "Return a scope.",
+        get_scope,
+        reply=ScopeName,
+        needs="READ on the scope",
+        is_pravega=True,
+    ),
+    Route(
+        "DELETE",
+        "/v1/scopes/{scope}",
+        "Delete an empty scope.",
+        delete_scope,
+        204,
+        needs="READ_UPDATE on prn::/",
+        is_pravega=True,
+    ),
+    Route(
+        "GET",
+        "/v1/scopes/{scope}/streams",
+        "List the streams of a scope.",
+        list_streams,
+        queries=(
+            Query("filter_type", "tag, or showInternalStreams for internal streams only."),
+            Query("filter_value", "The tag."),
+            Query("fields", "names: without configurations."),
+            _LIMIT,
+            _TOKEN,
+        ),
+        needs="READ on the scope",
+        is_pravega=True,
+    ),
+    Route(
+        "POST",
+        "/v1/scopes/{scope}/streams",
+        "Create a stream.",
+        create_stream,
+        201,
+        body=models.CreateStreamRequest,
+        reply=models.StreamProperty,
+        needs="READ_UPDATE on the scope",
+        is_pravega=True,
+    ),
+    Route("GET", _STREAM, "Return a stream.", get_stream, reply=models.StreamProperty, needs=_READ, is_pravega=True),
+    Route(
+        "PUT",
+        _STREAM,
+        "Replace the configuration of a stream.",
+        update_stream,
+        body=models.UpdateStreamRequest,
+        reply=models.StreamProperty,
+        needs=_UPDATE,
+        is_pravega=True,
+    ),
+    Route("DELETE", _STREAM, "Delete a sealed stream.", delete_stream, 204, needs=_UPDATE, is_pravega=True),
+    Route(
+        "PUT",
+        _STREAM + "/state",
+        "Seal a stream.",
+        set_state,
+        body=StreamState,
+        reply=StreamState,
+        needs=_UPDATE,
+        is_pravega=True,
+    ),
+    Route(
+        "GET",
+        _STREAM + "/scaling-events",
+        "Return the scales of a stream in a period.",
+        scaling_events,
+        queries=(
+            Query("from", "Milliseconds since 1970.", is_number=True),
+            Query("to", "Milliseconds since 1970.", is_number=True),
+        ),
+        needs=_READ,
+        is_pravega=True,
+    ),
+    Route(
+        "GET",
+        _STREAM + "/history",
+        "Return when segments were split and merged.",
+        history,
+        queries=(
+            Query("limit", "Number of epochs, at most 1000.", is_number=True),
+            Query("before", "Only epochs before this one.", is_number=True),
+        ),
+        needs=_READ,
+    ),
+    Route("GET", _STREAM + "/segments", "Return the segments that take events now.", segments, needs=_READ),
+    Route("POST", _STREAM + "/truncation", "Truncate a stream.", truncate, body=Truncation, needs=_UPDATE),
+    Route(
+        "POST", _STREAM + "/scale", "Seal segments and create others in their place.", scale, body=Scale, needs=_UPDATE
+    ),
+)

@@ -1,0 +1,358 @@
+"""The REST interface: Pravega's calls with their statuses, our additions, guards, and the rights of callers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from penstock import aio
+from penstock.model.errors import AuthenticationError
+from penstock.testing import MemoryServer
+from penstock.web.app import ROUTES, WebApp
+from penstock.web.callers import connection_to, credentials_of
+from penstock.web.openapi import openapi_document
+from penstock.web.settings import WebSettings
+from support.secured_server import PASSWORD, SecuredServer
+
+
+def client_of(app: WebApp, **options: Any) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost:9091", timeout=60, **options)
+
+
+@pytest.fixture
+async def rest(penstock_server: MemoryServer) -> AsyncIterator[httpx.AsyncClient]:
+    app = WebApp(connection_to(penstock_server.uri), WebSettings())
+    async with client_of(app) as client:
+        yield client
+    await app.close()
+
+
+FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 2}
+WEEK = {"type": "LIMITED_DAYS", "value": 7}
+RATED = {"type": "BY_RATE_IN_EVENTS_PER_SEC", "targetRate": 100, "scaleFactor": 2, "minSegments": 3}
+KILOBYTES = {"type": "BY_RATE_IN_KBYTES_PER_SEC", "targetRate": 64, "scaleFactor": 3, "minSegments": 1}
+SIZED = {"type": "LIMITED_SIZE_MB", "value": 100, "maxValue": 200}
+HOURS = {"type": "LIMITED_DAYS", "timeBasedRetention": {"days": 1, "hours": 2, "minutes": 3}}
+
+
+def shown(name: str, scaling: object, tags: tuple[str, ...] = (), **fields: object) -> dict[str, object]:
+    return {
+        "scopeName": "rest", "streamName": name, "scalingPolicy": scaling, "tags": list(tags),
+        "timestampAggregationTimeout": 0, "rolloverSizeBytes": 0, **fields,
+    }  # fmt: skip
+
+
+STREAMS = "/v1/scopes/rest/streams"
+SHOWN_WEEK = {**WEEK, "timeBasedRetention": {"days": 7, "hours": 0, "minutes": 0}}
+#: Method, path, body, status, and reply of calls in sequence.
+CALLS: list[tuple[str, str, object, int, object]] = [
+    ("GET", "/ping", None, 200, None),
+    ("POST", "/v1/scopes", {"scopeName": "rest"}, 201, {"scopeName": "rest"}),
+    ("POST", "/v1/scopes", {"scopeName": "rest"}, 409, None),
+    ("POST", "/v1/scopes", {"scopeName": "bad/name"}, 400, None),
+    ("POST", "/v1/scopes", {"scopeName": ""}, 400, None),
+    ("POST", "/v1/scopes", {}, 400, None),
+    ("POST", "/v1/scopes", "{not json", 400, None),
+    ("POST", "/v1/scopes", "", 400, None),
+    ("GET", "/v1/scopes/rest", None, 200, {"scopeName": "rest"}),
+    ("GET", "/v1/scopes/none", None, 404, None),
+    ("POST", STREAMS, {"streamName": "orders", "scalingPolicy": FIXED, "retentionPolicy": WEEK, "streamTags": ["a"]},
+     201, shown("orders", FIXED, ("a",), retentionPolicy=SHOWN_WEEK)),
+    ("POST", STREAMS, {"streamName": "orders", "scalingPolicy": FIXED}, 409, None),
+    ("POST", STREAMS, {"streamName": "rated", "scalingPolicy": RATED, "retentionPolicy": SIZED},
+     201, shown("rated", RATED, retentionPolicy={"type": "LIMITED_SIZE_MB", "value": 100})),
+    ("POST", STREAMS, {"streamName": "hours", "scalingPolicy": KILOBYTES, "retentionPolicy": HOURS},
+     201, shown("hours", KILOBYTES, retentionPolicy={**HOURS, "value": 0})),
+    ("POST", STREAMS, {"streamName": "plain"}, 400, None),
+    ("POST", STREAMS, {"streamName": "bad name!", "scalingPolicy": FIXED}, 400, None),
+    ("POST", STREAMS, {"streamName": "zero", "scalingPolicy": {**FIXED, "minSegments": 0}}, 400, None),
+    ("POST", STREAMS, {"streamName": "wrong", "scalingPolicy": {"type": "NO_SUCH", "minSegments": 1}}, 400, None),
+    ("POST", "/v1/scopes/none/streams", {"streamName": "x", "scalingPolicy": FIXED}, 404, None),
+    ("GET", STREAMS + "?filter_type=tag&filter_value=a", None, 200,
+     {"streams": [shown("orders", FIXED, ("a",), retentionPolicy=SHOWN_WEEK)]}),
+    ("GET", STREAMS + "?filter_type=tag&filter_value=none", None, 200, {"streams": []}),
+    ("GET", "/v1/scopes/none/streams", None, 404, None),
+    ("GET", STREAMS + "/none", None, 404, None),
+    ("PUT", STREAMS + "/orders", {"scalingPolicy": {**FIXED, "minSegments": 4}, "streamTags": ["c"]},
+     200, shown("orders", {**FIXED, "minSegments": 4}, ("c",))),
+    ("GET", STREAMS + "/orders", None, 200, shown("orders", {**FIXED, "minSegments": 4}, ("c",))),
+    ("PUT", STREAMS + "/none", {"scalingPolicy": FIXED}, 404, None),
+    ("GET", "/v1/scopes/rest/readergroups", None, 200, {"readerGroups": []}),
+    ("GET", "/v1/scopes/rest/readergroups/none", None, 404, None),
+    ("GET", "/v1/scopes/none/readergroups", None, 404, None),
+    ("GET", STREAMS + "/orders/scaling-events", None, 400, None),
+    ("GET", STREAMS + "/orders/scaling-events?from=10&to=5", None, 400, None),
+    ("GET", STREAMS + "/none/scaling-events?from=0&to=9", None, 404, None),
+    ("PUT", STREAMS + "/orders/state", {"streamState": "ACTIVE"}, 400, None),
+    ("DELETE", STREAMS + "/orders", None, 412, None),
+    ("PUT", STREAMS + "/orders/state", {"streamState": "SEALED"}, 200, {"streamState": "SEALED"}),
+    ("PUT", STREAMS + "/orders/state", {"streamState": "SEALED"}, 200, {"streamState": "SEALED"}),
+    ("PUT", STREAMS + "/none/state", {"streamState": "SEALED"}, 404, None),
+    ("DELETE", "/v1/scopes/rest/readergroups/none", None, 404, None),
+    ("DELETE", STREAMS + "/orders", None, 204, None),
+    ("DELETE", STREAMS + "/orders", None, 404, None),
+    ("DELETE", "/v1/scopes/rest", None, 412, None),
+    ("DELETE", "/v1/scopes/none", None, 404, None),
+    ("PUT", STREAMS + "/rated/state", {"streamState": "SEALED"}, 200, None),
+    ("DELETE", STREAMS + "/rated", None, 204, None),
+    ("PUT", STREAMS + "/hours/state", {"streamState": "SEALED"}, 200, None),
+    ("DELETE", STREAMS + "/hours", None, 204, None),
+    ("DELETE", "/v1/scopes/rest", None, 204, None),
+    ("GET", "/v1/nothing", None, 404, None),
+    ("PATCH", "/v1/scopes", None, 405, None),
+]  # fmt: skip
+
+
+async def send(rest: httpx.AsyncClient, method: str, path: str, body: object = None, **headers: str) -> httpx.Response:
+    content = body if isinstance(body, str) or body is None else json.dumps(body)
+    return await rest.request(
+        method, path, content=content, headers={"content-type": "application/json", **headers}
+    )  # fmt: skip
+
+
+async def test_calls_of_pravega_have_its_statuses_and_replies(rest: httpx.AsyncClient) -> None:
+    """In sequence, as they were recorded; bad input is answered with 400 where Pravega answers 500."""
+    for method, path, body, status, reply in CALLS:
+        answer = await send(rest, method, path, body)
+        assert answer.status_code == status, (method, path, body, answer.text)
+        if reply is not None:
+            assert answer.json() == reply, (method, path)
+        if status >= 400:
+            assert set(answer.json()) == {"error", "message"}, (method, path)
+            assert answer.json()["message"]
+
+
+@pytest.fixture
+async def shop(rest: httpx.AsyncClient) -> AsyncIterator[httpx.AsyncClient]:
+    """A scope ``shop`` with stream ``orders`` of two segments, deleted at the end."""
+    await send(rest, "POST", "/v1/scopes", {"scopeName": "shop"})
+    await send(rest, "POST", SHOP, {"streamName": "orders", "scalingPolicy": FIXED})
+    yield rest
+    for name in ("orders", "a.b"):
+        await send(rest, "PUT", f"{SHOP}/{name}/state", {"streamState": "SEALED"})
+        await send(rest, "DELETE", f"{SHOP}/{name}")
+    assert (await send(rest, "DELETE", "/v1/scopes/shop")).status_code == 204
+
+
+SHOP = "/v1/scopes/shop/streams"
+ORDERS = SHOP + "/orders"
+
+
+async def test_events_are_written_and_read_page_by_page(shop: httpx.AsyncClient) -> None:
+    written: list[dict[str, object]] = [{"key": str(number), "text": f"order {number}"} for number in range(25)]
+    written += [{"key": "j", "json": {"total": 3}}, {"key": "b", "base64": base64.b64encode(b"\xff\x00").decode()}]
+    body = "\n".join(map(json.dumps, written))
+    answer = await send(shop, "POST", ORDERS + "/events", body, **{"content-type": "application/x-ndjson"})
+    assert (answer.status_code, answer.json()) == (201, {"stored": 27})
+    found: list[dict[str, Any]] = []
+    query = "?limit=4"
+    for _ in range(20):
+        page = (await send(shop, "GET", ORDERS + "/events" + query)).json()
+        assert len(page["events"]) <= 4
+        found += page["events"]
+        if page["isEnd"]:
+            break
+        query = f"?limit=4&token={page['token']}"
+    assert sorted(event["text"] for event in found if event.get("text", "").startswith("order")) == sorted(
+        f"order {number}" for number in range(25)
+    )
+    assert [event["text"] for event in found if "total" in event.get("text", "")] == ['{"total": 3}']
+    assert [event["base64"] for event in found if "base64" in event] == [base64.b64encode(b"\xff\x00").decode()]
+    some = (await send(shop, "GET", ORDERS + "/events?contains=order%201")).json()["events"]
+    assert len(some) == 11
+    assert (await send(shop, "GET", ORDERS + "/events?at=latest")).json() == {
+        "events": [], "scannedBytes": 0, "isEnd": True
+    }  # fmt: skip
+    for bad in ("at=nonsense", "limit=0", "limit=x", "token=x", 'at={"7":0}'):
+        assert (await send(shop, "GET", ORDERS + "/events?" + bad)).status_code == 400, bad
+
+
+@pytest.mark.parametrize("line", ["{", '{"text": "a", "json": 1}', "{}", '{"other": 1}', '{"base64": "?"}', ""])
+async def test_a_bad_line_writes_nothing(shop: httpx.AsyncClient, line: str) -> None:
+    body = '{"text": "good"}\n' + line if line else ""
+    answer = await send(shop, "POST", ORDERS + "/events", body)
+    assert answer.status_code == 400
+    assert (await send(shop, "GET", ORDERS + "/events")).json()["events"] == []
+
+
+async def test_events_of_a_transaction_are_written_together(shop: httpx.AsyncClient) -> None:
+    answer = await send(shop, "POST", ORDERS + "/events?transaction=1", '{"text": "a", "key": "1"}\n{"text": "b"}')
+    assert answer.json() == {"stored": 2}
+    found = (await send(shop, "GET", ORDERS + "/events")).json()["events"]
+    assert sorted(event["text"] for event in found) == ["a", "b"]
+
+
+async def test_scales_and_truncations(shop: httpx.AsyncClient) -> None:
+    await send(shop, "POST", ORDERS + "/events", '{"text": "a"}\n{"text": "b"}')
+    (first, _) = (await send(shop, "GET", ORDERS + "/segments")).json()["segments"]
+    ranges = [[0.0, 0.25], [0.25, 0.5]]
+    scaled = await send(shop, "POST", ORDERS + "/scale", {"seal": [first["segment"]], "ranges": ranges})
+    assert scaled.status_code == 200, scaled.text
+    assert [each["keyLow"] for each in scaled.json()["segments"]] == [0.0, 0.25, 0.5]
+    history = (await send(shop, "GET", ORDERS + "/history")).json()
+    assert [(epoch["epoch"], epoch["splits"], epoch["merges"]) for epoch in history["epochs"]] == [(0, 0, 0), (1, 1, 0)]
+    end = history["epochs"][1]["beganMillis"]
+    events = (await send(shop, "GET", f"{ORDERS}/scaling-events?from=0&to={end}")).json()
+    assert [(event["splits"], len(event["segments"])) for event in events] == [(0, 2), (1, 3)]
+    assert events[0]["segments"][0] == {
+        "number": first["segment"] & 0xFFFF_FFFF, "epoch": 0, "start": events[0]["timestamp"],
+        "keyStart": 0.0, "keyEnd": 0.5,
+    }  # fmt: skip
+    later = (await send(shop, "GET", f"{ORDERS}/scaling-events?from={end + 1}&to={end + 9}")).json()
+    assert [event["timestamp"] for event in later] == [end]
+    assert (await send(shop, "POST", ORDERS + "/scale", {"seal": [], "ranges": [[0.0, 0.0]]})).status_code == 409
+    tried = await send(shop, "POST", ORDERS + "/truncation", {"at": "tail", "dryRun": True})
+    tail = (await send(shop, "GET", ORDERS + "/segments")).json()["tail"]
+    assert tried.json() == {"cut": tail, "dryRun": True}
+    assert (await send(shop, "GET", ORDERS + "/events")).json()["events"]
+    assert (await send(shop, "POST", ORDERS + "/truncation", {"cut": tail})).status_code == 200
+    assert (await send(shop, "GET", ORDERS + "/segments")).json()["head"] == tail
+    for bad in ({}, {"at": "tail", "cut": tail}, {"cut": {"x": 0}}, {"cut": {"99": 0}}, {"at": "noon"}, {"to": 1}):
+        assert (await send(shop, "POST", ORDERS + "/truncation", bad)).status_code == 400, bad
+
+
+async def test_groups_transactions_tables_and_the_cluster(
+    shop: httpx.AsyncClient, penstock_server: MemoryServer
+) -> None:
+    async with aio.connect(penstock_server.uri) as client:
+        async with client.event_writer("shop/orders") as writer:
+            await writer.write(b"unread")
+        transaction = await client.begin_transaction("shop/orders")
+        async with await client.reader_group("audit", ["shop/orders"], scope="shop"):
+            lag = (await send(shop, "GET", "/v1/scopes/shop/readergroups/audit/lag")).json()
+            assert lag["unreadBytes"] == {"shop/orders": 14}
+            group = (await send(shop, "GET", "/v1/scopes/shop/readergroups/audit")).json()
+            assert group["streamList"] == ["orders"]
+            listed = (await send(shop, "GET", "/v1/scopes/shop/readergroups")).json()
+            assert listed == {"readerGroups": [{"readerGroupName": "audit"}]}
+        await client.create_table("shop/prices", key_length=8)
+        assert (await send(shop, "GET", "/v1/scopes/shop/tables")).json() == {"tables": ["prices"]}
+        await client.delete_table("shop/prices")
+        open_ones = (await send(shop, "GET", ORDERS + "/transactions")).json()["transactions"]
+        assert [each["id"] for each in open_ones] == [transaction.id]
+        done = await send(shop, "POST", f"{ORDERS}/transactions/{transaction.id}/abort", {})
+        assert done.json() == {"state": "ABORTED"}
+    assert (await send(shop, "DELETE", "/v1/scopes/shop/readergroups/audit")).status_code == 204
+    cluster = (await send(shop, "GET", "/v1/cluster")).json()
+    assert cluster["stores"][0]["containers"] == list(range(cluster["containerCount"]))
+
+
+async def test_lists_are_divided_into_pages(shop: httpx.AsyncClient) -> None:
+    await send(shop, "POST", SHOP, {"streamName": "a.b", "scalingPolicy": FIXED})
+    first = await send(shop, "GET", SHOP + "?limit=1&fields=names")
+    token = first.headers["Penstock-Next-Token"]
+    second = await send(shop, "GET", f"{SHOP}?limit=1&fields=names&token={token}")
+    assert "Penstock-Next-Token" not in second.headers
+    names = {each["streamName"] for page in (first, second) for each in page.json()["streams"]}
+    assert names == {"orders", "a.b"}
+    assert (await send(shop, "GET", SHOP + "?token=x")).status_code == 400
+    assert (await send(shop, "GET", SHOP + "?limit=1001")).status_code == 400
+
+
+async def test_a_slash_in_a_name_is_part_of_the_name(rest: httpx.AsyncClient) -> None:
+    answer = await send(rest, "GET", "/v1/scopes/a%2Fb")
+    assert answer.status_code in (400, 404)
+    assert "a/b" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "attacker.example:9091"}, 421),
+        ({"host": "attacker.example"}, 421),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"origin": "https://attacker.example"}, 403),
+        ({"origin": "http://localhost:9091"}, 201),
+        ({"content-type": "application/json; charset=utf-8"}, 201),
+    ],
+)
+async def test_pages_of_other_sites_cannot_use_the_server(
+    rest: httpx.AsyncClient, headers: dict[str, str], status: int
+) -> None:
+    answer = await send(rest, "POST", "/v1/scopes", {"scopeName": "guarded"}, **headers)
+    assert answer.status_code == status
+    if status == 201:
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        await send(rest, "DELETE", "/v1/scopes/guarded")
+
+
+async def test_a_long_body_and_too_many_requests_are_refused(penstock_server: MemoryServer) -> None:
+    app = WebApp(connection_to(penstock_server.uri), WebSettings(body_bytes_max=100, requests_max=1))
+    async with client_of(app) as rest:
+        assert (await send(rest, "POST", "/v1/scopes", {"scopeName": "x" * 200})).status_code == 413
+        app.under_way += 1
+        busy = await send(rest, "GET", "/v1/scopes")
+        assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
+    await app.close()
+
+
+async def test_a_cluster_that_cannot_be_reached_is_reported_in_time() -> None:
+    app = WebApp(connection_to("tcp://127.0.0.1:1"), WebSettings(request_timeout_s=1))
+    async with client_of(app) as rest:
+        answer = await send(rest, "GET", "/v1/scopes")
+        assert answer.status_code in (503, 504)
+        assert answer.json()["message"]
+    await app.close()
+
+
+@pytest.fixture
+async def secured(tmp_path: Path) -> AsyncIterator[SecuredServer]:
+    running = SecuredServer(tmp_path)
+    await running.server.start()
+    yield running
+    await running.close()
+
+
+async def test_a_request_has_the_rights_of_its_sender(secured: SecuredServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account in the environment of the web server is not used."""
+    monkeypatch.setenv("PENSTOCK_USER", "root")
+    monkeypatch.setenv("PENSTOCK_PASSWORD", PASSWORD)
+    app = WebApp(connection_to(secured.server.controller_uri, secured.authority), WebSettings())
+    async with client_of(app) as rest, client_of(app, auth=("root", PASSWORD)) as root, client_of(
+        app, auth=("reader", PASSWORD)
+    ) as reader, client_of(app, auth=("root", "wrong")) as wrong:  # fmt: skip
+        assert (await send(root, "POST", "/v1/scopes", {"scopeName": "shop"})).status_code == 201
+        assert (await send(root, "POST", SHOP, {"streamName": "orders", "scalingPolicy": FIXED})).status_code == 201
+        assert (await send(root, "POST", SHOP, {"streamName": "clicks", "scalingPolicy": FIXED})).status_code == 201
+        for refused_client in (rest, wrong):
+            answer = await send(refused_client, "GET", "/v1/scopes")
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"].startswith("Basic")
+        assert (await send(reader, "GET", ORDERS)).status_code == 200
+        assert (await send(reader, "PUT", ORDERS + "/state", {"streamState": "SEALED"})).status_code == 403
+        assert (await send(reader, "GET", SHOP + "/clicks")).status_code == 403
+        names = (await send(reader, "GET", SHOP + "?fields=names")).json()
+        assert names == {"streams": [{"streamName": "orders"}]}
+        assert (await send(reader, "GET", "/v1/whoami")).json() == {"user": "reader"}
+        assert (await send(root, "POST", ORDERS + "/events", '{"text": "a"}')).status_code == 201
+        refused = await send(reader, "POST", ORDERS + "/events", '{"text": "a"}')
+        assert refused.status_code == 403, refused.text
+        assert len((await send(reader, "GET", ORDERS + "/events")).json()["events"]) == 1
+    await app.close()
+
+
+@pytest.mark.parametrize("header", ["", "Bearer x", "Basic ?", "Basic " + base64.b64encode(b"nocolon").decode()])
+def test_headers_that_are_no_credentials_are_refused(header: str) -> None:
+    with pytest.raises(AuthenticationError):
+        credentials_of(header)
+
+
+def test_the_openapi_document_describes_every_route() -> None:
+    document = openapi_document(ROUTES)
+    described = {(method.upper(), path) for path, found in document["paths"].items() for method in found}
+    assert described == {(route.method, route.path) for route in ROUTES}
+    names = [operation["operationId"] for found in document["paths"].values() for operation in found.values()]
+    assert len(set(names)) == len(names)
+    text = msgspec.json.encode(document).decode()
+    for reference in set(re.findall(r'"\$ref":"#/components/schemas/(\w+)"', text)):
+        assert reference in document["components"]["schemas"]
