@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import urllib.request
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
@@ -144,6 +145,12 @@ def test_a_killed_store_is_replaced(cluster: Cluster) -> None:
     load.wait_for_more()
     cluster.wait_served()
     check_events(cluster.uri("c2"), load.stop())
+    for name, metric in (("b", b"penstock_container"), ("c2", b"penstock_rpc_in_flight")):
+        port = cluster.metrics_ports[name]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=WAIT_S) as answer:
+            assert answer.status == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
+            assert metric in answer.read()
     for options in (["--store", f"localhost:{cluster.ports['b']}"], ["--controller", "--uri", cluster.uri("c1")]):
         done = run_penstock("ready", *options, "--timeout-s", str(WAIT_S), timeout_s=2 * WAIT_S)
         assert done.returncode == 0, done.stderr

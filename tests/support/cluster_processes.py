@@ -93,6 +93,7 @@ class Cluster:
         self.config.write_text(settings)
         self.processes: dict[str, ClusterProcess] = {}
         self.ports: dict[str, int] = {}
+        self.metrics_ports: dict[str, int] = {}
 
     def init(self, containers: int) -> None:
         """Make the cluster."""
@@ -122,7 +123,7 @@ class Cluster:
         port = self.ports.setdefault(name, _free_port())
         arguments = [
             kind, "--zookeeper", self.zookeeper, "--config", str(self.config), "--name", name, "--port", str(port),
-            "--log-level", "info", *options,
+            "--metrics-port", str(self.metrics_ports.setdefault(name, _free_port())), "--log-level", "info", *options,
         ]  # fmt: skip
         process = self.processes[name] = ClusterProcess(self.directory, name, arguments)
         process.start()

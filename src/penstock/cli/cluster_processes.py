@@ -32,6 +32,10 @@ _Listeners = Annotated[
         help="Named listeners instead of --host and --port: where to listen, and the address given to clients of each.",
     ),
 ]
+_MetricsPort = Annotated[
+    int | None,
+    typer.Option(help="HTTP port for health and metrics (/live, /ready, /metrics); 0: any free one. [default: none]"),
+]
 _Insecure = Annotated[bool, typer.Option("--insecure", help="Listen for other machines without authentication.")]
 _Config = Annotated[Path | None, typer.Option(help="Settings file, TOML.", envvar="PENSTOCK_CONFIG")]
 _LogLevel = Annotated[LogLevel | None, typer.Option(help="Log level on standard error. [default: info]")]
@@ -45,6 +49,7 @@ def controller(
     port: Annotated[int | None, typer.Option(help="gRPC port; 0: any free one. [default: 9090]")] = None,
     advertise: _Advertise = None,
     listeners: _Listeners = None,
+    metrics_port: _MetricsPort = None,
     insecure: _Insecure = False,
     config: _Config = None,
     log_level: _LogLevel = None,
@@ -66,6 +71,8 @@ def controller(
         "controller_port": port,
         "advertise": advertise,
         "cluster.listeners": listeners,
+        "operations.is_enabled": None if metrics_port is None else True,
+        "operations.port": metrics_port,
         "security.is_insecure_allowed": insecure or None,
         "log_level": log_level,
     }
@@ -87,6 +94,7 @@ def segment_store(
     processes: Annotated[int | None, typer.Option(help="Segment stores; best one for each core. [default: 1]")] = None,
     zone: Annotated[str | None, typer.Option(help="Where it runs; lost containers go to zones with few.")] = None,
     cache_mb: Annotated[int | None, typer.Option(help="Cache for segment data, in MiB. [default: 512]")] = None,
+    metrics_port: _MetricsPort = None,
     insecure: _Insecure = False,
     config: _Config = None,
     log_level: _LogLevel = None,
@@ -111,6 +119,8 @@ def segment_store(
         "advertise": advertise,
         "cluster.listeners": listeners,
         "segment_store.cache.bytes_max": None if cache_mb is None else cache_mb * _MIB,
+        "operations.is_enabled": None if metrics_port is None else True,
+        "operations.port": metrics_port,
         "security.is_insecure_allowed": insecure or None,
         "log_level": log_level,
     }

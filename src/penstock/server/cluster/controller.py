@@ -25,12 +25,15 @@ from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.cluster_nodes import ClusterIdentity, Endpoint
 from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.operations.controller_metrics import ControllerMetrics
+from penstock.operations.health import Health, Status
 from penstock.runtime.coordination import CoordinationService
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.kept_session import KeptSession
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.sockets import free_port
 from penstock.server.cluster.identity import cluster_settings, open_coordination, read_identity, wait_for_session
+from penstock.server.cluster.operations import start_operations
 from penstock.server.cluster.store import other_endpoints
 from penstock.server.cluster_settings import Listener, check_reachable
 from penstock.server.settings import StandaloneSettings
@@ -54,6 +57,7 @@ class ClusterController:
         self.runtime: Runtime = runtime if runtime is not None else real_runtime(settings.blocking_thread_count_max)
         self.endpoints: dict[str, Endpoint] = {}
         self.leader: ClusterLeader | None = None
+        self._is_serving = False
         self._listeners: list[tuple[Listener, int]] = []
         self._stops = AsyncExitStack()
 
@@ -76,6 +80,7 @@ class ClusterController:
 
     async def _start(self) -> None:
         self._stops.push_async_callback(self.runtime.work.close)
+        operations = await start_operations(self.settings, self.runtime, self._stops, self._health)
         service = open_coordination(self.settings.cluster)
         identity = await self._join(service)
         settings = self.settings
@@ -87,7 +92,14 @@ class ClusterController:
         self._run(directory.run())
         await directory.is_known.wait()
         controller = await self._start_service(service, directory, identity)
-        await self._serve(controller, directory)
+        for front in await self._serve(controller, directory):
+            if operations is not None:
+                operations.collectors.append(ControllerMetrics(front).collect)
+                operations = None  # All listeners have one controller: it is counted once.
+        self._is_serving = True
+
+    def _health(self) -> Health:
+        return Health(Status.UP if self._is_serving else Status.STARTING)
 
     async def _join(self, service: CoordinationService) -> ClusterIdentity:
         """Read the identity, and choose the ports, which are announced before they are listened on."""
@@ -146,8 +158,9 @@ class ClusterController:
                 self._stops.push_async_callback(controller.stop)
                 return controller
 
-    async def _serve(self, controller: ControllerService, directory: ClusterDirectory) -> None:
+    async def _serve(self, controller: ControllerService, directory: ClusterDirectory) -> list[GrpcServer]:
         """Listen for clients: one server for each listener, as a call does not show which address was called."""
+        fronts: list[GrpcServer] = []
         settings: ControllerSettings = controller.settings
         budget = share_descriptors(
             descriptor_limit(), self.settings.descriptors, has_segment_store=False, has_controller=True
@@ -167,6 +180,8 @@ class ClusterController:
             )
             await front.start()
             self._stops.push_async_callback(front.stop)
+            fronts.append(front)
+        return fronts
 
     def _run(self, work: object) -> None:
         assert asyncio.iscoroutine(work)

@@ -13,6 +13,9 @@ from typing import BinaryIO
 from penstock.model.cluster_nodes import CONTROLLERS_PATH, HOSTS_PATH, ControllerNode, Endpoint, HostNode, decode_node
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.errors.coordination import NoSuchNodeError
+from penstock.operations.health import Health, Status
+from penstock.operations.store_health import store_health
+from penstock.operations.store_metrics import StoreMetrics
 from penstock.runtime.coordination import CoordinationStore
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.objects import ObjectPlace
@@ -32,6 +35,7 @@ from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 from penstock.segmentstore.tier1.object_log.server_claim import claim_identity
 from penstock.server.cluster.identity import open_coordination, wait_for_session
 from penstock.server.cluster.messages import Beat, MemberOrder, MemberReady
+from penstock.server.cluster.operations import start_operations
 from penstock.server.cluster_settings import Listener, check_reachable
 from penstock.server.data_directory import DataDirectory
 from penstock.server.errors import ClusterMismatchError
@@ -56,6 +60,7 @@ class ClusterStore:
         self._order = order
         self._output = output
         self._runtime = runtime if runtime is not None else real_runtime(self.settings.blocking_thread_count_max)
+        self._store: SegmentStore | None = None
         self._member: ClusterMember | None = None
         self._stops = AsyncExitStack()
 
@@ -72,8 +77,9 @@ class ClusterStore:
     async def _start(self) -> None:
         settings, runtime, order = self.settings, self._runtime, self._order
         self._stops.push_async_callback(runtime.work.close)
+        operations = await start_operations(settings, runtime, self._stops, self._health, port_offset=order.port_offset)
         ends = KnownEnds()
-        store = SegmentStore(
+        store = self._store = SegmentStore(
             logs=await self._open_logs(ends),
             # No data directory: log and long-term storage are elsewhere.
             chunks=open_long_term_storage(settings, DataDirectory(settings.data_dir, runtime), runtime),
@@ -93,6 +99,8 @@ class ClusterStore:
         for listener in self._listeners():
             await server.start(listener.host, listener.port)
             endpoints[listener.name] = listener.endpoint(server.last_port, socket.gethostname())
+        if operations is not None:
+            operations.collectors.append(StoreMetrics(store, server, settings.operations.streams_max).collect)
         admin = AdminServer(store, settings=self._admin_settings())
         await admin.start()
         self._stops.push_async_callback(admin.stop)
@@ -154,6 +162,12 @@ class ClusterStore:
     def _admin_settings(self) -> AdminSettings:
         admin = self.settings.segment_store.admin
         return replace(admin, port=admin.port + self._order.port_offset if admin.port else 0)
+
+    def _health(self) -> Health:
+        if self._store is None or self._member is None or not self._member.announced.is_set():
+            return Health(Status.STARTING)
+        member = Health(problem=self._member.problem or self._member.coordination_problem)
+        return Health(children={"store": store_health(self._store), "cluster": member})
 
     async def drain(self) -> None:
         """Hand the containers over to other stores."""
