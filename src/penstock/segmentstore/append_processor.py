@@ -32,6 +32,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import is_written_for_readers
 from penstock.model.segments import Buffer
+from penstock.segmentstore.append_admission import Admitted, Failed, HeldForLoad, HeldForQuota, admit
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.held_appends import OPERATION_OVERHEAD_BYTES, HeldAppends, HeldOperation
@@ -432,38 +433,23 @@ class AppendProcessor:
                     f"event number {first_number} of writer {writer_id.hex()} after {state.last_seen} on one connection"
                 )
             state.last_seen = request.event_number
-        container = state.container
-        if state.segment.is_stuck and container.quota.must_wait(state.segment):
+        done = _Completion(self, state, request)
+        admission = admit(state, request, done, failure=failure, has_room=is_admitted)
+        if isinstance(admission, Admitted):
+            done.end = admission.end
+            state.stored = request.event_number
+            state.in_flight += 1
+            self._uncounted_bytes += len(request.data) + OPERATION_OVERHEAD_BYTES
+        elif isinstance(admission, Failed):
+            self._refuse(state, request, admission.error)
+        elif isinstance(admission, HeldForQuota):
             self._hold_writer(state, request.first_request_id)
-            return
-        if not is_admitted and failure is None and container.back_pressure.must_wait(is_urgent=state.is_urgent):
+        else:
             operation = self._operation(request, is_checked=True)
-            self.held_appends.hold_for_room(writer_id, container, state.is_urgent, operation)
-            return
-        try:
-            if failure is not None:
-                raise failure
-            if first_number <= state.stored:
-                raise BadEventNumberError(
-                    state.segment.name, writer_id=writer_id, event_number=first_number, stored=state.stored
-                )
-            done = _Completion(self, state, request)
-            done.end = container.acceptor.append(state.segment, request, done, stored_event_number=state.stored)
-        except BadOffsetError:
-            # The connection and the writer stay; the number may be used again.
-            state.last_seen = max(state.stored, 0)
-            self._after_earlier(state, ConditionalCheckFailed(writer_id, first_number, request.request_id))
-            return
-        except (SegmentInactiveError, AttributesNotLoadedError) as error:
-            operation = self._operation(request, is_checked=True)
-            self.held_appends.hold_for(writer_id, partial(_bring_in, state, error), operation)
-            return
-        except PenstockError as error:
-            self._refuse(state, request, error)
-            return
-        state.stored = request.event_number
-        state.in_flight += 1
-        self._uncounted_bytes += len(request.data) + OPERATION_OVERHEAD_BYTES
+            if isinstance(admission, HeldForLoad):
+                self.held_appends.hold_for(writer_id, admission.load, operation)
+            else:
+                self.held_appends.hold_for_room(writer_id, state.container, state.is_urgent, operation)
 
     def _hold_writer(self, state: WriterState, request_id: int) -> None:
         """Refuse a writer whose segment is over its quota; let it set up again when there is room.
@@ -486,6 +472,11 @@ class AppendProcessor:
     def _refuse(self, state: WriterState, request: AppendRequest, error: PenstockError) -> None:
         segment = state.segment.name
         event_number, request_id = request.first_event_number, request.first_request_id
+        if isinstance(error, BadOffsetError):
+            # The connection and the writer stay; the number may be used again.
+            state.last_seen = max(state.stored, 0)
+            self._after_earlier(state, ConditionalCheckFailed(state.writer_id, event_number, request.request_id))
+            return
         state.is_failed = True
         if isinstance(error, SegmentSealedError):
             self._after_earlier(state, SegmentIsSealed(request_id, segment, "", event_number))
@@ -574,13 +565,6 @@ class AppendProcessor:
 
 def _unknown(writer_id: bytes) -> ProtocolError:
     return ProtocolError(f"append of writer {writer_id.hex()}, which is not set up on this connection")
-
-
-async def _bring_in(state: WriterState, error: SegmentInactiveError | AttributesNotLoadedError) -> None:
-    """Load what an append needs: its segment, which may have been unloaded meanwhile, or a value."""
-    state.segment = await state.container.find(state.segment.name)
-    if isinstance(error, AttributesNotLoadedError):
-        await state.container.attributes.load(state.segment, error.attribute_ids)
 
 
 class _Completion:
