@@ -20,7 +20,16 @@ from penstock.jobs.rows import RowShape
 from penstock.jobs.source import JobSource
 from penstock.spark.options import StoreSettings
 from penstock.testing.server import MemoryServer
-from support.spark_kills import EXECUTOR, VICTIMS, KillRuns, missing_and_doubled, rows_of_stream, rows_of_table
+from support.spark_kills import (
+    BOTH,
+    EXECUTOR,
+    REPETITIONS_MAX,
+    VICTIMS,
+    KillRuns,
+    missing_and_doubled,
+    rows_of_stream,
+    rows_of_table,
+)
 
 RUN_COUNT = 100
 
@@ -106,4 +115,21 @@ def test_executors_that_are_processes_of_their_own_may_die(spark_environment: No
             if runs.report.kills[EXECUTOR] >= 3 and runs.report.moments["micro-batch"]:
                 break
     assert runs.report.kills[EXECUTOR] >= 3
+    assert runs.report.moments["micro-batch"] > 0
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_a_query_whose_server_and_driver_die_together_again_and_again_is_exact(
+    spark_environment: None, tmp_path: Path
+) -> None:
+    """Up to three times before the query was through once: the restart itself is interrupted, too."""
+    with KillRuns(tmp_path, seed=1) as runs:
+        for number in range(10):
+            killed = runs.report.kills[BOTH]
+            runs.run(BOTH, kill_count=REPETITIONS_MAX)
+            assert runs.report.is_exact, f"run {number}: {runs.report}"
+            assert runs.report.kills[BOTH] - killed <= REPETITIONS_MAX
+    assert runs.report.kills[BOTH] > 10
     assert runs.report.moments["micro-batch"] > 0

@@ -4,9 +4,9 @@
 
 Rows go through a streaming query from one stream into another, and from there by ``penstock export`` into a directory
 of Parquet files. In each run one of them is killed with SIGKILL at a random moment: the driver with its JVM and all
-workers, one of the Python workers, the store, or the export. What was killed is started again, what failed with it is
-repeated, and when all is through, each row has to be in the stream and in the table once. Prints JSON; exit code 1 if
-a row is missing or doubled.
+workers, one of the Python workers, the store, the driver and the store at once, or the export. What was killed is
+started again, what failed with it is repeated, and when all is through, each row has to be in the stream and in the
+table once. Prints JSON; exit code 1 if a row is missing or doubled.
 
 That the count can be wrong shows ``--at-least-once``: the sink appends, and drivers are killed when rows of a
 micro-batch are in the stream that has to come again. Rows are doubled then, and none is missing.
@@ -44,7 +44,9 @@ from penstock.server.standalone_process import StandaloneProcess, child_environm
 from penstock.spark.ledger import BatchState, Ledger, SinkIdentity
 
 SOURCE, TARGET, APP = "kills/source", "kills/target", "kills"
-VICTIMS = ("driver", "worker", "store", "export")
+#: The store and the driver, in one moment.
+BOTH = "store and driver"
+VICTIMS = ("driver", "worker", "store", "export", BOTH)
 #: With executors that are processes of their own.
 EXECUTOR = "executor"
 #: What one of them runs.
@@ -244,8 +246,12 @@ class KillRuns:
     def __exit__(self, *error: object) -> None:
         self._exit.close()
 
-    def run(self, victim: str | None = None) -> None:
-        """Do one run: write rows, have them go through while a victim dies, and count."""
+    def run(self, victim: str | None = None, kill_count: int = 1) -> None:
+        """Do one run: write rows, have them go through while a victim dies, and count.
+
+        `kill_count`: how often a victim under the query dies in this run, each time before the query was through;
+        `REPETITIONS_MAX` at most.
+        """
         report, started_s = self.report, time.monotonic()
         if not self._is_exactly_once:
             victim = "driver"
@@ -253,7 +259,7 @@ class KillRuns:
         first, report.rows = report.rows, report.rows + ROWS_PER_RUN
         with self.client.event_writer(SOURCE) as writer:
             writer.write_many([b"row %d" % number for number in range(first, report.rows)])
-        killed = self._run_query(victim)
+        killed = self._run_query(victim, kill_count)
         self._run_export(victim if victim == "export" or (victim == "store" and not killed) else None)
         report.runs += 1
         report.seconds += time.monotonic() - started_s
@@ -265,11 +271,11 @@ class KillRuns:
 
     # -- the query ----------------------------------------------------------------------------------------------
 
-    def _run_query(self, victim: str) -> bool:
+    def _run_query(self, victim: str, kill_count: int) -> bool:
         """Run the query until it succeeds; return whether the victim was killed meanwhile."""
-        killed = False
+        killed = 0
         # The store dies under the query in two thirds of its runs, and else under the export.
-        wanted = victim in ("driver", "worker", EXECUTOR) or (victim == "store" and self._random.random() < 2 / 3)
+        wanted = victim in ("driver", "worker", BOTH, EXECUTOR) or (victim == "store" and self._random.random() < 2 / 3)
         for _ in range(1 + REPETITIONS_MAX):
             if self._driver is None:
                 arguments = [self._store.uri, SOURCE, TARGET, APP, str(self._checkpoint.directory)]
@@ -279,18 +285,19 @@ class KillRuns:
             started_s = time.monotonic()
             self._driver.run_query()
             answer = None
-            if wanted and not killed:
-                answer, killed = self._kill_under_query(self._driver, victim)
+            if wanted and killed < kill_count:
+                answer, has_died = self._kill_under_query(self._driver, victim)
+                killed += has_died
                 self.report.unharmed += not killed
             answer = answer if answer is not None else self._driver.hear(GUARD_S)
             assert answer is not None, f"the query hangs\n{self._driver.tail()}"
             if answer == "done":
                 if not killed:
                     self._usual_s["query"] = time.monotonic() - started_s
-                return killed
+                return killed > 0
             assert killed, f"the query failed by itself\n{self._driver.tail()}"
             if answer == "":
-                assert victim == "driver", f"the driver died of it\n{self._driver.tail()}"
+                assert victim in ("driver", BOTH), f"the driver died of it\n{self._driver.tail()}"
                 self._driver.kill9()
                 self._driver = None
             self.report.repeated_queries += 1
@@ -330,8 +337,10 @@ class KillRuns:
         self._note(f"run {self.report.runs}: kills {victim} ({moment}), micro-batch {batch}")
         if victim == "store":
             self._kill_store()
-        elif victim == "driver":
+        elif victim in ("driver", BOTH):
             driver.kill9()
+            if victim == BOTH:
+                self._kill_store()
             self.report.kills[victim] += 1
             return "", True
         else:
