@@ -89,8 +89,6 @@ NOT_YET_USED = {
 
 #: Public classes of one name in several modules of one package, besides the blocking twins of the client's classes.
 NAMED_TWICE: set[tuple[str, str]] = {
-    ("client", "BlockSender"),
-    ("controller", "Row"),
     ("segmentstore", "Append"),
     ("segmentstore", "Submit"),
 }

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.cli.retention_map import REASONS, explanation_lines, explanation_svg
 from penstock.client.controller.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
-from penstock.controller.retention.decision import Row
+from penstock.controller.retention.decision import RetentionRow
 from penstock.controller.settings import ControllerSettings, RetentionSettings
 from penstock.model.policies import Retention
 from penstock.model.stream_cuts import StreamCut
@@ -120,7 +120,7 @@ def test_text_of_what_is_not_cut() -> None:
 
 def test_each_row_has_a_reason_and_a_number_in_the_protocol() -> None:
     """None is forgotten when one is added."""
-    assert set(REASONS) == {row.name for row in Row}
+    assert set(REASONS) == {row.name for row in RetentionRow}
     assert set(added.RetentionExplanation.Row.keys()) == {"NONE", *REASONS}
 
 

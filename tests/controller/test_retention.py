@@ -15,7 +15,7 @@ from penstock.controller.errors import StreamCutBehindError
 from penstock.controller.metadata.pending_work import TruncateStream
 from penstock.controller.metadata.retention_records import RetentionEntry
 from penstock.controller.metadata.scope_records import GroupCut, ReaderGroupConfig
-from penstock.controller.retention.decision import Row
+from penstock.controller.retention.decision import RetentionRow
 from penstock.controller.retention.explanation import CutPosition
 from penstock.controller.retention.plan import step_ms
 from penstock.controller.retention.retention import Retention
@@ -135,7 +135,7 @@ async def test_what_a_look_would_do_is_explained(house):
     await one.write({0: 10, 1: 10})
     one.cluster.clock_ms += 40
     found = await one.explain()
-    assert found.row is Row.SIZE_BETWEEN
+    assert found.row is RetentionRow.SIZE_BETWEEN
     assert (found.head, found.tail) == (CutPosition({0: 0, 1: 0}, 0), CutPosition({0: 10, 1: 10}, 20))
     # The one that has published nothing holds the head, at the beginning.
     assert (found.chosen, found.bound) == (None, CutPosition({0: 0, 1: 0}, 0))
@@ -174,7 +174,7 @@ async def test_of_very_many_cuts_and_subscribers_some_are_explained(house):
     assert found.cut_count == 5
     assert [each.name for each in found.subscribers] == ["scope/g3", "scope/g0"]
     assert found.subscriber_count == 5
-    assert (found.interval_ms, found.row) == (60_000, Row.SIZE_BELOW_MIN_WITHOUT_CUT)
+    assert (found.interval_ms, found.row) == (60_000, RetentionRow.SIZE_BELOW_MIN_WITHOUT_CUT)
 
 
 async def test_when_the_next_look_is(house):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.controller import stream_cuts
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord
-from penstock.controller.retention.decision import Choice, Row, SizeSituation, choose_by_size, choose_by_time
+from penstock.controller.retention.decision import Choice, RetentionRow, SizeSituation, choose_by_size, choose_by_time
 from penstock.controller.steps import STEP_ITEMS, at_once
 from penstock.controller.stream_cuts import CutOrder, lowest, merged_cuts, order_of
 from penstock.model.stream_cuts import OFFSET_FUTURE
@@ -188,29 +188,29 @@ def test_the_choice_by_size_keeps_the_minimum_and_no_more_than_the_maximum():
     def row(retained, order=CutOrder.EQUAL_OR_AFTER, most=10, gain=0):
         return choose_by_size(SizeSituation(2, most, retained, order, gain))
 
-    assert row(1, CutOrder.BEFORE) is Row.SIZE_BELOW_MIN
-    assert row(1, CutOrder.OVERLAPPING) is row(1) is Row.SIZE_BELOW_MIN_OVERLAPPING
-    assert row(1, None) is Row.SIZE_BELOW_MIN_WITHOUT_CUT
-    assert row(2) is row(9) is Row.SIZE_BETWEEN
-    assert row(10, gain=9) is Row.SIZE_PAST_MAX
-    assert row(10, gain=10) is Row.SIZE_PAST_MAX_WITHOUT_GAIN
-    assert row(1 << 60, most=None) is Row.SIZE_BETWEEN
+    assert row(1, CutOrder.BEFORE) is RetentionRow.SIZE_BELOW_MIN
+    assert row(1, CutOrder.OVERLAPPING) is row(1) is RetentionRow.SIZE_BELOW_MIN_OVERLAPPING
+    assert row(1, None) is RetentionRow.SIZE_BELOW_MIN_WITHOUT_CUT
+    assert row(2) is row(9) is RetentionRow.SIZE_BETWEEN
+    assert row(10, gain=9) is RetentionRow.SIZE_PAST_MAX
+    assert row(10, gain=10) is RetentionRow.SIZE_PAST_MAX_WITHOUT_GAIN
+    assert row(1 << 60, most=None) is RetentionRow.SIZE_BETWEEN
 
 
 def test_the_choice_by_time_keeps_the_minimum_and_nothing_older_than_the_maximum():
     """Every row of the table."""
     behind = CutOrder.EQUAL_OR_AFTER
-    assert choose_by_time(None, CutOrder.BEFORE) is Row.TIME_WITHOUT_CUT
-    assert choose_by_time(CutOrder.BEFORE, CutOrder.BEFORE) is Row.TIME_ABOVE_MIN
-    assert choose_by_time(CutOrder.OVERLAPPING, CutOrder.BEFORE) is Row.TIME_MIN_OVERLAPPING
-    assert choose_by_time(behind, None) is choose_by_time(behind, behind) is Row.TIME_BETWEEN
-    assert choose_by_time(behind, CutOrder.BEFORE) is Row.TIME_PAST_MAX
-    assert choose_by_time(behind, CutOrder.OVERLAPPING) is Row.TIME_MAX_OVERLAPPING
+    assert choose_by_time(None, CutOrder.BEFORE) is RetentionRow.TIME_WITHOUT_CUT
+    assert choose_by_time(CutOrder.BEFORE, CutOrder.BEFORE) is RetentionRow.TIME_ABOVE_MIN
+    assert choose_by_time(CutOrder.OVERLAPPING, CutOrder.BEFORE) is RetentionRow.TIME_MIN_OVERLAPPING
+    assert choose_by_time(behind, None) is choose_by_time(behind, behind) is RetentionRow.TIME_BETWEEN
+    assert choose_by_time(behind, CutOrder.BEFORE) is RetentionRow.TIME_PAST_MAX
+    assert choose_by_time(behind, CutOrder.OVERLAPPING) is RetentionRow.TIME_MAX_OVERLAPPING
 
 
 def test_each_row_leads_to_a_choice():
     """As the tables of the page have it; and no two rows are one, which equal values would make them."""
-    choices = {row.name: row.choice for row in Row}
+    choices = {row.name: row.choice for row in RetentionRow}
     assert choices == {
         "NO_CUTS": Choice.NOTHING,
         "SIZE_NO_SUBSCRIBERS": Choice.MIN_CUT,

@@ -14,7 +14,7 @@ from penstock.client.groups.reader_group_leader import GroupLeader
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.subscribers import published_cuts
 from penstock.controller.retention import plan, retention
-from penstock.controller.retention.decision import Row, SizeSituation
+from penstock.controller.retention.decision import RetentionRow, SizeSituation
 from penstock.controller.retention.plan import Situation
 from penstock.controller.retention.subscriber_bound import bound_of
 from penstock.controller.stream_cuts import Position
@@ -91,8 +91,8 @@ def _pass_over_who_is_silent() -> AbstractContextManager[None]:
 
 
 def _delete_beyond_the_minimum() -> AbstractContextManager[None]:
-    def choose(situation: SizeSituation) -> Row:
-        return Row.SIZE_BETWEEN
+    def choose(situation: SizeSituation) -> RetentionRow:
+        return RetentionRow.SIZE_BETWEEN
 
     return patched(plan, "choose_by_size", choose)
 

@@ -21,7 +21,7 @@ from penstock.client.common.serializers import Serializer
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.connection_pool import ConnectionPool
 from penstock.client.writing.byte_stream import only_segment
-from penstock.client.writing.single_appender import BlockSender
+from penstock.client.writing.single_appender import SingleAppender
 from penstock.model.errors import InvalidArgumentError, OutcomeUnknownError, SegmentTruncatedError
 from penstock.model.events import EVENT_HEADER_LENGTH, EventAssembler, offsets_of
 from penstock.model.segments import NO_VALUE
@@ -73,7 +73,7 @@ class RevisionedStream(LifeCycle, Generic[Value]):
         self._stream = stream
         self._segment = segment
         self._values = values
-        self._appender = BlockSender(pool, segment, cluster.settings, cluster.rng)
+        self._appender = SingleAppender(pool, segment, cluster.settings, cluster.rng)
 
     @classmethod
     async def _open(

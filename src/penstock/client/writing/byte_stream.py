@@ -15,7 +15,7 @@ from penstock.client.common.tasks import start_watched
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.connection_pool import ConnectionPool
 from penstock.client.transport.segment_reader import SegmentReader
-from penstock.client.writing.single_appender import BlockSender
+from penstock.client.writing.single_appender import SingleAppender
 from penstock.model.errors import (
     BadOffsetError,
     InvalidArgumentError,
@@ -58,7 +58,7 @@ class ByteWriter(LifeCycle):
         self._cluster = cluster
         self._stream = stream
         self._segment = segment
-        self._appender = BlockSender(pool, segment, cluster.settings, cluster.rng)
+        self._appender = SingleAppender(pool, segment, cluster.settings, cluster.rng)
         #: The offset of the first of `_pending`. Everything before it is stored.
         self._offset = offset
         self._pending: deque[bytes] = deque()

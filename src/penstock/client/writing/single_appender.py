@@ -1,4 +1,4 @@
-"""`BlockSender`: sequential appends to one segment, each exactly once, conditional or not.
+"""`SingleAppender`: sequential appends to one segment, each exactly once, conditional or not.
 
 Lost replies are resolved. The segment stores the number of the last append of each writer: a new set-up returns it, and
 thus whether the last append is stored. So the outcome is unknown only if the time limit expires first.
@@ -43,7 +43,7 @@ from penstock.wire.commands import (
 from penstock.wire.connection import WireConnection
 
 
-class BlockSender:
+class SingleAppender:
     """See the module. Concurrent calls are serialized. The writer id belongs to this object for its lifetime."""
 
     def __init__(self, pool: ConnectionPool, segment: str, settings: ClientSettings, rng: Random) -> None:

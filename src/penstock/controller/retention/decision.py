@@ -35,7 +35,7 @@ class Choice(Enum):
     MAX_BOUND = "age of the maximum"
 
 
-class Row(Enum):
+class RetentionRow(Enum):
     """A row of the tables in ``docs/retention.md``: a condition. `choice` is the resulting position.
 
     Names are in the controller's protocol: never rename.
@@ -88,21 +88,21 @@ class SizeSituation:
     max_cut_retained_bytes: int
 
 
-def choose_by_size(situation: SizeSituation) -> Row:
+def choose_by_size(situation: SizeSituation) -> RetentionRow:
     """Return the row that applies to a stream with subscribers and a policy by size."""
     retained = situation.retained_bytes
     if retained < situation.min_bytes:
         if situation.min_cut_order is None:
-            return Row.SIZE_BELOW_MIN_WITHOUT_CUT
+            return RetentionRow.SIZE_BELOW_MIN_WITHOUT_CUT
         is_before = situation.min_cut_order is CutOrder.BEFORE
-        return Row.SIZE_BELOW_MIN if is_before else Row.SIZE_BELOW_MIN_OVERLAPPING
+        return RetentionRow.SIZE_BELOW_MIN if is_before else RetentionRow.SIZE_BELOW_MIN_OVERLAPPING
     if situation.max_bytes is None or retained < situation.max_bytes:
-        return Row.SIZE_BETWEEN
+        return RetentionRow.SIZE_BETWEEN
     has_gain = situation.max_cut_retained_bytes < retained
-    return Row.SIZE_PAST_MAX if has_gain else Row.SIZE_PAST_MAX_WITHOUT_GAIN
+    return RetentionRow.SIZE_PAST_MAX if has_gain else RetentionRow.SIZE_PAST_MAX_WITHOUT_GAIN
 
 
-def choose_by_time(min_cut_order: CutOrder | None, max_bound_order: CutOrder | None) -> Row:
+def choose_by_time(min_cut_order: CutOrder | None, max_bound_order: CutOrder | None) -> RetentionRow:
     """Return the row that applies to a stream with subscribers and a policy by time.
 
     `min_cut_order`: order of the minimum's cut relative to the subscribers' bound; None without such a cut.
@@ -110,14 +110,14 @@ def choose_by_time(min_cut_order: CutOrder | None, max_bound_order: CutOrder | N
     """
     match min_cut_order:
         case None:
-            return Row.TIME_WITHOUT_CUT
+            return RetentionRow.TIME_WITHOUT_CUT
         case CutOrder.BEFORE:
-            return Row.TIME_ABOVE_MIN
+            return RetentionRow.TIME_ABOVE_MIN
         case CutOrder.OVERLAPPING:
-            return Row.TIME_MIN_OVERLAPPING
+            return RetentionRow.TIME_MIN_OVERLAPPING
     match max_bound_order:
         case CutOrder.BEFORE:
-            return Row.TIME_PAST_MAX
+            return RetentionRow.TIME_PAST_MAX
         case CutOrder.OVERLAPPING:
-            return Row.TIME_MAX_OVERLAPPING
-    return Row.TIME_BETWEEN
+            return RetentionRow.TIME_MAX_OVERLAPPING
+    return RetentionRow.TIME_BETWEEN

@@ -14,7 +14,7 @@ from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.retention_records import RetentionEntry
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.subscribers import published_cuts
-from penstock.controller.retention.decision import Row
+from penstock.controller.retention.decision import RetentionRow
 from penstock.controller.retention.plan import Situation, find_situation, find_tail, moves_head, plan_of, size_till
 from penstock.controller.retention.planned_cuts import PlannedCuts
 from penstock.controller.retention.subscriber_bound import bound_of
@@ -77,7 +77,7 @@ class RetentionExplanation:
     now_ms: int
     head: CutPosition
     tail: CutPosition
-    row: Row | None = None
+    row: RetentionRow | None = None
     chosen: CutPosition | None = None
     bound: CutPosition | None = None
     min_entry: RetentionEntry | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from penstock.controller.metadata.records import TruncationRecord
 from penstock.controller.metadata.retention_records import RetentionEntry, StreamCutRecord
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.retention.decision import Choice, Row, SizeSituation, choose_by_size, choose_by_time
+from penstock.controller.retention.decision import Choice, RetentionRow, SizeSituation, choose_by_size, choose_by_time
 from penstock.controller.retention.planned_cuts import PlannedCuts
 from penstock.controller.settings import RetentionSettings
 from penstock.controller.steps import in_turns
@@ -70,7 +70,7 @@ class Plan:
         max_entry: the oldest recorded cut that keeps no more than the maximum.
     """
 
-    row: Row
+    row: RetentionRow
     chosen: Position | None = None
     min_entry: RetentionEntry | None = None
     max_entry: RetentionEntry | None = None
@@ -180,9 +180,9 @@ async def _plan_by_time(situation: Situation, bound: Position | None) -> Plan:
     min_entry = await cuts.last_recorded_until(now_ms - least)
     min_cut = await _position(situation, min_entry)
     if bound is None:
-        return Plan(Row.TIME_NO_SUBSCRIBERS, min_cut, min_entry)
+        return Plan(RetentionRow.TIME_NO_SUBSCRIBERS, min_cut, min_entry)
     if min_cut is None:
-        return Plan(Row.TIME_WITHOUT_CUT)
+        return Plan(RetentionRow.TIME_WITHOUT_CUT)
     max_bound: Position | None = None
     if situation.max_limit is not None:
         max_bound = await _position(situation, await cuts.last_recorded_until(now_ms - situation.max_limit))
@@ -203,11 +203,11 @@ async def _plan_by_size(situation: Situation, bound: Position | None) -> Plan:
     cuts, least, most = situation.cuts, situation.policy.min_limit, situation.max_limit
     newest = await cuts.newest()
     if newest is None:
-        return Plan(Row.NO_CUTS)
+        return Plan(RetentionRow.NO_CUTS)
     min_entry = await cuts.last_with_at_most(newest.size_bytes - least)
     min_cut = await _position(situation, min_entry)
     if bound is None:
-        return Plan(Row.SIZE_NO_SUBSCRIBERS, min_cut, min_entry)
+        return Plan(RetentionRow.SIZE_NO_SUBSCRIBERS, min_cut, min_entry)
     max_entry: RetentionEntry | None = None
     if most is not None:
         max_entry = await cuts.first_behind_size(newest.size_bytes - most - 1)
