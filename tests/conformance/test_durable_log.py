@@ -76,6 +76,8 @@ FAULTY_BUCKET = ObjectFaults(
     latency_s_max=0.0005,
     slow_s=0.02,
     late_s_max=0.05,
+    hang_s=0.05,
+    stall_s_max=0.02,
     rates=tuple(
         (fault, 0.05)
         for fault in (
@@ -85,11 +87,23 @@ FAULTY_BUCKET = ObjectFaults(
             ObjectFault.LOST_REPLY,
             ObjectFault.SENT_TWICE,
             ObjectFault.LATE,
+            ObjectFault.LATE_COPY,
             ObjectFault.CONFLICT,
+            ObjectFault.HANG,
+            ObjectFault.STALL,
         )
     ),
 )
-KINDS = ["memory", "local", "simulated disk", "bucket", "bucket, a process each", "bucket with faults", "versitygw"]
+KINDS = [
+    "memory",
+    "local",
+    "simulated disk",
+    "bucket",
+    "bucket, a process each",
+    "bucket with faults",
+    "versitygw",
+    "versitygw, a process each",
+]
 
 
 class FillableFile:
@@ -218,6 +232,8 @@ class LogProcesses:
 
     async def start(self) -> None:
         """See `DurableLogFactory.start`."""
+        for factory in self._factories:
+            await factory.start()
 
     async def close(self) -> None:
         """See `DurableLogFactory.close`."""
@@ -266,7 +282,7 @@ def bucket_backend(*, is_each: bool, faults: ObjectFaults) -> Backend:
     return Backend(processes, runtime, lambda: set_full(True), lambda: set_full(False), tear)
 
 
-def versitygw_backend(server: S3Server) -> Backend:
+def versitygw_backend(server: S3Server, *, is_each: bool) -> Backend:
     if not server.is_atomic:
         pytest.skip("versitygw replaces objects in one step only where files have extended attributes")
     name = f"log-{next(_BUCKET_NUMBERS)}"
@@ -276,7 +292,7 @@ def versitygw_backend(server: S3Server) -> Backend:
     def skip(data: bytes = b"") -> None:
         pytest.skip("done with the simulated bucket")
 
-    return Backend(LogProcesses(lambda: server.open(name), runtime, is_each=True), runtime, skip, skip, skip)
+    return Backend(LogProcesses(lambda: server.open(name), runtime, is_each=is_each), runtime, skip, skip, skip)
 
 
 @pytest.fixture(params=KINDS)
@@ -287,8 +303,8 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         made = local_backend(tmp_path)
     elif request.param == "bucket with faults":
         made = bucket_backend(is_each=True, faults=FAULTY_BUCKET)
-    elif request.param == "versitygw":
-        made = versitygw_backend(request.getfixturevalue("s3_server"))
+    elif request.param.startswith("versitygw"):
+        made = versitygw_backend(request.getfixturevalue("s3_server"), is_each=request.param != "versitygw")
     elif request.param.startswith("bucket"):
         made = bucket_backend(is_each=request.param != "bucket", faults=QUICK_BUCKET)
     else:
@@ -810,3 +826,52 @@ async def test_who_was_not_closed_is_waited_for_by_all_that_follow_until_one_has
     fifth = await opened(factory)
     assert not fifth.may_predecessor_answer
     await fifth.close()
+
+
+async def test_runs_of_frames_are_the_frames(factory: DurableLogFactory) -> None:
+    """The same addresses and bytes, in the same order; a run has at least one."""
+    log = await opened(factory)
+    addresses = [await append(log, bytes([number]) * (100 * number)) for number in range(40)]
+    await log.truncate(addresses[4])
+    await log.close()
+    log = await opened(factory)
+    runs = [run async for run in log.frame_runs()]
+    await log.close()
+    assert all(len(run.addresses) == len(run.data) > 0 for run in runs)
+    found = [(address, bytes(data)) for run in runs for address, data in zip(run.addresses, run.data, strict=True)]
+    assert found == [(addresses[number], bytes([number]) * (100 * number)) for number in range(5, 40)]
+
+
+async def test_that_a_log_was_truncated_is_known_to_each_later_owner(factory: DurableLogFactory) -> None:
+    """Also to those that have truncated nothing themselves."""
+    log = await opened(factory)
+    assert not log.is_truncated
+    address = await append(log, b"gone")
+    await log.close()
+    log = await opened(factory)
+    assert not log.is_truncated
+    await log.truncate(address)
+    assert log.is_truncated
+    await log.close()
+    for _ in range(2):
+        log = await opened(factory)
+        assert log.is_truncated
+        await log.close()
+
+
+async def test_the_space_of_a_log_is_unknown_or_not_more_than_there_is(factory: DurableLogFactory) -> None:
+    log = await opened(factory)
+    space = await log.space()
+    assert space is None or 0 <= space.free_bytes <= space.total_bytes
+    await log.close()
+
+
+async def test_a_factory_starts_before_its_logs_and_closes_again_and_again(factory: DurableLogFactory) -> None:
+    """A start is no log: storage is not claimed by it."""
+    await factory.start()
+    assert not await factory.has_logs()
+    log = await opened(factory)
+    await append(log, b"one")
+    await log.close()
+    await factory.close()
+    await factory.close()
