@@ -44,6 +44,7 @@ from penstock.segmentstore.container.reads.read_index import ReadIndex, _Block, 
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.tables.entries import parse_entries
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock_simulation.checks.invariants_indexes import check_activity, check_attributes
 
@@ -55,6 +56,8 @@ _UPDATE_BYTES = 32 * 1024
 _STUCK_LOOKS = 3
 #: Looks in a row at which a bound may be passed.
 _BOUND_LOOKS = 8
+#: ... and a log in a bucket: a change of its record, which a truncation waits for, may stall for ten seconds and hang.
+_BUCKET_LOG_LOOKS = 40
 #: How long each chunk was when it was last inspected, and in which epoch that was.
 ChunkLooks = dict[str, tuple[int, int]]
 
@@ -210,7 +213,9 @@ class InvariantMonitor:
         limit = 2 * container.settings.log_bytes_max + 4 * backlog.byte_count + 8 * container.checkpoints._last_length
         is_long = log_bytes > limit and container.storage.health.is_available
         self._long_logs[container.id] = self._long_logs[container.id] + 1 if is_long else 0
-        if self._long_logs[container.id] > _BOUND_LOOKS:
+        if self._long_logs[container.id] > (
+            _BUCKET_LOG_LOOKS if isinstance(container.log, ObjectLog) else _BOUND_LOOKS
+        ):
             yield (
                 f"container {container.id}: its log has {log_bytes} bytes, {backlog.byte_count} wait for storage; "
                 f"its bound is {container.settings.log_bytes_max}"

@@ -17,6 +17,7 @@ versions make it easy: Gibbons and Korach, 1997.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -165,9 +166,14 @@ def _check_consumers(key: _Key) -> Iterator[str]:
         call = maker.invocation.call
         assert isinstance(call, PutKey)
         is_creation = call.expected == VERSION_ABSENT and version not in key.unseen
-        if is_creation and before >= 0 and not _may_be_removed(key, before, maker.end_index):
+        if is_creation and before >= 0 and not _may_be_removed(key, before, _last_index(maker)):
             yield f"{key.name}: version {version} was put on condition of absence, but {before} was there: {maker}"
         before = version
+
+
+def _last_index(ended: Ended) -> int:
+    """Return before which record a call has had its effect; one that was given up may have it at any later time."""
+    return sys.maxsize if ended.outcome is Outcome.UNKNOWN else ended.end_index
 
 
 def _may_be_removed(key: _Key, version: int, before_index: int) -> bool:

@@ -503,6 +503,16 @@ def test_good_history_of_a_table() -> None:
     assert check_history(history) == []
 
 
+def test_a_put_that_was_given_up_may_be_applied_after_a_later_removal() -> None:
+    """Its packets were held by a partition, and arrive when that ends."""
+    history = new_history()
+    did_put(history, "a", 0, VERSION_ABSENT)
+    history.unknown(put(history, "b", VERSION_ABSENT), "lost")
+    history.ok(remove(history))
+    got(history, "b", 90)
+    assert check_history(history) == []
+
+
 BAD_TABLES: list[tuple[str, str, Callable[[History], None]]] = []
 
 
