@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from penstock_simulation.mutations.days import DAYS
 from penstock_simulation.mutations.half_open import HALF_OPEN
 from penstock_simulation.mutations.lost_locks import LOST_LOCKS
 from penstock_simulation.mutations.object_logs import TAKEN_OBJECT_LOGS
@@ -47,7 +48,7 @@ OBJECT_LOG = Profile(name="object log", object_log_rate=1.0, takeover_gap_s=8.0)
 _ALL = (
     EVERYTHING, OBJECT_LOG, USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS,
     TAKEN_OBJECT_LOGS, GARBAGE, SINKS, RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS, LOST_LOCKS,
-    OFFLINE_CONTAINER, STALLS,
+    OFFLINE_CONTAINER, STALLS, DAYS,
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (*_ALL, LIMITED_SUBSCRIBERS)}

@@ -29,6 +29,7 @@ from penstock_simulation.checks.expulsions import expulsions
 from penstock_simulation.checks.history import EpochStarted, check_history
 from penstock_simulation.checks.invariants import InvariantMonitor, check_storage, check_store, check_tables
 from penstock_simulation.checks.invariants_indexes import check_catalog, check_indexes
+from penstock_simulation.checks.late_chunks import LateChunks
 from penstock_simulation.checks.layout_reads import LayoutReads
 from penstock_simulation.checks.mechanisms import counted
 from penstock_simulation.checks.moments import watched
@@ -56,7 +57,6 @@ from penstock_simulation.workloads.tables import TableClient
 from penstock_simulation.workloads.takeover import ContainerMoves
 from penstock_simulation.workloads.world import Workload, World
 
-_CHECK_INTERVAL_S = 1.0
 #: A run that takes longer is considered hung.
 _TIME_S_MAX = 900.0
 _VIOLATIONS_MAX = 40
@@ -107,7 +107,7 @@ def run(
     started_s = time.perf_counter()
     trace = Trace(sink=sink)
     settings = SimulationSettings(
-        loop=LoopSettings(time_s_max=_TIME_S_MAX),
+        loop=LoopSettings(time_s_max=_TIME_S_MAX + 2.0 * scenario.profile.writing_s),
         work=WorkSettings(
             stall_rate=scenario.profile.work_stall_rate,
             stall_s_max=_STALL_S_MAX,
@@ -226,6 +226,9 @@ class _Play:
                 gap_s=scenario.profile.layout_gap_s, client=first.client, client_host=first.host,
             )  # fmt: skip
             nuisances.append(asyncio.create_task(layouts.run()))
+        if scenario.profile.late_chunk_gap_s:
+            late_chunks = LateChunks(cluster, world, self.found, gap_s=scenario.profile.late_chunk_gap_s)
+            nuisances.append(asyncio.create_task(late_chunks.run()))
         rescues: Rescues | None = None
         if scenario.profile.rescue_gap_s:
             rescues = Rescues(
@@ -340,7 +343,7 @@ class _Play:
 
     async def _watch(self, cluster: SimulatedCluster) -> None:
         while True:
-            await asyncio.sleep(_CHECK_INTERVAL_S)
+            await asyncio.sleep(self.scenario.profile.check_interval_s)
             for host in cluster.stores:
                 store = cluster.store(host)
                 if store is not None:

@@ -86,6 +86,9 @@ SLOW = {
     "wait until the clock has caught up with the cuts",
     "measure leases by the time of the loop",
     "take what hangs for dead",
+    "count the interval of sweeps from each start",
+    "keep all recorded cuts",
+    "inspect a stream once a day",
 }
 
 

@@ -12,7 +12,7 @@ from penstock.segmentstore.tier2.chunk_name import chunk_origin
 
 #: How long a container is given to find and delete them, in the loop's time.
 WAIT_S = 40.0
-_LOOK_INTERVAL_S = 1.0
+_LOOK_COUNT = 40
 
 
 async def check_orphans(container: SegmentContainer) -> list[str]:
@@ -22,10 +22,12 @@ async def check_orphans(container: SegmentContainer) -> list[str]:
     creation: a bucket or HDFS may get one twice, the second time behind the deletion. The next start finds what that
     makes.
     """
-    deadline_s = asyncio.get_running_loop().time() + WAIT_S
+    # Longer where sweeps are rare.
+    wait_s = max(WAIT_S, 1.2 * container.storage.orphans._settings.sweep_interval_s)
+    deadline_s = asyncio.get_running_loop().time() + wait_s
     left = await _orphans(container)
     while left and asyncio.get_running_loop().time() < deadline_s:
-        await asyncio.sleep(_LOOK_INTERVAL_S)
+        await asyncio.sleep(wait_s / _LOOK_COUNT)
         if container.status is not ContainerStatus.RUNNING:
             return []
         # A write may have made one, and not have got round to its record.

@@ -48,6 +48,7 @@ from penstock.segmentstore.tier2.chunk_files import ChunkFiles
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.wire.commands import SetupAppend, WireCommand
 from penstock_simulation.mutations.controller import CONTROLLER_MUTATIONS
+from penstock_simulation.mutations.days import DAY_MUTATIONS
 from penstock_simulation.mutations.group_changes import GROUP_MUTATIONS
 from penstock_simulation.mutations.half_open import HALF_OPEN_MUTATIONS
 from penstock_simulation.mutations.isolation import ISOLATION_MUTATIONS
@@ -511,6 +512,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OFFLINE_MUTATIONS,
     *OBJECT_LOG_MUTATIONS,
     *STALL_MUTATIONS,
+    *DAY_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

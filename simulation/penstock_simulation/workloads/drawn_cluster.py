@@ -70,6 +70,8 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
         cluster = _with_call_slots(cluster, profile.call_slots)
     if profile.container_count:
         cluster = _with_quiet_containers(cluster)
+    if profile.late_chunk_gap_s:
+        cluster = _with_rare_background_work(cluster)
     if "LockGone" in profile.plan.kinds:
         cluster = replace(cluster, watches_directories=True)
     if not profile.has_chunk_faults:
@@ -424,6 +426,45 @@ def _with_quiet_containers(cluster: ClusterSettings) -> ClusterSettings:
         orphans=replace(container.orphans, sweep_interval_s=60.0),
     )
     return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
+
+
+def _with_rare_background_work(cluster: ClusterSettings) -> ClusterSettings:
+    """Return a cluster that can be idle for days at little cost: intervals as in production, or longer."""
+    container = cluster.segment_store.container
+    container = replace(
+        container,
+        writer_interval_s=60.0,
+        writer_retry_s=60.0,
+        flush_age_s=300.0,
+        deactivation_interval_s=1800.0,
+        ownership_lease_s=900.0,
+        activity=replace(container.activity, interval_s=600.0),
+        space=replace(container.space, check_interval_s=600.0),
+        garbage=replace(container.garbage, delay_s=60.0, interval_s=600.0, given_up_pause_s=86_400.0),
+        transients=replace(container.transients, sweep_interval_s=1800.0),
+        orphans=replace(OrphanSettings(), retry_s_min=300.0, sweep_names=container.orphans.sweep_names),
+    )
+    store = cluster.segment_store
+    store = replace(
+        store,
+        container=container,
+        assignment_interval_s=600.0,
+        cache=replace(store.cache, generation_s=600.0),
+        storage_guard=replace(store.storage_guard, check_interval_s=600.0),
+    )
+    controller = replace(
+        cluster.controller,
+        sweep_interval_s=600.0,
+        transaction_sweep_interval_s=600.0,
+        retention=RetentionSettings(interval_s=600.0),
+    )
+    return replace(
+        cluster,
+        segment_store=store,
+        controller=controller,
+        durable_log=replace(cluster.durable_log, space_check_interval_s=600.0),
+        client=replace(cluster.client, keepalive_interval_s=3600.0),
+    )
 
 
 def _with_sound_storage(cluster: ClusterSettings) -> ClusterSettings:

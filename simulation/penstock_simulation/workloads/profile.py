@@ -42,6 +42,9 @@ class Profile:
         container_count: containers of the cluster; 0: as drawn.
         pace: speed of the workloads, as a multiple of the usual one.
         has_lowest_limits: use the lowest memory limits, see `_with_limits`.
+        late_chunk_gap_s: mean time between two clean restarts, or chunks that an old owner creates late; above 0: the
+            profile spans days, and background work is as rare as in production.
+        check_interval_s: time between two inspections of all containers.
         callback_cost_s: mean CPU time of a callback of a server; 0: none.
         slow_read_rate: probability that a read of long-term storage takes up to 3 s, in every cluster; None: as drawn.
         garbage_delay_s: how long unreferenced chunks stay in long-term storage.
@@ -94,6 +97,8 @@ class Profile:
     store_count_max: int = 3
     cache_bytes_min: int = 256 * _KIB
     work_stall_rate: float = 0.001
+    late_chunk_gap_s: float = 0.0
+    check_interval_s: float = 1.0
     callback_cost_s: float = 0.0
     slow_read_rate: float | None = None
     garbage_delay_s: float = 4.0

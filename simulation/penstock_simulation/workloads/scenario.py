@@ -20,6 +20,7 @@ from penstock_simulation.workloads.group_changes import GroupChanges
 from penstock_simulation.workloads.handed_transactions import HandedTransactions
 from penstock_simulation.workloads.kept_transactions import KeptTransactions
 from penstock_simulation.workloads.limited_subscribers import LimitedSubscribers
+from penstock_simulation.workloads.long_days import LongDays
 from penstock_simulation.workloads.many_keys import KEY_LENGTH, ManyKeys
 from penstock_simulation.workloads.mortal_readers import MortalReader
 from penstock_simulation.workloads.offline_container import OfflineContainer
@@ -54,6 +55,7 @@ _RARE = ("names", "mortals", "user writers", "group changes", "transients", "fol
 _LATER = (
     "streams", "user writers", "users", "user tables", "user states", "group changes", "connections", "transients",
     "followers", "kept transactions", "retained streams", "offline container",
+    "long days",
 )  # fmt: skip
 #: Clients with open transactions on one stream, enough for several to be committed together.
 TRANSACTION_CROWD_SIZE = 5
@@ -239,6 +241,8 @@ class Scenario:
             made.append(KeptTransactions(*place("kept-transactions"), stream=MAIN_STREAM))
         if "retained streams" in self.workloads:
             made.append(RetainedStreams(*place("retained-streams")))
+        if "long days" in self.workloads:
+            made.append(LongDays(*place("long-days")))
         if "offline container" in self.workloads:
             made.append(OfflineContainer(*place("offline-container")))
         if "steady calls" in self.workloads:
@@ -407,6 +411,7 @@ def draw_workload_world(scenario: Scenario, cluster: SimulatedCluster) -> World:
         cluster,
         cluster.simulation.rng("world"),
         stop_s=stop_s,
-        give_up_s=max(stop_s, now_s + scenario.plan.end_s) + 120.0,
+        # Over days workloads rest for hours between two calls.
+        give_up_s=max(stop_s, now_s + scenario.plan.end_s) + 120.0 + scenario.profile.late_chunk_gap_s,
         payload_bytes_max=scenario.payload_bytes_max,
     )
