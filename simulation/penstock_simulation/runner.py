@@ -252,7 +252,10 @@ class _Play:
         cluster.heal()
         await moves.settled()
         if len(nuisances) > 1:
-            await asyncio.wait(nuisances[1:])
+            ended, _ = await asyncio.wait(nuisances[1:])
+            for error in [task.exception() for task in ended if not task.cancelled()]:
+                if error is not None:
+                    self.found(f"a check ended with {error!r}")
         await self._all_serve(cluster)
         await self._verify(workloads)
         await self._inspect(cluster)

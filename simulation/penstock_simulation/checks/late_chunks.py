@@ -60,10 +60,10 @@ class LateChunks:
         if container is None:
             return
         name = new_chunk_name(
-            f"{SCOPE}/late/0.#epoch.0", epoch=container._log.epoch - 1, offset=0, rng=self._rng,
+            f"{SCOPE}/late/0.#epoch.0", epoch=container.log.epoch - 1, offset=0, rng=self._rng,
             mark=container.storage.orphans.mark,
         )  # fmt: skip
-        await host.run(container._chunks.create_with_content(name, [b"late"]))
+        await host.run(container.chunks.create_with_content(name, [b"late"]))
         self._late[name] = host, self._world.now_s
         self._world.counts["late chunks"] += 1
 
@@ -73,7 +73,7 @@ class LateChunks:
         fit = [
             each
             for each in running
-            if each.status is ContainerStatus.RUNNING and each._log.epoch > 1 and each.storage.orphans.mark
+            if each.status is ContainerStatus.RUNNING and each.log.epoch > 1 and each.storage.orphans.mark
         ]
         return self._rng.choice(fit) if fit else None
 
@@ -82,7 +82,7 @@ class LateChunks:
             container = self._any_container(host)
             if container is None:
                 continue
-            if not await host.run(container._chunks.exists(name)):
+            if not await host.run(container.chunks.exists(name)):
                 del self._late[name]
                 self._world.counts["late chunks swept"] += 1
                 continue
