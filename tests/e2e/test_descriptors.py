@@ -19,7 +19,7 @@ from penstock.model.routing import container_of
 from penstock.runtime.runtime import real_runtime
 from penstock.wire.codec import encode
 from penstock.wire.commands import Hello
-from support.standalone_process import StandaloneProcess
+from support.standalone_process import StandaloneProcess, warnings_in
 
 pytestmark = [
     pytest.mark.e2e,
@@ -146,7 +146,8 @@ async def test_connections_cannot_take_the_descriptors_that_containers_need(tmp_
         async with asyncio.timeout(60.0):
             after = await write_for(segments, 3.0)
         assert after > before
-        assert "failed" not in server.log
+        # At level INFO the controller logs attempts that it repeats.
+        assert not [line for line in warnings_in(server.log) if "failed" in line]
         assert "Too many open files" not in server.log
         assert "refused a connection" in server.log
         for crowd in (*crowds, controller):
