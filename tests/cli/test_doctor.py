@@ -83,7 +83,7 @@ def test_a_stopped_server_that_is_fine_has_no_errors(tmp_path: Path) -> None:
 
 
 def test_a_running_server_is_examined(tmp_path: Path) -> None:
-    """GROUP_STUCK: events that nobody reads."""
+    """GROUP_STUCK: events that no reader reads."""
     with memory_server() as server, server.connect() as client:
         client.create_stream("shop/orders")
         with client.event_writer("shop/orders") as writer:
