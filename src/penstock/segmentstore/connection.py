@@ -33,6 +33,7 @@ from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.token_access import TokenAccess
 from penstock.segmentstore.writer_budget import WriterBudget, WriterSlots
+from penstock.segmentstore.writer_tokens import WriterTokens
 from penstock.wire.append_runs import may_be_kept
 from penstock.wire.codec import decode_request, encode
 from penstock.wire.commands import (
@@ -49,9 +50,6 @@ from penstock.wire.commands import (
 from penstock.wire.framing import FrameReceiver
 
 logger: logging.Logger = logging.getLogger(__name__)
-
-#: Writers of one connection whose tokens are remembered.
-_TOKENS_MAX = 65_536
 
 WIRE_VERSION = 17
 WIRE_VERSION_OLDEST = 5
@@ -160,9 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         #: Bytes of replies that wait for a slow peer; they may keep evicted cache memory alive. 0: it is not slow.
         self._slow_reply_bytes = 0
         self._access = server.access
-        #: When the token of each writer expires, on the loop's clock; and the timer for the earliest.
-        self._writer_deadlines_s: dict[bytes, float] = {}
-        self._token_timer: asyncio.TimerHandle | None = None
+        self._tokens = WriterTokens(server.loop, self.abort)
         self._is_closed = False
         self._is_lost = False
         self._timer: asyncio.TimerHandle | None = None
@@ -285,8 +281,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end_delay()
         if self._window_timer is not None:
             self._window_timer.cancel()
-        if self._token_timer is not None:
-            self._token_timer.cancel()
+        self._tokens.close()
         self._server.forget(self)
         self._appends.close()
         self._give_budget_back()
@@ -340,30 +335,8 @@ class Connection(asyncio.BufferedProtocol):
             self.send(encode(refusal))
             return False
         if isinstance(command, SetupAppend):
-            self._note_writer_token(command, access)
+            self._tokens.note(command.writer_id, access.left_s(command.token))
         return True
-
-    def _note_writer_token(self, command: SetupAppend, access: TokenAccess) -> None:
-        """Close the connection when the token of a writer expires, unless it is set up again before with a later one.
-
-        The client then connects again, and sets the writer up with a new token.
-        """
-        left_s = access.left_s(command.token)
-        deadline_s = float("inf") if left_s is None else self._loop.time() + left_s
-        self._writer_deadlines_s[command.writer_id] = deadline_s
-        if len(self._writer_deadlines_s) > _TOKENS_MAX:
-            self.abort(f"more than {_TOKENS_MAX} writers on one connection")
-            return
-        if deadline_s < float("inf") and self._token_timer is None:
-            self._token_timer = self._loop.call_at(deadline_s, self._token_may_be_over)
-
-    def _token_may_be_over(self) -> None:
-        self._token_timer = None
-        earliest_s = min(self._writer_deadlines_s.values())
-        if earliest_s <= self._loop.time():
-            self.abort("the delegation token of a writer has expired")
-        elif earliest_s < float("inf"):
-            self._token_timer = self._loop.call_at(earliest_s, self._token_may_be_over)
 
     def _greet(self, command: WireCommand) -> None:
         if not isinstance(command, Hello):
