@@ -10,13 +10,20 @@ import pytest
 
 from penstock.controller.grpc.server import peer_address
 from penstock.model.errors import AuthenticationBusyError, AuthenticationError
+from penstock.runtime.client_security import Credentials
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.security import passwords
 from penstock.security.accounts import Account, Accounts
-from penstock.security.authenticator import AuthenticationSettings, Authenticator, basic_header
+from penstock.security.authenticator import AuthenticationSettings, Authenticator
 from penstock.security.passwords import hash_password
 
 SALT = bytes(32)
+
+
+def basic_header(user: str, password: str) -> str:
+    return Credentials(user, password).header()
+
+
 ANN = Account("ann", hash_password("secret", SALT, 10))
 TOOL = Account("tool", None)
 ACCOUNTS = Accounts({"ann": ANN, "tool": TOOL})
@@ -50,7 +57,6 @@ Make = Callable[..., Authenticator]
 def make(runtime: Runtime, hashes: list[int]) -> Make:
     def authenticator(**changes: float) -> Authenticator:
         made = Authenticator(ACCOUNTS, runtime.work, bytes, AuthenticationSettings(**changes))  # type: ignore[arg-type]
-        hashes.clear()  # That of the decoy.
         return made
 
     return authenticator
@@ -81,10 +87,31 @@ async def test_a_wrong_password_is_refused_and_hashed_once(make: Make, hashes: l
 
 
 @pytest.mark.parametrize("user", ["stranger", "tool"])
-async def test_an_unknown_account_costs_a_full_hash(make: Make, hashes: list[int], user: str) -> None:
+async def test_an_unknown_account_costs_as_much_as_a_known_one(make: Make, hashes: list[int], user: str) -> None:
+    """Also where a file of Pravega has accounts with fewer iterations."""
+    authenticator = make()
     with pytest.raises(AuthenticationError):
-        await make().account_of(basic_header(user, ""), "peer")
-    assert hashes == [passwords.ITERATIONS]
+        await authenticator.account_of(basic_header(user, ""), "peer")
+    assert hashes == [10]
+    authenticator.replace_accounts(Accounts({"tool": TOOL}))
+    with pytest.raises(AuthenticationError):
+        await authenticator.account_of(basic_header(user, "again"), "peer")
+    assert hashes[1:] == [passwords.ITERATIONS]
+
+
+async def test_unknown_names_cost_as_accounts_of_both_kinds_and_each_always_the_same(
+    make: Make, hashes: list[int]
+) -> None:
+    authenticator = make(failures_max=1000)
+    new = Account("new", hash_password("secret", SALT, 20))
+    hashes.clear()
+    authenticator.replace_accounts(Accounts({"ann": ANN, "new": new}))
+    for password in ("a", "b"):
+        for number in range(20):
+            with pytest.raises(AuthenticationError):
+                await authenticator.account_of(basic_header(f"stranger{number}", password), "peer")
+    assert set(hashes[:20]) == {10, 20}
+    assert hashes[:20] == hashes[20:]
 
 
 @pytest.mark.parametrize("header", [None, "", "Basic", "Bearer x", "basic x", "x"])

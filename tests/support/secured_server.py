@@ -12,10 +12,10 @@ import grpc
 from google.protobuf.message import Message
 
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+from penstock.runtime.client_security import Credentials
 from penstock.security.access_list import AccessList, parse_entry
 from penstock.security.accounts import Account, format_accounts
 from penstock.security.audit_log import AuditSettings
-from penstock.security.authenticator import basic_header
 from penstock.security.passwords import hash_password
 from penstock.security.settings import SecuritySettings
 from penstock.security.tokens import TokenGrant
@@ -79,7 +79,7 @@ class SecuredServer:
         channel = grpc.aio.secure_channel(
             f"localhost:{self.server.controller_port}",
             grpc.ssl_channel_credentials(self.authority),
-            interceptors=[] if user is None else [_Credentials(basic_header(user, password))],
+            interceptors=[] if user is None else [_Credentials(Credentials(user, password).header())],
         )
         self._channels.append(channel)
         return ControllerServiceStub(channel)
@@ -95,7 +95,7 @@ class SecuredServer:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=reply.FromString,
         )
-        metadata = () if user is None else (("authorization", basic_header(user, PASSWORD)),)
+        metadata = () if user is None else (("authorization", Credentials(user, PASSWORD).header()),)
         return multi(request, metadata=metadata, timeout=60)
 
     def grant(self, token: str) -> TokenGrant:

@@ -14,14 +14,14 @@ import base64
 import binascii
 import hmac
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.model.errors import AuthenticationBusyError, AuthenticationError, StorageNotRespondingError
 from penstock.runtime.work import BlockingWork, PoolSettings
 from penstock.security.accounts import Account, Accounts
-from penstock.security.passwords import ITERATIONS, SALT_LENGTH, hash_password
+from penstock.security.passwords import HASH_LENGTH, ITERATIONS, SALT_LENGTH, PasswordHash
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -70,8 +70,9 @@ class Authenticator:
         self._settings = settings or AuthenticationSettings()
         self._accounts = accounts
         self._key = random_bytes(32)
-        # What an unknown account is compared with, so that it takes as long as a known one.
-        self._decoy = hash_password("", random_bytes(SALT_LENGTH), ITERATIONS)
+        # What unknown accounts are compared with: nothing has this hash.
+        self._decoy = PasswordHash(ITERATIONS, random_bytes(SALT_LENGTH), random_bytes(HASH_LENGTH))
+        self._iterations = _iterations_of(accounts)
         self._pool = work.pool(
             "authentication",
             PoolSettings(
@@ -87,6 +88,7 @@ class Authenticator:
     def replace_accounts(self, accounts: Accounts) -> None:
         """Use other accounts from now on. Calls that were authenticated before end as they began."""
         self._accounts = accounts
+        self._iterations = _iterations_of(accounts)
         self._positive.clear()
         self._negative.clear()
 
@@ -136,12 +138,12 @@ class Authenticator:
         name, password = _decode(encoded)
         accounts = self._accounts
         account = accounts.by_name.get(name)
-        expected = self._decoy if account is None or account.password is None else account.password
+        known = None if account is None else account.password
         try:
-            is_right = await self._pool.run(expected.verify, password)
+            is_right = await self._pool.run((known or self._decoy_of(name)).verify, password)
         except StorageNotRespondingError as error:
             raise AuthenticationBusyError("too many passwords are being verified; try again later") from error
-        found = account if is_right and expected is not self._decoy else None
+        found = account if is_right and known is not None else None
         loop = asyncio.get_running_loop()
         if accounts is self._accounts:
             if found is not None:
@@ -150,6 +152,14 @@ class Authenticator:
             else:
                 _remember(self._negative, key, loop.time() + self._settings.negative_s, self._settings.remembered_max)
         return found
+
+    def _decoy_of(self, name: str) -> PasswordHash:
+        """Return a hash that takes as long as that of some account: files of Pravega have fewer iterations than ours.
+
+        A name always gets the same one, so repeated attempts show nothing either.
+        """
+        number = int.from_bytes(hmac.digest(self._key, name.encode("utf-8", "surrogatepass"), "sha256")[:8], "big")
+        return replace(self._decoy, iterations=self._iterations[number % len(self._iterations)])
 
     async def _slow_down(self, peer: str) -> None:
         """Count a failure of a peer; wait if it has failed often. Raises `AuthenticationBusyError`."""
@@ -165,9 +175,10 @@ class Authenticator:
             await asyncio.sleep(wait_s)
 
 
-def basic_header(user: str, password: str) -> str:
-    """Return the value of the ``authorization`` header for a user and a password."""
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+def _iterations_of(accounts: Accounts) -> Sequence[int]:
+    """Return the iterations of each account's hash; those of new hashes without any account."""
+    found = [account.password.iterations for account in accounts.by_name.values() if account.password is not None]
+    return found or [ITERATIONS]
 
 
 def _decode(encoded: str) -> tuple[str, str]:

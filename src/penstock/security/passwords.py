@@ -17,7 +17,7 @@ from penstock.security.errors import PasswordHashError
 ITERATIONS = 200_000
 ITERATIONS_MAX = 2_000_000
 SALT_LENGTH = 32
-_HASH_LENGTH = 64
+HASH_LENGTH = 64
 #: Replaces the hash of an account that cannot log in with a password.
 NO_PASSWORD = "!"
 
@@ -46,7 +46,7 @@ class PasswordHash:
 
 def hash_password(password: str, salt: bytes, iterations: int = ITERATIONS) -> PasswordHash:
     """Hash a password with a new random salt of `SALT_LENGTH` bytes."""
-    return PasswordHash(iterations, salt, _derive(password, salt, iterations, _HASH_LENGTH))
+    return PasswordHash(iterations, salt, _derive(password, salt, iterations, HASH_LENGTH))
 
 
 def decode_hash(text: str) -> PasswordHash:
