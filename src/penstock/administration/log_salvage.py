@@ -62,6 +62,8 @@ _APPEND_BYTES = 8 * 1024 * 1024
 _FRAME_BYTES = 256 * 1024
 #: Maximum number of checkpoints after the last loss that are tried as the new log's first, newest first.
 _PLANS_MAX = 4
+#: Maximum number of reasons that a refusal names.
+_REASONS_MAX = 5
 #: Maximum number of replays of a plan until all of its segments fit long-term storage.
 _ROUNDS_MAX = 4
 
@@ -267,7 +269,10 @@ class _Salvage:
                 await self._read(damaged, plan)
                 if plan.report.base and await self._fits(damaged, plan, chunks, problems):
                     return plan, image_problem
-        because = "; ".join(filter(None, [image_problem, *problems[-1:]]))
+        # Each way that was tried has failed for a reason of its own.
+        reasons = list(dict.fromkeys(filter(None, [image_problem, *reversed(problems)])))
+        more = f"; and {len(reasons) - _REASONS_MAX} more" if len(reasons) > _REASONS_MAX else ""
+        because = "; ".join(reasons[:_REASONS_MAX]) + more
         raise LogNotSalvageableError(
             f"the log of container {self._id} in {self._path} has no complete checkpoint that a new log could start "
             f"with and that matches long-term storage, and long-term storage has no usable "
