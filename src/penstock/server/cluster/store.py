@@ -32,7 +32,7 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
-from penstock.segmentstore.tier1.object_log.server_claim import claim_identity
+from penstock.segmentstore.tier1.object_log.server_claim import claim_for_cluster, claim_identity
 from penstock.server.cluster.identity import open_coordination, wait_for_session
 from penstock.server.cluster.messages import Beat, MemberOrder, MemberReady
 from penstock.server.cluster.operations import start_operations
@@ -137,6 +137,7 @@ class ClusterStore:
                 f"{order.cluster_id}: a cluster that has lost its ZooKeeper is made again with penstock cluster init "
                 "--adopt"
             )
+        await claim_for_cluster(bucket, runtime, settings.cluster.zookeeper)
         return ObjectLogFactory(
             objects,
             runtime,

@@ -5,6 +5,9 @@ one before opens no log. The check comes after the read of a container's record 
 if the change succeeds, no later server has opened that log: an earlier server never fences a later one, however their
 starts interleave. The later one opens each log and so fences the earlier one.
 
+The segment stores of a cluster share the log. `claim_for_cluster` records that; each log's own record then says which
+of them has opened it last.
+
 Formats: docs/formats.md, "Identity and server of a log in a bucket".
 """
 
@@ -90,10 +93,19 @@ class ServerClaim:
         self._description = description
 
     async def take(self) -> None:
-        """Replace the record of the server: earlier servers open no log any more. Raises `StorageRefusedError`."""
+        """Replace the record of the server: earlier servers open no log any more.
+
+        Raises `InvalidArgumentError` if the log belongs to a cluster of several machines, `StorageRefusedError`.
+        """
         fields = {"token": self._token.hex(), "server": self._description}
         while True:
             found = await _read(self._bucket, "server")
+            if found is not None and (where := _cluster_of(self._bucket, found)):
+                raise InvalidArgumentError(
+                    f"the log in {self._bucket.place} belongs to the cluster in ZooKeeper at {where}: run penstock "
+                    f"segment-store --zookeeper {where}. If that ZooKeeper has lost its data, make the cluster again "
+                    "with penstock cluster init --adopt"
+                )
             content = _encode({"nonce": self._runtime.random_id().hex(), **fields})
             version = None if found is None else found.version
             try:
@@ -108,6 +120,32 @@ class ServerClaim:
         fields = {} if found is None else _decode(found.content, f"{self._bucket.place}/server")
         if fields.get("token") != self._token.hex():
             raise LogTakenOverError(self._bucket.place, str(fields.get("server", "its record is missing")))
+
+
+async def claim_for_cluster(bucket: LogBucket, runtime: Runtime, zookeeper: str) -> None:
+    """Record that the segment stores of a cluster share the log. A single server that runs on it opens no log any more.
+
+    A later start of a single server is refused, see `ServerClaim.take`. Raises `StorageRefusedError`.
+    """
+    while True:
+        found = await _read(bucket, "server")
+        if found is not None and _cluster_of(bucket, found) == zookeeper:
+            return
+        content = _encode({
+            "nonce": runtime.random_id().hex(), "token": "", "server": f"the cluster in ZooKeeper at {zookeeper}",
+            "zookeeper": zookeeper,
+        })  # fmt: skip
+        version = None if found is None else found.version
+        try:
+            await change_object(bucket.objects, _key(bucket, "server"), content, version)
+        except ObjectChangedError:
+            continue  # Another process has changed it at the same time.
+        return
+
+
+def _cluster_of(bucket: LogBucket, record: VersionedObject) -> str:
+    """Return where the cluster is that shares the log; empty: a single server has opened it last."""
+    return str(_decode(record.content, f"{bucket.place}/server").get("zookeeper", ""))
 
 
 def _key(bucket: LogBucket, name: str) -> str:
