@@ -85,7 +85,6 @@ SLOW = {
     "end leases by the wall clock",
     "wait until the clock has caught up with the cuts",
     "measure leases by the time of the loop",
-    "take what hangs for dead",
     "count the interval of sweeps from each start",
     "keep all recorded cuts",
     "inspect a stream once a day",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from penstock.segmentstore.container.ownership import OwnershipLease
-from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock_simulation.mutations.mutation import Mutation, patched
 from penstock_simulation.workloads.plans import PlanSettings
 from penstock_simulation.workloads.profile import Profile
@@ -40,21 +39,10 @@ def _take_the_time_of_the_loop() -> Iterator[None]:
         yield
 
 
-def _take_what_hangs_for_dead() -> AbstractContextManager[None]:
-    def may_answer(self: LogOwner, container_id: int, epoch: int, token: bytes) -> bool:
-        return token == self.token and self._given_up.get(container_id, 0) < epoch
-
-    return patched(LogOwner, "may_answer", may_answer)
-
-
 STALL_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "measure leases by the time of the loop", "who was shut out answers no longer than a lease, also within a turn",
         STALLS, _take_the_time_of_the_loop,
-    ),
-    Mutation(
-        "take what hangs for dead", "what a successor acknowledges is missed by no read after that",
-        STALLS, _take_what_hangs_for_dead,
     ),
 )  # fmt: skip
 """Bugs of this kind."""
