@@ -96,8 +96,8 @@ async def test_what_operations_cost_does_not_grow_with_epochs():
         for block in blocks:
             for value, first in zip(block.values(), blocks[0].values(), strict=True):
                 assert 0.8 * first <= value <= 1.2 * first, (operation, blocks)
-    # An index has more levels, and more in its nodes, until they are full.
-    assert max(block.requests for block in found["segments at a time"]) <= 7
+    # An index has more levels, and more in its nodes, until they are full. A scan of the background may fall into one.
+    assert max(block.requests for block in found["segments at a time"]) < 8
     early = EpochCosts(HISTORY_CHUNK_EPOCHS)
     await early.run(100 + HISTORY_CHUNK_EPOCHS)
     for operation in ("seal", "delete"):

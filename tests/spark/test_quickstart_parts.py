@@ -195,7 +195,7 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
 def test_a_failure_exits_with_1_and_keeps_the_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from penstock.quickstart import run
 
-    def fail(work_dir: Path, watcher: object, limit: int | None, tier2: str | None) -> None:
+    def fail(work_dir: Path, watcher: object, limit: int | None, *places: str | None) -> None:
         (work_dir / "server.log").write_text("what happened")
         raise AccountingError("the results count 1 flights, 2 were written")
 
