@@ -82,13 +82,25 @@ def test_every_command_is_run_here() -> None:
     """A command without a test stops working unnoticed. Java's has a test below."""
     found = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("_")}
     # `plan` measures a function alone, so its report has no fields about a server; `compare` runs other commands.
-    assert found - {"java_client", "plan", "compare"} == COMMANDS.keys() | SPARK_COMMANDS.keys()
+    # These and `object_log`, which needs an S3 server, have tests of their own.
+    assert found - {"java_client", "plan", "compare", "object_log"} == COMMANDS.keys() | SPARK_COMMANDS.keys()
 
 
 def test_the_plan_of_assignments_is_measured(tmp_path: Path) -> None:
     done = run("plan", "--quick", "--directory", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert {"cases", "containers", "stores"} <= json.loads(done.stdout).keys()
+
+
+def test_the_log_in_a_bucket_is_measured(tmp_path: Path) -> None:
+    """Its requests without load, which is the shortest part."""
+    done = run("object_log", "--quick", "--no-java", "--only", "idle", "--directory", str(tmp_path))
+    if "there is no S3 server" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert measured.keys() >= COMMON_FIELDS | {"batch_interval_s"}
+    assert "idle" in next(iter(value for key, value in measured.items() if key.endswith("_ms")))
 
 
 def test_two_checkouts_are_compared_in_turns(tmp_path: Path) -> None:

@@ -443,7 +443,7 @@ def test_containers_move_away_from_a_store_whose_new_process_hangs_before_it_is_
     site.mkdir()
     (site / "sitecustomize.py").write_text(
         "import os, sys, time\n"
-        f"while sys.orig_argv[-2:] == ['segment-store', '0'] and os.path.exists({str(flag)!r}):\n"
+        f"while sys.orig_argv[-2:] == ['store-child', '0'] and os.path.exists({str(flag)!r}):\n"
         "    time.sleep(0.05)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
