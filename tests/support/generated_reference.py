@@ -72,7 +72,7 @@ def _parameter(parameter: Any) -> str:
     else:
         names = ", ".join(f"`{one}`" for one in (*parameter.opts, *parameter.secondary_opts))
         is_flag = getattr(parameter, "is_flag", False)
-        takes = "" if is_flag else f" {parameter.metavar or _value_name(parameter)}"
+        takes = "" if is_flag else f" `{parameter.metavar or _value_name(parameter)}`"
     text = f"{names}{takes}: {_escaped(parameter.help or '')}"
     default = parameter.default
     if isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
