@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.controller.grpc.call_audit import NOT_CHANGES
+from penstock.controller.grpc.call_audit import NOT_CHANGES, CallAudit
 from penstock.controller.grpc.table import access_table
 from penstock.model.errors import ControllerUnavailableError
 from penstock.rpc import controller_pb2 as pb
@@ -189,6 +189,18 @@ async def test_changes_are_refused_while_the_log_cannot_be_written(tmp_path: Pat
         assert (await root.checkScopeExists(pb.ScopeInfo(scope="shop"))).exists
     finally:
         await running.close()
+
+
+async def test_repeated_refusals_of_one_address_are_counted(tmp_path: Path, runtime: Runtime) -> None:
+    """One per second, so that failing attempts do not push changes out of the log."""
+    now = [1_000_000]
+    audit = CallAudit(AuditLog(tmp_path / "a", AuditSettings(), runtime.work, lambda: now[0]), {})
+    assert [audit.refusals_left_out("ipv4:10.0.0.7") for _ in range(3)] == [0, None, None]
+    assert audit.refusals_left_out("ipv4:10.0.0.8") == 0
+    now[0] += 1000
+    assert [audit.refusals_left_out("ipv4:10.0.0.7") for _ in range(2)] == [2, None]
+    now[0] -= 5000
+    assert audit.refusals_left_out("ipv4:10.0.0.7") == 1
 
 
 def test_the_calls_without_an_entry_exist() -> None:

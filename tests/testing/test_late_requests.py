@@ -22,7 +22,7 @@ def make(duplicate_rate, stuck_rate, seed=1):
     return store, LateRequests(store, random.Random(seed), settings, counts), counts
 
 
-async def test_what_may_be_repeated_comes_once_more_and_its_answer_is_heard_by_nobody() -> None:
+async def test_a_repeatable_request_arrives_again_and_its_second_reply_is_dropped() -> None:
     """A table and an unconditional removal: the second removal deletes what was written between."""
     store, late, counts = make(1.0, 0.0)
     await late.create_table("t")

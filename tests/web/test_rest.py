@@ -14,10 +14,11 @@ import msgspec
 import pytest
 
 from penstock import aio
-from penstock.model.errors import AuthenticationError
+from penstock.client.controller.controller import ControllerClient
+from penstock.model.errors import AuthenticationBusyError, AuthenticationError
 from penstock.testing import MemoryServer
 from penstock.web.app import ROUTES, WebApp
-from penstock.web.callers import connection_to, credentials_of
+from penstock.web.callers import Callers, connection_to, credentials_of
 from penstock.web.openapi import openapi_document
 from penstock.web.settings import WebSettings
 from support.secured_server import PASSWORD, SecuredServer
@@ -338,6 +339,24 @@ async def test_a_request_has_the_rights_of_its_sender(secured: SecuredServer, mo
         refused = await send(reader, "POST", ORDERS + "/events", '{"text": "a"}')
         assert refused.status_code == 403, refused.text
         assert len((await send(reader, "GET", ORDERS + "/events")).json()["events"]) == 1
+    await app.close()
+
+
+async def test_a_client_is_closed_for_wrong_credentials_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = WebApp(connection_to("tcp://127.0.0.1:1"), WebSettings())
+    forgotten: list[object] = []
+    monkeypatch.setattr(Callers, "forget", lambda self, client: forgotten.append(client))
+    async with client_of(app, auth=("ann", "secret")) as rest:
+        for error, status, count in ((AuthenticationBusyError("later"), 503, 0), (AuthenticationError("no"), 401, 1)):
+
+            async def refuse(self: object, scope: str, error: Exception = error) -> bool:
+                raise error
+
+            monkeypatch.setattr(ControllerClient, "scope_exists", refuse)
+            assert (await send(rest, "GET", "/v1/scopes/shop")).status_code == status
+            assert len(forgotten) == count
     await app.close()
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -22,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.model.errors import AuthenticationError, PenstockError
+from penstock.model.errors import AuthenticationBusyError, AuthenticationError, PenstockError
 from penstock.web import events, groups, streams
 from penstock.web.callers import Callers, Connect, credentials_of
 from penstock.web.errors import Refusal, refusal_of
@@ -138,7 +137,9 @@ class WebApp:
             async with asyncio.timeout(self._settings.request_timeout_s):
                 reply = await route.answer(request)
         except (PenstockError, TimeoutError) as error:
-            if isinstance(error, AuthenticationError) and client is not None:
+            # Busy is no verdict on the credentials: other requests use the client.
+            is_wrong = isinstance(error, AuthenticationError) and not isinstance(error, AuthenticationBusyError)
+            if is_wrong and client is not None:
                 self._callers.forget(client)
             refusal = refusal_of(error)
             return _response(refusal.status, refusal.body, refusal.headers)
@@ -169,8 +170,10 @@ def _reply(reply: Reply) -> Response:
     return _response(reply.status, reply.content, reply.headers)
 
 
-def _response(status: int, content: object, headers: Any = ()) -> Response:
-    return Response(msgspec.json.encode(content), status, {**_HEADERS, **dict(headers)}, media_type="application/json")
+def _response(status: int, content: object, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(
+        msgspec.json.encode(content), status, {**_HEADERS, **(headers or {})}, media_type="application/json"
+    )
 
 
 async def _ping(http: HttpRequest) -> Response:

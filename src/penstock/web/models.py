@@ -17,7 +17,8 @@ _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
 
-_SCALING_TYPES = {
+ScalingType = Literal["FIXED_NUM_SEGMENTS", "BY_RATE_IN_KBYTES_PER_SEC", "BY_RATE_IN_EVENTS_PER_SEC"]
+_SCALING_TYPES: dict[ScalingType, ScalingKind] = {
     "FIXED_NUM_SEGMENTS": ScalingKind.FIXED,
     "BY_RATE_IN_KBYTES_PER_SEC": ScalingKind.BY_DATA_RATE,
     "BY_RATE_IN_EVENTS_PER_SEC": ScalingKind.BY_EVENT_RATE,
@@ -27,7 +28,7 @@ _SCALING_TYPES = {
 class ScalingPolicy(msgspec.Struct, omit_defaults=True):
     """When segments split and merge."""
 
-    type: Literal["FIXED_NUM_SEGMENTS", "BY_RATE_IN_KBYTES_PER_SEC", "BY_RATE_IN_EVENTS_PER_SEC"]
+    type: ScalingType
     targetRate: int | None = None
     scaleFactor: int | None = None
     minSegments: int | None = None
@@ -102,8 +103,8 @@ def scaling_shown(scaling: Scaling) -> ScalingPolicy:
     """Return a policy as it is shown."""
     name = next(name for name, kind in _SCALING_TYPES.items() if kind is scaling.kind)
     if scaling.kind is ScalingKind.FIXED:
-        return ScalingPolicy(name, minSegments=scaling.min_segments)  # type: ignore[arg-type]
-    return ScalingPolicy(name, scaling.target_rate, scaling.factor, scaling.min_segments)  # type: ignore[arg-type]
+        return ScalingPolicy(name, minSegments=scaling.min_segments)
+    return ScalingPolicy(name, scaling.target_rate, scaling.factor, scaling.min_segments)
 
 
 def retention_of(policy: RetentionPolicy | None, *, with_maximum: bool) -> Retention | None:

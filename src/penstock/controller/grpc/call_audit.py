@@ -6,6 +6,7 @@ contents of events or delegation tokens.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -25,6 +26,9 @@ NOT_CHANGES: frozenset[str] = frozenset({
     "getEpochSegments", "getSegments", "listSubscribers", "noteTimestampFromWriter", "pingTransaction",
     "updateSubscriberStreamCut",
 })  # fmt: skip
+#: Least time between two recorded refusals of one address and account, and how many of these are remembered.
+_REFUSAL_INTERVAL_MS = 1000
+_REFUSALS_MAX = 1024
 #: Fields that are not recorded.
 _SECRET_FIELDS = ("delegationToken",)
 
@@ -40,6 +44,8 @@ class CallAudit:
     def __init__(self, log: AuditLog, answers: Mapping[str, Answer]) -> None:
         self._log = log
         self._answers = answers
+        #: By address and account: when the last refusal was recorded, and how many were left out since.
+        self._refusals: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
 
     def begin(self, call: str, access_of: AccessOf, peer: str) -> CallRecord:
         """Return the record of a call that begins."""
@@ -70,6 +76,22 @@ class CallAudit:
     def add(self, entry: AuditEntry) -> None:
         """Add an entry."""
         self._log.record(entry)
+
+    def refusals_left_out(self, address: str) -> int | None:
+        """Return how many refusals were left out before this one; None: this one is left out, too.
+
+        One is recorded per second for each address and account, so that failing attempts do not push changes out of
+        the log.
+        """
+        key = (address, principal.get())
+        now_ms = self.now_ms()
+        last_ms, count = self._refusals.pop(key, (now_ms - _REFUSAL_INTERVAL_MS, 0))
+        # A clock that was set back leaves nothing out.
+        is_left_out = 0 <= now_ms - last_ms < _REFUSAL_INTERVAL_MS
+        self._refusals[key] = (last_ms, count + 1) if is_left_out else (now_ms, 0)
+        if len(self._refusals) > _REFUSALS_MAX:
+            self._refusals.popitem(last=False)
+        return None if is_left_out else count
 
     def now_ms(self) -> int:
         """Return the Unix time."""
@@ -116,7 +138,10 @@ class CallRecord:
     def fail(self, error: Exception, code: str, duration_s: float) -> None:
         """Record an error."""
         if isinstance(error, (AuthenticationError, AccessDeniedError)):
-            self._add("refused", str(error), duration_s)
+            left_out = self._audit.refusals_left_out(self._peer.rpartition(":")[0])
+            if left_out is not None:
+                more = f" ({left_out} more were left out before)" if left_out else ""
+                self._add("refused", f"{error}{more}", duration_s)
         elif self._is_change:
             self._add("failed", f"{code}: {error}" if isinstance(error, PenstockError) else code, duration_s)
 
@@ -149,7 +174,7 @@ def _status_of(reply: Message) -> str:
     return ""
 
 
-def _group_of(request: Any) -> Message:
+def _group_of(request: pb.ReaderGroupConfiguration) -> Message:
     return pb.ReaderGroupInfo(scope=request.scope, readerGroup=request.readerGroupName)
 
 

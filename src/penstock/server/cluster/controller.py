@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 from contextlib import AsyncExitStack
+from functools import partial
 
 from penstock.client.settings import ClientSettings
 from penstock.client.statistics.wire_scale_advice import WireScaleAdvisor
@@ -175,7 +176,7 @@ class ClusterController:
                 published_port=own.port,
                 settings=settings,
                 connections_max=budget.controller_connections // len(self._listeners),
-                controllers=lambda name=name: directory.controllers(name),  # type: ignore[misc]
+                controllers=partial(directory.controllers, name),
                 locator=directory.locator(name),
             )
             await front.start()

@@ -51,7 +51,7 @@ class Spawn(Protocol):
         """Start it."""
 
 
-def _nobody_waits(error: BaseException | None) -> None:
+def _ignore_end(error: BaseException | None) -> None:
     """Do nothing. A checkpoint counts when its last part is durable; if the log failed, the container ends."""
 
 
@@ -136,7 +136,7 @@ class Checkpoints:
         if not self.is_pending:
             self.write()
 
-    def write(self, on_done: OnDone = _nobody_waits) -> CheckpointPosition:
+    def write(self, on_done: OnDone = _ignore_end) -> CheckpointPosition:
         """Add a checkpoint of the accepted state to the log: its first part now, the others in the following turns.
 
         A checkpoint still being written is abandoned; nothing is lost with it. `on_done` is called when all of the
@@ -168,7 +168,7 @@ class Checkpoints:
             before = pipeline.logged_bytes
             is_last = cut.is_done
             operation = Checkpoint(mark.sequence_number, part, is_last, snapshot)
-            pipeline.add_operation(operation, durable if is_last else _nobody_waits)
+            pipeline.add_operation(operation, durable if is_last else _ignore_end)
         length += pipeline.logged_bytes - before
         if not is_last:
             self._in_next_turn(partial(self._write_part, cut, mark, part + 1, length, on_done))
