@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from penstock.controller.grpc.server import GrpcServer
+from typing import Protocol
+
+from penstock.controller.grpc.call_counts import CallCounts
+from penstock.controller.grpc.slots import CallSlots
 from penstock.operations.metrics import Metrics
 from penstock.security.audit_log import AuditLog
+
+
+class CountingServer(Protocol):
+    """A server of calls that counts them: see `GrpcServer`."""
+
+    slots: CallSlots
+    calls: CallCounts
 
 
 class ControllerMetrics:
     """Collects the calls that a controller has answered."""
 
-    def __init__(self, server: GrpcServer, audit: AuditLog | None = None) -> None:
+    def __init__(self, server: CountingServer, audit: AuditLog | None = None) -> None:
         self._server = server
         self._audit = audit
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -18,7 +17,6 @@ from penstock.client.transport.connection_pool import ConnectionPool
 from penstock.client.transport.wire_segments import WireSegments
 from penstock.controller.cluster.directory import ClusterDirectory
 from penstock.controller.cluster.leader import ClusterLeader
-from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.ownership.zookeeper_coordinator import ZooKeeperCoordinator
 from penstock.controller.retry import with_several_stores
@@ -32,8 +30,8 @@ from penstock.runtime.coordination import CoordinationService
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.kept_session import KeptSession
 from penstock.runtime.runtime import Runtime, real_runtime
-from penstock.runtime.sockets import free_port
-from penstock.server.cluster.identity import cluster_settings, open_coordination, read_identity, wait_for_session
+from penstock.server.cluster.identity import cluster_settings, read_identity, wait_for_session
+from penstock.server.cluster.machine import ControllerFront, LocalMachine, Machine
 from penstock.server.cluster.operations import start_operations
 from penstock.server.cluster.store import other_endpoints
 from penstock.server.cluster_settings import Listener, check_reachable
@@ -46,14 +44,21 @@ _RETRY_S = 0.5
 
 
 class ClusterController:
-    """See the module. `settings`: with the place of the cluster. `runtime`: the real one by default, closed by `stop`.
+    """See the module. `settings`: with the place of the cluster.
+
+    `runtime`, closed by `stop`, `machine`: the real ones by default.
 
     Attributes:
         endpoints: given to clients, by listener.
         leader: its part that may lead.
+        service: its part that serves clients; None until the tables are reached.
     """
 
-    def __init__(self, settings: StandaloneSettings, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self, settings: StandaloneSettings, runtime: Runtime | None = None, machine: Machine | None = None
+    ) -> None:
+        self._machine = machine or LocalMachine()
+        self.service: ControllerService | None = None
         self.settings: StandaloneSettings = settings
         self.runtime: Runtime = runtime if runtime is not None else real_runtime(settings.blocking_thread_count_max)
         self.endpoints: dict[str, Endpoint] = {}
@@ -65,7 +70,7 @@ class ClusterController:
     @property
     def name(self) -> str:
         """Name of this controller, for people."""
-        return self.settings.cluster.name or socket.gethostname()
+        return self.settings.cluster.name or self._machine.name
 
     async def start(self) -> None:
         """Find the cluster, run for the leadership, and serve clients as soon as the tables can be reached.
@@ -82,7 +87,7 @@ class ClusterController:
     async def _start(self) -> None:
         self._stops.push_async_callback(self.runtime.work.close)
         operations = await start_operations(self.settings, self.runtime, self._stops, self._health)
-        service = open_coordination(self.settings.cluster)
+        service = self._machine.coordination(self.settings.cluster)
         identity = await self._join(service)
         settings = self.settings
         sessions = KeptSession(service, f"controller {self.name}")
@@ -92,7 +97,7 @@ class ClusterController:
         directory = ClusterDirectory(sessions, identity.container_count, poll_s=settings.cluster.poll_s)
         self._run(directory.run())
         await directory.is_known.wait()
-        controller = await self._start_service(service, directory, identity)
+        self.service = controller = await self._start_service(service, directory, identity)
         for front in await self._serve(controller, directory):
             if operations is not None:
                 operations.collectors.append(ControllerMetrics(front).collect)
@@ -110,9 +115,9 @@ class ClusterController:
             identity = await read_identity(session, service.place)
             self.settings = settings = cluster_settings(settings, identity, service.place)
             for listener in settings.cluster.listeners_on(settings.host, settings.controller_port, settings.advertise):
-                port = listener.port or free_port(listener.host)
+                port = listener.port or self._machine.unused_port(listener.host)
                 self._listeners.append((listener, port))
-                self.endpoints[listener.name] = listener.endpoint(port, socket.gethostname())
+                self.endpoints[listener.name] = listener.endpoint(port, self._machine.name)
             check_reachable(self.endpoints, await other_endpoints(session, ""))
         finally:
             await session.close()
@@ -159,16 +164,16 @@ class ClusterController:
                 self._stops.push_async_callback(controller.stop)
                 return controller
 
-    async def _serve(self, controller: ControllerService, directory: ClusterDirectory) -> list[GrpcServer]:
+    async def _serve(self, controller: ControllerService, directory: ClusterDirectory) -> list[ControllerFront]:
         """Listen for clients: one server for each listener, as a call does not show which address was called."""
-        fronts: list[GrpcServer] = []
+        fronts: list[ControllerFront] = []
         settings: ControllerSettings = controller.settings
         budget = share_descriptors(
             descriptor_limit(), self.settings.descriptors, has_segment_store=False, has_controller=True
         )
         for listener, port in self._listeners:
             name, own = listener.name, self.endpoints[listener.name]
-            front = GrpcServer(
+            front = self._machine.open_front(
                 controller,
                 listener.host,
                 port,

@@ -14,10 +14,10 @@ from penstock.server.cluster.identity import (
     check_identity,
     make_cluster,
     new_identity,
-    open_coordination,
     read_identity,
     wait_for_session,
 )
+from penstock.server.cluster.machine import LocalMachine, Machine
 from penstock.server.errors import ClusterMismatchError, UnknownClusterError
 from penstock.server.settings import StandaloneSettings
 
@@ -40,6 +40,7 @@ async def init_cluster(
     adopts: bool,
     is_dry: bool,
     runtime: Runtime | None = None,
+    machine: Machine | None = None,
 ) -> MadeCluster:
     """Make a cluster, unless it is there. `adopts`: it has the id of the cluster that has written the log.
 
@@ -51,7 +52,7 @@ async def init_cluster(
     try:
         # Checks both URLs, and that neither is inside of the other.
         checked = StandaloneSettings(log=log, tier2=tier2, object_storage=settings.object_storage)
-        service = open_coordination(settings.cluster)
+        service = (machine or LocalMachine()).coordination(settings.cluster)
         store = await wait_for_session(service, settings.cluster.connect_timeout_s, makes_root=not is_dry)
         try:
             try:

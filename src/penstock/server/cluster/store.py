@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import BinaryIO
@@ -33,7 +32,8 @@ from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 from penstock.segmentstore.tier1.object_log.server_claim import claim_for_cluster, claim_identity
-from penstock.server.cluster.identity import open_coordination, wait_for_session
+from penstock.server.cluster.identity import wait_for_session
+from penstock.server.cluster.machine import LocalMachine, Machine
 from penstock.server.cluster.messages import Beat, MemberOrder, MemberReady
 from penstock.server.cluster.operations import start_operations
 from penstock.server.cluster_settings import Listener, check_reachable
@@ -51,17 +51,29 @@ BEAT_S = 1.0
 
 
 class ClusterStore:
-    """See the module. `output` receives its messages; `runtime`: the real one by default, closed by `stop`."""
+    """See the module. `output` receives its messages. `runtime`, closed by `stop`, `machine`: the real ones by default.
 
-    def __init__(self, order: MemberOrder, output: BinaryIO, runtime: Runtime | None = None) -> None:
+    Attributes:
+        segment_store, server, member: its parts, for observers; None before the start has reached them.
+    """
+
+    def __init__(
+        self,
+        order: MemberOrder,
+        output: BinaryIO,
+        runtime: Runtime | None = None,
+        machine: Machine | None = None,
+    ) -> None:
         self.settings: StandaloneSettings = settings_from(
             StandaloneSettings, order.settings, "the settings given by the parent process"
         )
         self._order = order
         self._output = output
+        self._machine = machine or LocalMachine()
         self._runtime = runtime if runtime is not None else real_runtime(self.settings.blocking_thread_count_max)
-        self._store: SegmentStore | None = None
-        self._member: ClusterMember | None = None
+        self.segment_store: SegmentStore | None = None
+        self.server: SegmentStoreServer | None = None
+        self.member: ClusterMember | None = None
         self._stops = AsyncExitStack()
 
     async def start(self) -> None:
@@ -79,7 +91,7 @@ class ClusterStore:
         self._stops.push_async_callback(runtime.work.close)
         operations = await start_operations(settings, runtime, self._stops, self._health, port_offset=order.port_offset)
         ends = KnownEnds()
-        store = self._store = SegmentStore(
+        store = self.segment_store = SegmentStore(
             logs=await self._open_logs(ends),
             # No data directory: log and long-term storage are elsewhere.
             chunks=open_long_term_storage(settings, DataDirectory(settings.data_dir, runtime), runtime),
@@ -93,24 +105,24 @@ class ClusterStore:
         budget = share_descriptors(
             descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=False
         )
-        server = SegmentStoreServer(store, settings=settings.segment_store.connection.within(budget))
+        server = self.server = SegmentStoreServer(store, settings=settings.segment_store.connection.within(budget))
         self._stops.push_async_callback(server.stop)
         endpoints: dict[str, Endpoint] = {}
         for listener in self._listeners():
             await server.start(listener.host, listener.port)
-            endpoints[listener.name] = listener.endpoint(server.last_port, socket.gethostname())
+            endpoints[listener.name] = listener.endpoint(server.last_port, self._machine.name)
         if operations is not None:
             operations.collectors.append(StoreMetrics(store, server, settings.operations.streams_max).collect)
         admin = AdminServer(store, settings=self._admin_settings())
         await admin.start()
         self._stops.push_async_callback(admin.stop)
-        service = open_coordination(settings.cluster)
+        service = self._machine.coordination(settings.cluster)
         session = await wait_for_session(service, settings.cluster.connect_timeout_s)
         try:
             check_reachable(endpoints, await other_endpoints(session, order.name))
         finally:
             await session.close()
-        self._member = member = ClusterMember(
+        self.member = member = ClusterMember(
             service,
             StoreContainers(store),
             name=order.name,
@@ -165,20 +177,20 @@ class ClusterStore:
         return replace(admin, port=admin.port + self._order.port_offset if admin.port else 0)
 
     def _health(self) -> Health:
-        if self._store is None or self._member is None or not self._member.announced.is_set():
+        if self.segment_store is None or self.member is None or not self.member.announced.is_set():
             return Health(Status.STARTING)
-        member = Health(problem=self._member.problem or self._member.coordination_problem)
-        return Health(children={"store": store_health(self._store), "cluster": member})
+        member = Health(problem=self.member.problem or self.member.coordination_problem)
+        return Health(children={"store": store_health(self.segment_store), "cluster": member})
 
     async def drain(self) -> None:
         """Hand the containers over to other stores."""
-        if self._member is not None:
-            await self._member.drain()
+        if self.member is not None:
+            await self.member.drain()
 
     async def stop(self) -> None:
         """Release what is left, leave the cluster, and stop."""
-        if self._member is not None:
-            await self._member.stop()
+        if self.member is not None:
+            await self.member.stop()
         await self._stops.aclose()
 
     def beat(self) -> None:
@@ -234,17 +246,25 @@ async def run_member(order: MemberOrder, source: BinaryIO, output: BinaryIO) -> 
         output.flush()
         raise
     watching = loop.create_task(_watch_parent(reader))
-    start = loop.create_task(store.start())
     try:
-        await _first(start, asked_to_stop)
-        if not start.done():
-            start.cancel()
-            await asyncio.wait((start,))
-            return True
-        start.result()
-        return await _serve(store, asked_to_stop, asked_again)
+        return await serve_member(store, asked_to_stop, asked_again)
     finally:
         watching.cancel()
+
+
+async def serve_member(store: ClusterStore, asked_to_stop: asyncio.Event, asked_again: asyncio.Event) -> bool:
+    """Start a store, serve until the first event, drain until the second one, stop; return whether that was in order.
+
+    Raises what the start raises.
+    """
+    start = asyncio.get_running_loop().create_task(store.start())
+    await _first(start, asked_to_stop)
+    if not start.done():
+        start.cancel()
+        await asyncio.wait((start,))
+        return True
+    start.result()
+    return await _serve(store, asked_to_stop, asked_again)
 
 
 async def _serve(store: ClusterStore, asked_to_stop: asyncio.Event, asked_again: asyncio.Event) -> bool:

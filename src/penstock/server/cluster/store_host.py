@@ -11,12 +11,9 @@ import asyncio
 import logging
 import os
 import signal
-import socket
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 
 from penstock.model.cluster_nodes import Endpoint
 from penstock.model.errors import ProtocolError
@@ -26,20 +23,16 @@ from penstock.runtime.pacing import GrowingDelay
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_values
 from penstock.segmentstore.cluster.ends import write_end
-from penstock.server.cluster.identity import cluster_settings, open_coordination, read_identity, wait_for_session
+from penstock.server.cluster.identity import cluster_settings, read_identity, wait_for_session
+from penstock.server.cluster.machine import HostedProcess, LocalMachine, Machine
 from penstock.server.cluster.messages import MemberOrder, MemberReady, decode_from_member
 from penstock.server.cluster.store import store_names
 from penstock.server.errors import StoreProcessError, StoreRefusedError
 from penstock.server.settings import StandaloneSettings
-from penstock.server.store_processes.messages import (
-    LINE_BYTES_MAX,
-    Refusal,
-    encode_message,
-)
+from penstock.server.store_processes.messages import Refusal
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_SOURCES = str(Path(__file__).parents[2])
 #: How long a stop waits until the ends of the children are recorded.
 _RECORD_S = 3.0
 #: Added to the time that children may take to drain and stop, before they are killed.
@@ -65,28 +58,28 @@ class HostedStore:
         self.endpoints: dict[str, Endpoint] = {}
         self.pid: int = 0
         self.is_heard: bool = False
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: HostedProcess | None = None
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; no effect if there is no process."""
-        if self.process is not None and self.process.returncode is None:
-            try:
-                self.process.send_signal(number)
-            except ProcessLookupError:
-                return
+        if self.process is not None:
+            self.process.signal(number)
 
 
 class StoreHost:
-    """See the module. `settings`: with the place of the cluster. `runtime`: the real one by default.
+    """See the module. `settings`: with the place of the cluster. `runtime`, `machine`: the real ones by default.
 
     Attributes:
         stores: by number.
     """
 
-    def __init__(self, settings: StandaloneSettings, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self, settings: StandaloneSettings, runtime: Runtime | None = None, machine: Machine | None = None
+    ) -> None:
         self.settings: StandaloneSettings = settings
+        self._machine = machine or LocalMachine()
         self.runtime: Runtime = runtime if runtime is not None else real_runtime(settings.blocking_thread_count_max)
-        name = settings.cluster.name or socket.gethostname()
+        name = settings.cluster.name or self._machine.name
         self.stores: Sequence[HostedStore] = [
             HostedStore(number, each) for number, each in enumerate(store_names(name, settings.segment_stores))
         ]
@@ -113,7 +106,7 @@ class StoreHost:
     async def _start(self) -> None:
         settings = self.settings
         self._stops.push_async_callback(self.runtime.work.close)
-        service = open_coordination(settings.cluster)
+        service = self._machine.coordination(settings.cluster)
         session = await wait_for_session(service, settings.cluster.connect_timeout_s)
         try:
             identity = await read_identity(session, service.place)
@@ -140,16 +133,6 @@ class StoreHost:
         """Start a process; return when it is announced. Raises `StoreProcessError`; its end is recorded then."""
         store.incarnation = self.runtime.random_id().hex()
         store.endpoints = {}
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), _SOURCES)))
-        process = store.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "penstock", "store-child", "--member", store.name,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment, limit=LINE_BYTES_MAX,
-            # Ctrl-C in a terminal reaches this process only, which then stops the children.
-            start_new_session=True,
-        )  # fmt: skip
-        store.pid = process.pid
-        assert process.stdin is not None
         order = MemberOrder(
             parent_pid=os.getpid(),
             name=store.name,
@@ -158,7 +141,8 @@ class StoreHost:
             settings=self._child_settings,
             cluster_id=self._cluster_id,
         )
-        process.stdin.write(encode_message(order))
+        process = store.process = await self._machine.begin_store(order)
+        store.pid = process.pid
         try:
             message = await self._next_message(store)
             match message:
@@ -179,11 +163,7 @@ class StoreHost:
     async def _next_message(self, store: HostedStore) -> object:
         """Return the next message; None at the end of the process."""
         assert store.process is not None
-        assert store.process.stdout is not None
-        try:
-            line = await store.process.stdout.readline()
-        except ValueError as error:
-            raise ProtocolError(f"segment store {store.name} sent a line above {LINE_BYTES_MAX} bytes") from error
+        line = await store.process.next_line()
         return decode_from_member(line) if line.endswith(b"\n") else None
 
     async def _keep(self, store: HostedStore) -> None:
@@ -271,7 +251,7 @@ class StoreHost:
             ends = [asyncio.ensure_future(store.process.wait()) for store in running if store.process is not None]
             if ends:
                 await asyncio.wait(ends, timeout=limit_s)
-            codes = {store.name: None if store.process is None else store.process.returncode for store in running}
+            codes = {store.name: None if store.process is None else store.process.code for store in running}
         finally:
             self.signal_all(signal.SIGKILL)
             for task in self._keepers:
