@@ -386,6 +386,8 @@ class FakeController:
 
     rpc_describe_stream = rpc_find_whole_tail
     rpc_describe_history = rpc_find_whole_tail
+    rpc_open_session = rpc_find_whole_tail
+    rpc_describe_caller = rpc_find_whole_tail
 
     def stream(self, info) -> FakeStream:
         found = self.all.get((info.scope, info.stream))

@@ -439,6 +439,8 @@ async def test_calls_of_our_service_each_have_one_row():
         "findWholeTail": Access("prn::/scope:s/stream:t", Permission.READ),
         "describeStream": Access("prn::/scope:s/stream:t", Permission.READ),
         "describeHistory": Access("prn::/scope:s/stream:t", Permission.READ),
+        "openSession": Access("prn::/", Permission.NONE),
+        "describeCaller": Access("prn::/", Permission.NONE),
     }
 
 

@@ -129,7 +129,7 @@ def test_a_key_is_rotated_in_three_steps_and_no_token_becomes_invalid(tmp_path: 
         rotation.advance()
     now[0] += 20
     step = rotation.advance()
-    assert (step.number, step.next_s) == (2, 680)
+    assert (step.number, step.next_s) == (2, 980)
     signing = read_token_keys(path)
     assert set(signing.all) == set(added.all)
     assert signing.signing_key != old.signing_key
@@ -138,7 +138,7 @@ def test_a_key_is_rotated_in_three_steps_and_no_token_becomes_invalid(tmp_path: 
     verifier.verify(TokenSigner(signing, settings.token_ttl_s, lambda: now[0]).master())
     verifier.replace_keys(signing)
     verifier.verify(first_token)
-    now[0] += 679
+    now[0] += 979
     with pytest.raises(RotationTooEarlyError):
         rotation.advance()
     now[0] += 1

@@ -342,6 +342,47 @@ async def test_a_request_has_the_rights_of_its_sender(secured: SecuredServer, mo
     await app.close()
 
 
+async def test_a_session_replaces_the_password(secured: SecuredServer) -> None:
+    """As a token, or as a cookie; with the rights of its account; until it is ended."""
+    connect = connection_to(secured.server.controller_uri, secured.authority)
+    app, other = WebApp(connect, WebSettings()), WebApp(connect, WebSettings())
+    async with client_of(app) as rest, client_of(app, auth=("reader", PASSWORD)) as reader, client_of(other) as second:
+        assert (await send(rest, "POST", "/v1/sessions")).status_code == 401
+        opened = await send(reader, "POST", "/v1/sessions")
+        assert opened.status_code == 201, opened.text
+        assert opened.json()["user"] == "reader"
+        token, cookie = opened.json()["token"], opened.headers["set-cookie"]
+        assert cookie == f"penstock_session={token}; Path=/; HttpOnly; SameSite=Strict"
+        as_token, as_cookie = {"authorization": f"Bearer {token}"}, {"cookie": f"penstock_session={token}"}
+        for sent in (as_token, as_cookie):
+            for client in (rest, second):
+                assert (await send(client, "GET", "/v1/whoami", **sent)).json() == {"user": "reader"}
+                assert (await send(client, "POST", "/v1/scopes", {"scopeName": "s"}, **sent)).status_code == 403
+        renewed = await send(rest, "POST", "/v1/sessions", **as_cookie)
+        assert renewed.status_code == 201
+        assert renewed.json()["expiresAt"] >= opened.json()["expiresAt"]
+        refused = await send(rest, "GET", "/v1/whoami", cookie=f"penstock_session={token}x")
+        assert refused.status_code == 401
+        assert "www-authenticate" not in refused.headers
+        assert "Max-Age=0" in refused.headers["set-cookie"]
+        # A page of another site does not end it either.
+        foreign = await send(rest, "DELETE", "/v1/sessions/current", **as_cookie, origin="http://evil.example")
+        assert foreign.status_code == 403
+        ended = await send(rest, "DELETE", "/v1/sessions/current", **as_cookie)
+        assert ended.status_code == 204
+        assert "Max-Age=0" in ended.headers["set-cookie"]
+        for sent in (as_token, as_cookie):
+            assert (await send(rest, "GET", "/v1/whoami", **sent)).status_code == 401
+        assert (await send(reader, "GET", "/v1/whoami")).json() == {"user": "reader"}
+    await app.close()
+    await other.close()
+
+
+async def test_a_cluster_without_accounts_has_no_sessions(rest: httpx.AsyncClient) -> None:
+    assert (await send(rest, "POST", "/v1/sessions")).status_code == 501
+    assert (await send(rest, "GET", "/v1/whoami")).json() == {"user": None}
+
+
 async def test_a_client_is_closed_for_wrong_credentials_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -360,7 +401,9 @@ async def test_a_client_is_closed_for_wrong_credentials_only(
     await app.close()
 
 
-@pytest.mark.parametrize("header", ["", "Bearer x", "Basic ?", "Basic " + base64.b64encode(b"nocolon").decode()])
+@pytest.mark.parametrize(
+    "header", ["", "Bearer ?", "Digest x", "Basic ?", "Basic " + base64.b64encode(b"nocolon").decode()]
+)
 def test_headers_that_are_no_credentials_are_refused(header: str) -> None:
     with pytest.raises(AuthenticationError):
         credentials_of(header)

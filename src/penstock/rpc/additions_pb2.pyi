@@ -327,3 +327,25 @@ class StreamHistory(_message.Message):
     currentEpoch: int
     isSealed: bool
     def __init__(self, epochs: _Optional[_Iterable[_Union[StreamHistory.Epoch, _Mapping[str, object]]]] = ..., currentEpoch: _Optional[int] = ..., isSealed: bool = ...) -> None: ...
+
+class OpenSessionRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OpenSessionReply(_message.Message):
+    __slots__ = ("token", "expiresMillis")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPIRESMILLIS_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    expiresMillis: int
+    def __init__(self, token: _Optional[str] = ..., expiresMillis: _Optional[int] = ...) -> None: ...
+
+class DescribeCallerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeCallerReply(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...

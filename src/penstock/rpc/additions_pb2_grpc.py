@@ -74,6 +74,16 @@ class PenstockControllerServiceStub(object):
                 request_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeHistoryRequest.SerializeToString,
                 response_deserializer=penstock_dot_rpc_dot_additions__pb2.StreamHistory.FromString,
                 _registered_method=True)
+        self.openSession = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/openSession',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.OpenSessionRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.OpenSessionReply.FromString,
+                _registered_method=True)
+        self.describeCaller = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/describeCaller',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeCallerRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeCallerReply.FromString,
+                _registered_method=True)
 
 
 class PenstockControllerServiceServicer(object):
@@ -127,6 +137,18 @@ class PenstockControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def openSession(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def describeCaller(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PenstockControllerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -169,6 +191,16 @@ def add_PenstockControllerServiceServicer_to_server(servicer, server):
                     servicer.describeHistory,
                     request_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeHistoryRequest.FromString,
                     response_serializer=penstock_dot_rpc_dot_additions__pb2.StreamHistory.SerializeToString,
+            ),
+            'openSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.openSession,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.OpenSessionRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.OpenSessionReply.SerializeToString,
+            ),
+            'describeCaller': grpc.unary_unary_rpc_method_handler(
+                    servicer.describeCaller,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeCallerRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeCallerReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -387,6 +419,60 @@ class PenstockControllerService(object):
             '/penstock.controller.v1.PenstockControllerService/describeHistory',
             penstock_dot_rpc_dot_additions__pb2.DescribeHistoryRequest.SerializeToString,
             penstock_dot_rpc_dot_additions__pb2.StreamHistory.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def openSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/openSession',
+            penstock_dot_rpc_dot_additions__pb2.OpenSessionRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.OpenSessionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def describeCaller(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/describeCaller',
+            penstock_dot_rpc_dot_additions__pb2.DescribeCallerRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.DescribeCallerReply.FromString,
             options,
             channel_credentials,
             insecure,

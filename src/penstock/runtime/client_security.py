@@ -35,6 +35,17 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionCredentials:
+    """The session of an account that has logged in, in place of its password. It is not in its representation."""
+
+    token: str = field(repr=False)
+
+    def header(self) -> str:
+        """Return the value of the ``authorization`` header of a call."""
+        return f"Bearer {self.token}"
+
+
+@dataclass(frozen=True, slots=True)
 class ClientSecurity:
     """See the module.
 
@@ -43,7 +54,7 @@ class ClientSecurity:
         ca: certificates of trusted authorities, PEM; None: those of the system.
     """
 
-    credentials: Credentials | None = None
+    credentials: Credentials | SessionCredentials | None = None
     ca: bytes | None = None
 
     def tls_context(self) -> ssl.SSLContext:

@@ -18,10 +18,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from penstock.model.errors import AuthenticationBusyError, AuthenticationError, StorageNotRespondingError
+from penstock.model.errors import (
+    AuthenticationBusyError,
+    AuthenticationError,
+    StorageNotRespondingError,
+    UnsupportedOperationError,
+)
 from penstock.runtime.work import BlockingWork, PoolSettings
 from penstock.security.accounts import Account, Accounts
 from penstock.security.passwords import HASH_LENGTH, ITERATIONS, SALT_LENGTH, PasswordHash
+from penstock.security.sessions import Session, Sessions
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -58,7 +64,10 @@ class AuthenticationSettings:
 
 
 class Authenticator:
-    """See the module. `random_bytes` returns random bytes of a length; `work` makes the pool that hashes passwords."""
+    """See the module. `random_bytes` returns random bytes of a length; `work` makes the pool that hashes passwords.
+
+    `sessions` accepts those of callers who have logged in; None: there are none.
+    """
 
     def __init__(
         self,
@@ -66,9 +75,12 @@ class Authenticator:
         work: BlockingWork,
         random_bytes: Callable[[int], bytes],
         settings: AuthenticationSettings | None = None,
+        *,
+        sessions: Sessions | None = None,
     ) -> None:
         self._settings = settings or AuthenticationSettings()
         self._accounts = accounts
+        self._sessions = sessions
         self._key = random_bytes(32)
         # What unknown accounts are compared with: nothing has this hash.
         self._decoy = PasswordHash(ITERATIONS, random_bytes(SALT_LENGTH), random_bytes(HASH_LENGTH))
@@ -97,7 +109,7 @@ class Authenticator:
         self._pool.close()
 
     async def account_of(self, header: str | None, peer: str) -> Account | None:
-        """Return the account of an ``authorization`` header; None if it has none, or another method than Basic.
+        """Return the account of an ``authorization`` header; None without one, or with an unknown method.
 
         Raises:
             AuthenticationError: the credentials are malformed or wrong.
@@ -108,6 +120,8 @@ class Authenticator:
         if len(header) > _HEADER_LENGTH_MAX:
             raise AuthenticationError("the authorization header is too long")
         parts = header.split(None, 1)
+        if len(parts) == 2 and parts[0] == "Bearer" and self._sessions is not None:
+            return self._sessions.accept(parts[1], self._accounts)[0]
         if len(parts) != 2 or parts[0] != "Basic":
             return None
         now_s = asyncio.get_running_loop().time()
@@ -123,6 +137,19 @@ class Authenticator:
                 return account
         await self._slow_down(peer)
         raise AuthenticationError("unknown user or wrong password")
+
+    def session_of(self, header: str | None) -> Session | None:
+        """Return the session of a header that `account_of` has accepted; None: it has a password, or nothing."""
+        parts = (header or "").split(None, 1)
+        if len(parts) != 2 or parts[0] != "Bearer" or self._sessions is None:
+            return None
+        return self._sessions.accept(parts[1], self._accounts)[1]
+
+    def open_session(self, account: Account, renewed: Session | None) -> tuple[str, int]:
+        """See `Sessions.open`. Raises `AuthenticationError`, `UnsupportedOperationError` (there are no sessions)."""
+        if self._sessions is None:
+            raise UnsupportedOperationError("this controller has no sessions")
+        return self._sessions.open(account, renewed)
 
     async def _verify_once(self, key: bytes, encoded: str) -> Account | None:
         """Verify credentials; concurrent calls with the same ones share one verification."""

@@ -2,7 +2,7 @@
 
 1. The new key is added at the end: every server verifies with it, none signs with it.
 2. Once all servers have read the file, it becomes the first one, which signs.
-3. Once all tokens signed with the old key have expired, the old keys are removed.
+3. Once all tokens and sessions signed with the old key have expired, the old keys are removed.
 
 A step that comes too early would make servers refuse good tokens, so it is refused. A file beside the keys records the
 step. Each step can be repeated after a crash: the keys are written first, and the record names the new key.
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from penstock.security.errors import RotationTooEarlyError, SecurityFileError
 from penstock.security.secrets_directory import read_token_keys, write_file
+from penstock.security.sessions import TTL_S as SESSION_S
 from penstock.security.settings import SecuritySettings
 
 _KEY_LENGTH = 64
@@ -79,7 +80,7 @@ class KeyRotation:
     def _wait_s(self, step: int) -> float:
         """Return the time between a step and the next one."""
         read_s = _INTERVALS * self._settings.reload_interval_s
-        return read_s if step == 1 else read_s + self._settings.token_ttl_s + _MARGIN_S
+        return read_s if step == 1 else read_s + max(self._settings.token_ttl_s, SESSION_S) + _MARGIN_S
 
     def _write(self, keys: list[bytes], step: int, new: str, done: str) -> RotationStep:
         self._write_keys(keys)

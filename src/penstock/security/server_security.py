@@ -29,6 +29,7 @@ from penstock.security.secrets_directory import (
     server_context,
     trust_own_certificate,
 )
+from penstock.security.sessions import Sessions
 from penstock.security.settings import SecuritySettings
 from penstock.security.tokens import TokenKeys, TokenSigner, TokenVerifier
 
@@ -44,7 +45,8 @@ class ServerSecurity:
     """See the module. Create it with `open_security`; `start` begins to check the files.
 
     Attributes:
-        authenticator, signer: None without authentication, or in a process without controller.
+        authenticator, sessions: None without authentication, or in a process without controller.
+        signer: None without authentication.
         verifier: None without authentication.
         tls: the context of ports of asyncio; None without TLS.
         peer_tls: the context of connections to other processes of this server; None without TLS.
@@ -57,6 +59,7 @@ class ServerSecurity:
         self.authenticator: Authenticator | None = None
         self.signer: TokenSigner | None = None
         self.verifier: TokenVerifier | None = None
+        self.sessions: Sessions | None = None
         self.tls: ssl.SSLContext | None = None
         self.peer_tls: ssl.SSLContext | None = None
         self.problem: str = ""
@@ -160,6 +163,8 @@ class ServerSecurity:
             logger.warning("%s has a key of less than %d characters, which can be guessed", where, _KEY_LENGTH_GOOD)
         if self.signer is not None:
             self.signer.replace_keys(keys)
+        if self.sessions is not None:
+            self.sessions.replace_keys(keys)
         assert self.verifier is not None
         self.verifier.replace_keys(keys)
 
@@ -183,7 +188,8 @@ def open_security(
         security.verifier = TokenVerifier(keys, wall_clock_s)
         security.signer = TokenSigner(keys, settings.token_ttl_s, wall_clock_s)
         if has_controller:
-            security.authenticator = Authenticator(Accounts(), work, os.urandom)
+            security.sessions = Sessions(keys, wall_clock_s)
+            security.authenticator = Authenticator(Accounts(), work, os.urandom, sessions=security.sessions)
     try:
         security.load_all()
     except BaseException:

@@ -12,7 +12,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.model.errors import InvalidArgumentError, TokenExpiredError, TokenRefusedError
 from penstock.model.permissions import Permission
@@ -20,19 +20,23 @@ from penstock.model.permissions import Permission
 if TYPE_CHECKING:
     from jwt.types import Options
 
+V = TypeVar("V")
+
 #: Claim of the servers themselves: every segment.
 MASTER_CLAIM = "*"
 #: Claim of clients that may read the statistics of segment stores.
 STATISTICS_CLAIM = "penstock:statistics"
 AUDIENCE = "segmentstore"
 SUBJECT = "segmentstoreresource"
-_ALGORITHM = "HS512"
+ALGORITHM = "HS512"
 #: A token that expired less than this ago is accepted: clocks of controllers and stores differ.
 LEEWAY_S = 10
 _TOKEN_LENGTH_MAX = 4096
 _CLAIMS_MAX = 8
 _REGISTERED = frozenset({"sub", "aud", "iat", "exp", "nbf", "iss", "jti"})
 _REMEMBERED_MAX = 10_000
+#: Refused tokens, which may be longer: a peer without an account chooses them.
+_REFUSED_MAX = 1_000
 #: Times are checked here, by the injected clock.
 _OPTIONS: Options = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "require": ["sub", "aud"]}
 
@@ -133,7 +137,7 @@ class TokenSigner:
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # About short keys, which are reported at the start of the server.
-            return jwt.encode(content, self._keys.signing_key, algorithm=_ALGORITHM)
+            return jwt.encode(content, self._keys.signing_key, algorithm=ALGORITHM)
 
     def master(self) -> str:
         """Return a token of the servers themselves."""
@@ -176,12 +180,15 @@ class TokenVerifier:
     def __init__(self, keys: TokenKeys, wall_clock_s: Callable[[], float]) -> None:
         self._keys = keys
         self._wall_clock_s = wall_clock_s
-        self._remembered: OrderedDict[str, TokenGrant | TokenRefusedError] = OrderedDict()
+        self._accepted: OrderedDict[str, TokenGrant] = OrderedDict()
+        #: The reasons of refusals.
+        self._refused: OrderedDict[str, str] = OrderedDict()
 
     def replace_keys(self, keys: TokenKeys) -> None:
         """Verify with other keys from now on."""
         self._keys = keys
-        self._remembered.clear()
+        self._accepted.clear()
+        self._refused.clear()
 
     def verify(self, token: str) -> TokenGrant:
         """Return what a token grants.
@@ -190,25 +197,28 @@ class TokenVerifier:
             TokenExpiredError: it was valid, and has expired.
             TokenRefusedError: it is missing, malformed, not signed by one of the keys, or for another use.
         """
-        found = self._remembered.get(token)
+        found = self._accepted.get(token)
         if found is None:
-            if len(token) > _TOKEN_LENGTH_MAX:
-                raise TokenRefusedError(f"the token has more than {_TOKEN_LENGTH_MAX} characters")
-            try:
-                found = self._decode(token)
-            except TokenRefusedError as error:
-                found = error
-            self._remembered[token] = found
-            if len(self._remembered) > _REMEMBERED_MAX:
-                self._remembered.popitem(last=False)
+            found = self._verify_new(token)
         else:
-            self._remembered.move_to_end(token)
-        if isinstance(found, TokenRefusedError):
-            raise TokenRefusedError(str(found))
+            self._accepted.move_to_end(token)
         if found.begins_s is not None and self._wall_clock_s() < found.begins_s - LEEWAY_S:
             raise TokenRefusedError("the token is not valid yet")
         if found.expires_s is not None and self._wall_clock_s() >= found.expires_s + LEEWAY_S:
             raise TokenExpiredError("the token has expired")
+        return found
+
+    def _verify_new(self, token: str) -> TokenGrant:
+        if (reason := self._refused.get(token)) is not None:
+            raise TokenRefusedError(reason)
+        if len(token) > _TOKEN_LENGTH_MAX:
+            raise TokenRefusedError(f"the token has more than {_TOKEN_LENGTH_MAX} characters")
+        try:
+            found = self._decode(token)
+        except TokenRefusedError as error:
+            _remember(self._refused, token, str(error), _REFUSED_MAX)
+            raise
+        _remember(self._accepted, token, found, _REMEMBERED_MAX)
         return found
 
     def _decode(self, token: str) -> TokenGrant:
@@ -222,7 +232,7 @@ class TokenVerifier:
             for key in self._keys.all:
                 try:
                     content = jwt.decode(
-                        token, key, algorithms=[_ALGORITHM], audience=AUDIENCE, subject=SUBJECT, options=_OPTIONS
+                        token, key, algorithms=[ALGORITHM], audience=AUDIENCE, subject=SUBJECT, options=_OPTIONS
                     )  # fmt: skip
                     break
                 except jwt.InvalidSignatureError:
@@ -232,6 +242,12 @@ class TokenVerifier:
         if content is None:
             raise TokenRefusedError("the token was not signed with a key of this server")
         return TokenGrant(_claims_of(content), _time_of(content, "exp"), _time_of(content, "nbf"))
+
+
+def _remember(where: OrderedDict[str, V], token: str, value: V, count_max: int) -> None:
+    where[token] = value
+    if len(where) > count_max:
+        where.popitem(last=False)
 
 
 def _time_of(content: Mapping[str, object], name: str) -> float | None:

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from urllib.parse import unquote
 
 import msgspec
@@ -22,16 +23,17 @@ from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.model.errors import AuthenticationBusyError, AuthenticationError, PenstockError
-from penstock.web import events, groups, streams
-from penstock.web.callers import Callers, Connect, credentials_of
+from penstock.web import events, groups, sessions, streams
+from penstock.web.callers import Callers, Connect, user_of
 from penstock.web.errors import Refusal, refusal_of
 from penstock.web.openapi import openapi_document
 from penstock.web.routes import Reply, Request, Route
+from penstock.web.sessions import COOKIE, session_cookie
 from penstock.web.settings import WebSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-ROUTES: tuple[Route, ...] = (*streams.ROUTES, *events.ROUTES, *groups.ROUTES)
+ROUTES: tuple[Route, ...] = (*streams.ROUTES, *events.ROUTES, *groups.ROUTES, *sessions.ROUTES)
 #: Media types of requests that change something. Forms of other sites cannot send them.
 _CHANGE_TYPES = ("application/json", "application/x-ndjson")
 _HEADERS = {
@@ -125,15 +127,18 @@ class WebApp:
     async def _answer(self, route: Route, http: HttpRequest) -> Response:
         client = None
         try:
-            header = http.headers.get("authorization")
+            header = _credentials(http)
             client = self._callers.client(header)
-            user = "" if header is None else credentials_of(header).user
+            user = "" if header is None else user_of(header)
             async with asyncio.timeout(self._settings.request_timeout_s):
                 body = await self._body(http)
             if isinstance(body, Refusal):
                 return _response(body.status, body.body)
             path = {name: unquote(value) for name, value in http.path_params.items()}
-            request = Request(client, path, dict(http.query_params), body, user)
+            request = Request(
+                client, path, dict(http.query_params), body, user, http.url.scheme == "https",
+                partial(self._callers.end, header),
+            )  # fmt: skip
             async with asyncio.timeout(self._settings.request_timeout_s):
                 reply = await route.answer(request)
         except (PenstockError, TimeoutError) as error:
@@ -142,7 +147,11 @@ class WebApp:
             if is_wrong and client is not None:
                 self._callers.forget(client)
             refusal = refusal_of(error)
-            return _response(refusal.status, refusal.body, refusal.headers)
+            headers = dict(refusal.headers)
+            if is_wrong and COOKIE in http.cookies and "authorization" not in http.headers:
+                # The browser does not ask for a password of its own, and forgets the session.
+                headers = {"Set-Cookie": session_cookie("", is_https=http.url.scheme == "https")}
+            return _response(refusal.status, refusal.body, headers)
         except Exception:
             # Last resort: the log gets the details.
             logger.exception("%s %s failed with an unexpected error", route.method, route.path)
@@ -162,6 +171,13 @@ class WebApp:
 
     async def _openapi(self, http: HttpRequest) -> Response:
         return _response(200, self._document)
+
+
+def _credentials(http: HttpRequest) -> str | None:
+    """Return the ``Authorization`` of a request, or its session's cookie as one; None without both."""
+    header = http.headers.get("authorization")
+    session = http.cookies.get(COOKIE)
+    return header if header is not None or not session else f"Bearer {session}"
 
 
 def _reply(reply: Reply) -> Response:

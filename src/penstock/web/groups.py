@@ -99,11 +99,6 @@ async def cluster(request: Request) -> Reply:
     })  # fmt: skip
 
 
-async def whoami(request: Request) -> Reply:
-    """Return the account of the caller."""
-    return Reply(content={"user": request.user or None})
-
-
 async def _check_scope(request: Request, scope: str) -> None:
     if not await controller_of(request.client).scope_exists(scope):
         raise NoSuchScopeError(f"scope {scope} does not exist")
@@ -149,5 +144,4 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", _SCOPE + "/tables", "List the key-value tables of a scope.", list_tables, needs="READ on the scope"),
     Route("GET", "/v1/cluster", "Return segment stores and containers.", cluster, needs="READ on prn::/"),
-    Route("GET", "/v1/whoami", "Return the account of the caller.", whoami),
 )

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.runtime.version import penstock_version
 from penstock.web.routes import Route
+from penstock.web.sessions import COOKIE
 
 _FAILURES = {
     "400": "The request is not understood, or a value is not allowed.",
@@ -43,9 +44,13 @@ def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
                     "properties": {"error": {"type": "string"}, "message": {"type": "string"}},
                 },
             },
-            "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic"},
+                "session": {"type": "http", "scheme": "bearer"},
+                "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            },
         },
-        "security": [{}, {"basic": []}],
+        "security": [{}, {"basic": []}, {"session": []}, {"cookie": []}],
     }
 
 

@@ -32,7 +32,9 @@ class Request:
         path: the variable parts of the path, decoded.
         query: the parameters.
         body: bytes.
-        user: the account of the sender; empty: it sent no credentials.
+        user: the account of the sender; empty: it sent no password.
+        is_https: whether the request came encrypted.
+        end_session: refuses the session of the request from now on; does nothing without one.
     """
 
     client: aio.Client
@@ -40,6 +42,8 @@ class Request:
     query: Mapping[str, str]
     body: bytes
     user: str = ""
+    is_https: bool = False
+    end_session: Callable[[], None] = lambda: None
 
     @property
     def stream(self) -> str:

@@ -37,6 +37,8 @@ class AdditionStub(Protocol):
     findWholeTail: UnaryCall[added.WholeTailRequest, added.WholeTail]
     describeStream: UnaryCall[added.DescribeStreamRequest, added.StreamDescription]
     describeHistory: UnaryCall[added.DescribeHistoryRequest, added.StreamHistory]
+    openSession: UnaryCall[added.OpenSessionRequest, added.OpenSessionReply]
+    describeCaller: UnaryCall[added.DescribeCallerRequest, added.DescribeCallerReply]
 
 
 class AdditionCalls(ABC):
@@ -127,6 +129,22 @@ class AdditionCalls(ABC):
             return await self._ask(self._stub.describeHistory, request, f"read the history of {scope}/{stream}")
         except UnsupportedOperationError:
             return None
+
+    async def open_session(self) -> tuple[str, int]:
+        """Return a session of this client's account, and its end as Unix time in ms.
+
+        A client with a session renews it. Raises `UnsupportedOperationError` for a controller without accounts, or
+        without sessions.
+        """
+        reply = await self._ask(self._stub.openSession, added.OpenSessionRequest(), "log in")
+        return reply.token, reply.expiresMillis
+
+    async def caller(self) -> str:
+        """Return the name of this client's account; empty: the controller has no accounts.
+
+        Raises `UnsupportedOperationError` if the controller does not support it.
+        """
+        return (await self._ask(self._stub.describeCaller, added.DescribeCallerRequest(), "identify the caller")).user
 
     async def explain_retention(self, scope: str, stream: str) -> RetentionExplanation:
         """Return what the next retention pass over a stream would truncate, and why. Raises `NoSuchStreamError`."""

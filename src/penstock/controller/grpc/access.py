@@ -103,6 +103,11 @@ def unchecked(request: Message) -> None:
     """No permission is required."""
 
 
+def any_account(request: Message) -> Access:
+    """Require an account, and no permission."""
+    return Access(ROOT, Permission.NONE)
+
+
 def root(permission: Permission) -> AccessOf:
     """Require a permission on all scopes."""
     return lambda request: Access(ROOT, permission)

@@ -8,6 +8,7 @@ from penstock.controller.metadata.records import AbortReason, TransactionStatus
 from penstock.controller.metadata.retention_records import RetentionEntry
 from penstock.controller.retention.explanation import CutPosition
 from penstock.controller.transactions.descriptions import TransactionDescription
+from penstock.model.errors import UnsupportedOperationError
 from penstock.rpc import additions_pb2 as added
 
 _STATES = {
@@ -140,6 +141,16 @@ async def describe_history(front: Front, request: added.DescribeHistoryRequest) 
         currentEpoch=page.current_epoch,
         isSealed=page.is_sealed,
     )
+
+
+async def open_session(front: Front, request: added.OpenSessionRequest) -> added.OpenSessionReply:
+    """Refuse openSession: with accounts, the guard answers it."""
+    raise UnsupportedOperationError("the server has no accounts, so there is nothing to log in to")
+
+
+async def describe_caller(front: Front, request: added.DescribeCallerRequest) -> added.DescribeCallerReply:
+    """Answer describeCaller for a server without accounts: with accounts, the guard answers it."""
+    return added.DescribeCallerReply()
 
 
 def _place(found: CutPosition | None) -> added.RetentionExplanation.Place | None:

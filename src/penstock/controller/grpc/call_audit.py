@@ -26,6 +26,8 @@ NOT_CHANGES: frozenset[str] = frozenset({
     "getEpochSegments", "getSegments", "listSubscribers", "noteTimestampFromWriter", "pingTransaction",
     "updateSubscriberStreamCut",
 })  # fmt: skip
+#: Calls that change nothing, and are recorded.
+LOG_INS: frozenset[str] = frozenset({"openSession"})
 #: Least time between two recorded refusals of one address and account, and how many of these are remembered.
 _REFUSAL_INTERVAL_MS = 1000
 _REFUSALS_MAX = 1024
@@ -54,7 +56,7 @@ class CallAudit:
 
     def is_recorded(self, call: str, needed: Access | None) -> bool:
         """Return whether a call that is permitted is recorded."""
-        if self._log.settings.has_reads:
+        if self._log.settings.has_reads or call in LOG_INS:
             return True
         return needed is not None and needed.permission is Permission.READ_UPDATE and call not in NOT_CHANGES
 

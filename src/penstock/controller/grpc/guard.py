@@ -24,6 +24,7 @@ from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 from penstock.security.accounts import Account
 from penstock.security.authenticator import Authenticator
+from penstock.security.sessions import Session
 from penstock.security.tokens import TokenSigner
 
 #: Pages of a listing that are read for one reply, if the caller may not see the entries of the first ones.
@@ -32,10 +33,11 @@ _PAGES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a call. `account` None: it sent no credentials."""
+    """The sender of a call. `account` None: it sent no credentials. `session` None: it sent a password."""
 
     account: Account | None
     is_strict: bool
+    session: Session | None = None
 
     def permission(self, resource: str) -> Permission:
         """Return the permission of the caller on a resource."""
@@ -43,6 +45,8 @@ class Caller:
 
     def permits(self, needed: Access) -> bool:
         """Return whether the caller has an access."""
+        if self.account is None:
+            return False
         permission = needed.permission
         if self.is_strict and needed.permission_strict is not None:
             permission = needed.permission_strict
@@ -72,7 +76,8 @@ class CallGuard:
 
     async def caller(self, header: str | None, peer: str) -> Caller:
         """Return the caller with these credentials. Raises `AuthenticationError` if they are wrong."""
-        return Caller(await self._authenticator.account_of(header, peer), self._is_strict)
+        account = await self._authenticator.account_of(header, peer)
+        return Caller(account, self._is_strict, self._authenticator.session_of(header))
 
     async def serve(
         self,
@@ -94,6 +99,8 @@ class CallGuard:
                 caller.check(call, needed)
         elif (needed := access_of(request)) is not None:
             caller.check(call, needed)
+        if call in ("openSession", "describeCaller"):
+            return self._answer_about(call, caller)
         reply = await answer(request)
         listing = _LISTINGS.get(call)
         if listing is not None:
@@ -103,6 +110,14 @@ class CallGuard:
             if claims:
                 reply.delegationToken = self._signer.sign(claims)  # type: ignore[attr-defined]
         return reply
+
+    def _answer_about(self, call: str, caller: Caller) -> Message:
+        """Answer a call about the caller itself."""
+        assert caller.account is not None
+        if call == "describeCaller":
+            return added.DescribeCallerReply(user=caller.account.name)
+        token, expires_s = self._authenticator.open_session(caller.account, caller.session)
+        return added.OpenSessionReply(token=token, expiresMillis=1000 * expires_s)
 
     async def _filtered(
         self,

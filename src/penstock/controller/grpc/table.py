@@ -309,6 +309,8 @@ ADDITIONS: tuple[Call, ...] = (
         "describeHistory", additions.describe_history, access.stream(_READ),
         {InvalidArgumentError: FinalArgumentError},
     ),
+    Call("openSession", additions.open_session, access.any_account),
+    Call("describeCaller", additions.describe_caller, access.any_account),
 )  # fmt: skip
 
 
