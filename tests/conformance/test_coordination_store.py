@@ -58,6 +58,7 @@ async def test_a_node_is_read_as_it_was_written(backend: Backend) -> None:
     third = await store.get("/a")
     assert (third.content, third.version) == (b"three", 2)
     assert third.zxid > first.zxid
+    assert third.created_zxid == first.created_zxid == first.zxid
     await store.delete("/a", 2)
     assert not await exists(store, "/a")
     await store.close()

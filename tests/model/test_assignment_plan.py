@@ -235,6 +235,28 @@ def test_load_moves_nothing_without_need(loads: Loads) -> None:
     assert plan("aabb", live(2), loads, (), ALL)[1] == ()
 
 
+@given(clusters())
+def test_a_move_for_load_lowers_the_greater_of_two_loads(
+    cluster: tuple[list[str], dict[str, LiveStore], Loads, list[str]],
+) -> None:
+    """By a tenth at least; counts stay even, containers that were moved lately rest, one move or exchange at a time."""
+    owners, stores, loads, drains = cluster
+    settled = plan(owners, stores, NO_LOADS, drains, ALL)[0]
+    after, moves = plan(settled, stores, loads, drains, ALL)
+    assert {move.reason for move in moves} <= {MoveReason.LOAD}
+    if not moves:
+        return
+    assert len(moves) <= 2
+    assert all(loads.rested_s[move.container_id] >= ALL.rest_s for move in moves)
+    source, target = moves[0].source, moves[0].target
+    assert loads.hot_for_s[source] >= ALL.hot_s
+    shift = sum(loads.containers[each.container_id] * (1 if each.source == source else -1) for each in moves)
+    greater = max(loads.busy[source], loads.busy[target])
+    assert greater == loads.busy[source]
+    assert max(loads.busy[source] - shift, loads.busy[target] + shift) <= 0.9 * greater + 1e-6
+    assert plan(after, stores, NO_LOADS, drains, ALL)[1] == ()
+
+
 def test_load_waits_for_everything_else() -> None:
     """A drain is planned, so no container moves for load; likewise while a hand-over is in progress."""
     moves = plan("aabb", live(3), hot_loads(), "b", ALL)[1]

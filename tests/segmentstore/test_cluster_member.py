@@ -30,6 +30,7 @@ from penstock.model.errors.coordination import CoordinationError, NodeVersionErr
 from penstock.runtime.coordination import CoordinationSettings, CreateNode, DeleteNode
 from penstock.segmentstore.cluster.containers import ContainerCondition
 from penstock.segmentstore.cluster.ends import KnownEnds, write_end
+from penstock.segmentstore.cluster.loads import LoadSource
 from penstock.segmentstore.cluster.member import ClusterMember
 from penstock.segmentstore.cluster.settings import MemberSettings
 from penstock_simulation.simulated.simulation import Simulation
@@ -153,14 +154,21 @@ class World:
         await self.admin.create(IDENTITY_PATH, encode_node(identity))
         self.leader = asyncio.ensure_future(ClusterLeader(self.service("c1"), "c1", random.Random(3)).run())
 
-    def start(self, host: str, name: str = "", settings: MemberSettings | None = None) -> ClusterMember:
-        """Start a store on a host."""
+    def start(
+        self,
+        host: str,
+        name: str = "",
+        settings: MemberSettings | None = None,
+        loads: Callable[[Containers], LoadSource] | None = None,
+    ) -> ClusterMember:
+        """Start a store on a host. `loads` makes what it reports of its load; None: it reports nothing."""
         ends = KnownEnds()
         token = self.tokens[host] = self.rng.randbytes(16)
         containers = self.containers[host] = Containers(self.logs, ends, token)
         member = self.members[host] = ClusterMember(
             self.service(host), containers, name=name or host, incarnation=token.hex(),
             host=HostNode(endpoints={}), ends=ends, settings=settings,
+            loads=None if loads is None else loads(containers),
         )  # fmt: skip
         member.start()
         return member

@@ -42,6 +42,7 @@ class StoredNode:
     version: int = 0
     owner: int = 0
     created_count: int = 0
+    created_zxid: int = 0
     children: set[str] = field(default_factory=set)
 
 
@@ -69,7 +70,7 @@ class NodeTree:
     def get(self, path: str) -> Node:
         """Return a node. Raises `NoSuchNodeError`."""
         node = self._node(path)
-        return Node(node.content, node.version, node.zxid, node.owner)
+        return Node(node.content, node.version, node.zxid, node.owner, node.created_zxid)
 
     def children(self, path: str) -> Children:
         """Return a node's children. Raises `NoSuchNodeError`."""
@@ -127,7 +128,7 @@ class NodeTree:
         match change:
             case CreateNode():
                 owner = session if change.is_ephemeral else 0
-                self.nodes[path] = StoredNode(change.content, zxid, zxid, owner=owner)
+                self.nodes[path] = StoredNode(change.content, zxid, zxid, owner=owner, created_zxid=zxid)
                 parent = self.nodes[parent_path]
                 parent.children.add(name)
                 parent.created_count += 1

@@ -118,7 +118,7 @@ def status(zookeeper: _ZooKeeper = None, config: _Config = None, as_json: AsJson
 
 @cluster.command()
 def stores(zookeeper: _ZooKeeper = None, config: _Config = None, as_json: AsJson = False) -> None:
-    """List the segment stores: addresses, zone, state and containers."""
+    """List the segment stores: addresses, zone, state, containers, and the share of time in which each works."""
     with exit_on_error(as_json=as_json):
         found = _run(config, zookeeper, lambda each: each.status())
     view = found.view
@@ -129,6 +129,8 @@ def stores(zookeeper: _ZooKeeper = None, config: _Config = None, as_json: AsJson
             "zone": host.zone,
             "state": "draining" if name in view.drains else str(host.state),
             "version": host.version,
+            "busy": view.loads[name].busy if name in view.loads else None,
+            "log_problem_s": view.loads[name].log_problem_s if name in view.loads else None,
             "assigned": [number for number, owner in enumerate(view.assignment.owners) if owner == name],
             "serving": sorted(
                 number for number, held in view.held.items() if held.owner == name and held.phase == "serving"
@@ -138,13 +140,13 @@ def stores(zookeeper: _ZooKeeper = None, config: _Config = None, as_json: AsJson
     ]
     cells = [
         (each["name"], ", ".join(_values(each["endpoints"])), each["zone"], each["state"], _count(each["assigned"]),
-         _count(each["serving"]))
+         _count(each["serving"]), "" if each["busy"] is None else f"{each['busy']:.0%}")
         for each in rows
     ]  # fmt: skip
     tell(
         "stores",
         {"stores": rows},
-        table(("name", "address", "zone", "state", "assigned", "serving"), cells),
+        table(("name", "address", "zone", "state", "assigned", "serving", "busy"), cells),
         as_json=as_json,
     )
 

@@ -56,12 +56,14 @@ class Node:
         version: number of changes of the content since the node was created.
         zxid: the change that created it or last set its content.
         owner: number of the session that an ephemeral node belongs to; 0: it is persistent.
+        created_zxid: the change that created it.
     """
 
     content: bytes
     version: int
     zxid: int
     owner: int = 0
+    created_zxid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Runtime:
         wall_clock_ms: milliseconds since the epoch, for timestamps that people or policies see. Never for intervals.
         monotonic_s: seconds since some moment, for intervals that must not be too short. Unlike the loop's time it is
             current even during a long turn, and advances while the machine sleeps; the default is the loop's time.
+        cpu_s: CPU time that the calling thread has used, in seconds; 0 where unknown, as in a simulation.
         resident_bytes: resident memory of this process; 0 where unknown, as in a simulation. Does not block.
         watch_program: registers an object for forks and the exit of this program; None where there is no program.
         open_objects: opens a bucket of an object store.
@@ -48,8 +49,8 @@ class Runtime:
     """
 
     __slots__ = (
-        "disk", "monotonic_s", "object_requests", "open_files", "open_objects", "resident_bytes", "rng", "turns",
-        "wall_clock_ms", "watch_program", "work",
+        "cpu_s", "disk", "monotonic_s", "object_requests", "open_files", "open_objects", "resident_bytes", "rng",
+        "turns", "wall_clock_ms", "watch_program", "work",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,7 @@ class Runtime:
         rng: random.Random,
         wall_clock_ms: Callable[[], int],
         monotonic_s: Callable[[], float] | None = None,
+        cpu_s: Callable[[], float] = lambda: 0.0,
         resident_bytes: Callable[[], int] = lambda: 0,
         watch_program: WatchProgram | None = None,
         open_objects: OpenObjectStore | None = None,
@@ -70,6 +72,7 @@ class Runtime:
         self.rng: random.Random = rng
         self.wall_clock_ms: Callable[[], int] = wall_clock_ms
         self.monotonic_s: Callable[[], float] = monotonic_s or _loop_time_s
+        self.cpu_s: Callable[[], float] = cpu_s
         self.resident_bytes: Callable[[], int] = resident_bytes
         self.watch_program: WatchProgram | None = watch_program
         self.object_requests: ObjectRequests = ObjectRequests()
@@ -100,6 +103,7 @@ def real_runtime(thread_count_max: int = 8) -> Runtime:
         rng=random.Random(os.urandom(32)),
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
         monotonic_s=_boot_time_s if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic,
+        cpu_s=time.thread_time,
         resident_bytes=resident_bytes,
         watch_program=watch_program,
         open_objects=open_object_store,

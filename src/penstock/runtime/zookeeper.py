@@ -418,4 +418,4 @@ def _settle(answer: asyncio.Future[Any], result: IAsyncResult) -> None:
 
 
 def _node(content: bytes, stat: ZnodeStat) -> Node:
-    return Node(content, stat.version, stat.mzxid, stat.ephemeralOwner)
+    return Node(content, stat.version, stat.mzxid, stat.ephemeralOwner, stat.czxid)

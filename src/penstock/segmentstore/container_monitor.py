@@ -27,6 +27,7 @@ from penstock.model.errors import (
 )
 from penstock.runtime.pacing import GrowingDelay
 from penstock.segmentstore.container_start import ContainerStart
+from penstock.segmentstore.own_failures import is_own_failure
 from penstock.segmentstore.settings import SegmentStoreSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class ContainerMonitor(Generic[C]):
     Attributes:
         running: incarnations that serve, by container id.
         failures: why an assigned container is not running, for messages and probes.
+        own_failure_count: failures so far for lack of memory, descriptors or threads of this process.
         before_open: called before each start of a container; its error prevents the start, which is retried.
         on_changed: called when any of `running`, `failures` and `held` may have changed.
     """
@@ -62,6 +64,7 @@ class ContainerMonitor(Generic[C]):
     def __init__(self, start_container: StartContainer[C], settings: SegmentStoreSettings) -> None:
         self.running: dict[int, C] = {}
         self.failures: dict[int, BaseException] = {}
+        self.own_failure_count: int = 0
         self.before_open: Callable[[int], Awaitable[None]] | None = None
         self.on_changed: Callable[[], None] = lambda: None
         self._start_container = start_container
@@ -232,6 +235,7 @@ class ContainerMonitor(Generic[C]):
         if self.is_stopping or container_id not in self._assigned:
             return
         self.failures[container_id] = error
+        self.own_failure_count += is_own_failure(error)
         if delay_s is None:
             settings = self._settings
             first = GrowingDelay(settings.restart_delay_s, settings.restart_delay_s_max)

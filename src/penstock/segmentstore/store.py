@@ -539,6 +539,10 @@ class SegmentStore:
 
     # Load.
 
+    async def check_log(self) -> None:
+        """Return when the durable log has answered. Raises `PenstockError`; may wait without a limit."""
+        await self._logs.has_logs()
+
     def container_statistics(self) -> Sequence[ContainerStatistics]:
         """Return the load of each container that runs here, and of its segments with recent data."""
         now_s = asyncio.get_running_loop().time()

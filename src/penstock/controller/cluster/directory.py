@@ -161,14 +161,14 @@ class ClusterDirectory:
     async def _read_all(
         self, store: CoordinationStore, kind: type[C], parent: str, listed: Children
     ) -> dict[str, tuple[int, C]]:
-        """Return zxid and content of each child that still exists."""
+        """Return the zxid of its creation and the content of each child that still exists."""
         found: dict[str, tuple[int, C]] = {}
         for name in sorted(listed.names):
             try:
                 node = await store.get(f"{parent}/{name}")
             except NoSuchNodeError:
                 continue
-            found[name] = node.zxid, decode_node(kind, f"{parent}/{name}", node.content)
+            found[name] = node.created_zxid, decode_node(kind, f"{parent}/{name}", node.content)
         return found
 
 

@@ -65,6 +65,8 @@ class LeaderSettings:
             that start together cause one plan. No wait if a container has no live store.
         first_wait_s: a leader that has just begun moves no container of a store that is missing for this time: the
             sessions of all may have ended at once, and the stores announce themselves again.
+        impaired_wait_s: containers of an impaired store are moved after this time: if the log of all stores fails,
+            they report it one after the other, and nothing must move.
         poll_s: the cluster is read at least this often ...
         moving_poll_s: ... and this often while containers move.
         stuck_s: a container that is not served for longer does not hold up hand-overs of others.
@@ -76,6 +78,7 @@ class LeaderSettings:
     moves: MoveSettings = field(default_factory=MoveSettings)
     join_delay_s: float = 5.0
     first_wait_s: float = 5.0
+    impaired_wait_s: float = 3.0
     poll_s: float = 10.0
     moving_poll_s: float = 0.5
     stuck_s: float = 60.0
@@ -160,10 +163,8 @@ class ClusterLeader:
         if wait_s > 0:
             return min(wait_s, settings.poll_s)
         moving = memory.moving(view, settings.stuck_s)
-        stores = {
-            name: LiveStore(host.weight, host.zone, host.state is HostState.IMPAIRED)
-            for name, host in view.hosts.items()
-        }
+        impaired = memory.impaired(settings.impaired_wait_s)
+        stores = {name: LiveStore(host.weight, host.zone, name in impaired) for name, host in view.hosts.items()}
         drains = view.drains | {name for name, host in view.hosts.items() if host.state is HostState.DRAINING}
         planned, moves = plan(
             owners, stores, memory.loads(view), drains, settings.moves,
@@ -171,7 +172,8 @@ class ClusterLeader:
         )  # fmt: skip
         if not moves:
             # A departure of most is planned again when the wait is over.
-            return settings.moving_poll_s if moving or has_lost else settings.poll_s
+            is_soon = moving or has_lost or memory.has_newly_impaired(settings.impaired_wait_s)
+            return settings.moving_poll_s if is_soon else settings.poll_s
         await self._write(store, view, planned, moves)
         memory.moved(moves)
         return settings.moving_poll_s
@@ -196,10 +198,12 @@ class ClusterLeader:
         _log.info("assignment %d: %d containers move", content.number, len(moves))
 
     async def _wait(self, store: CoordinationStore, view: ClusterView, pause_s: float) -> None:
-        """Wait for a change of the stores or drains, or for a time."""
+        """Wait for a change of the stores, of what they announce, or of the drains; or for a time."""
         waits: list[Coroutine[object, object, None]] = [
-            store.changed(HOSTS_PATH, view.host_list), store.changed(DRAINS_PATH, view.drain_list)
-        ]  # fmt: skip
+            store.changed(HOSTS_PATH, view.host_list),
+            store.changed(DRAINS_PATH, view.drain_list),
+            *(store.changed(path, node) for path, node in view.host_nodes.items()),
+        ]
         tasks = [asyncio.ensure_future(wait) for wait in waits]
         try:
             done, _ = await asyncio.wait(tasks, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
@@ -223,6 +227,7 @@ class _Memory:
         self._left: dict[str, tuple[float, int]] = {}
         self._window_s = 0.0
         self._hot_since_s: dict[str, float] = {}
+        self._impaired_since_s: dict[str, float] = {}
         self._unserved_since_s: dict[int, float] = {}
         self._moved_s: dict[int, float] = {}
         self._load_moved_s = self._began_s
@@ -242,6 +247,11 @@ class _Memory:
             # Another one that leaves within the timeout counts with it, and waits for this long.
             if now_s - self._left[name][0] > session_timeout_s + settings.moves.mass_wait_s:
                 del self._left[name]
+        self._impaired_since_s = {
+            name: self._impaired_since_s.get(name, now_s)
+            for name, host in view.hosts.items()
+            if host.state is HostState.IMPAIRED
+        }
         mean = sum(load.busy for load in view.loads.values()) / max(len(view.loads), 1)
         limits = settings.moves
         for name in view.hosts:
@@ -250,6 +260,15 @@ class _Memory:
                 self._hot_since_s.setdefault(name, now_s)
             else:
                 self._hot_since_s.pop(name, None)
+
+    def impaired(self, wait_s: float) -> set[str]:
+        """Return the stores that have been impaired for `wait_s`."""
+        now_s = self._clock()
+        return {name for name, since_s in self._impaired_since_s.items() if now_s - since_s >= wait_s}
+
+    def has_newly_impaired(self, wait_s: float) -> bool:
+        """Return whether a store is impaired, and has not been for `wait_s`."""
+        return len(self.impaired(wait_s)) < len(self._impaired_since_s)
 
     def first_wait_s(self, delay_s: float) -> float:
         """Return the time until containers of missing stores may be moved."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.model.cluster_nodes import (
@@ -26,7 +27,7 @@ from penstock.model.cluster_nodes import (
     split_host_node_name,
 )
 from penstock.model.errors.coordination import NodeExistsError, NoSuchNodeError
-from penstock.runtime.coordination import Children, CoordinationStore, ensure_node
+from penstock.runtime.coordination import Children, CoordinationStore, Node, ensure_node
 
 C = TypeVar("C", bound=NodeContent)
 
@@ -42,6 +43,7 @@ class ClusterView:
         drains: names of stores to empty.
         loads: of stores, by name.
         host_list, drain_list: what the lists were, for waits.
+        host_nodes: the nodes of live stores as they were read, by path, for waits.
     """
 
     assignment: AssignmentNode
@@ -52,6 +54,7 @@ class ClusterView:
     loads: dict[str, LoadNode]
     host_list: Children
     drain_list: Children
+    host_nodes: Mapping[str, Node] = field(default_factory=dict)
 
 
 async def make_cluster_nodes(store: CoordinationStore) -> None:
@@ -73,33 +76,42 @@ async def read_cluster(store: CoordinationStore) -> ClusterView:
     """Read a cluster. Raises `CoordinationError`, `NodeFormatError`."""
     node = await store.get(ASSIGNMENT_PATH)
     host_list, drain_list = await store.children(HOSTS_PATH), await store.children(DRAINS_PATH)
+    host_nodes = await _read_nodes(store, HOSTS_PATH, host_list)
     hosts: dict[str, tuple[int, HostNode]] = {}
-    for node_name, (zxid, host) in (await _read_all(store, HostNode, HOSTS_PATH, host_list)).items():
+    for node_name, found in host_nodes.items():
         name, _ = split_host_node_name(node_name)
-        hosts[name] = max(hosts.get(name, (0, host)), (zxid, host), key=lambda each: each[0])
+        host = decode_node(HostNode, f"{HOSTS_PATH}/{node_name}", found.content)
+        hosts[name] = max(hosts.get(name, (0, host)), (found.created_zxid, host), key=lambda each: each[0])
     held = await _read_all(store, HeldNode, HELD_PATH, await store.children(HELD_PATH))
     loads = await _read_all(store, LoadNode, LOADS_PATH, await store.children(LOADS_PATH))
     return ClusterView(
         assignment=decode_node(AssignmentNode, ASSIGNMENT_PATH, node.content),
         version=node.version,
         hosts={name: host for name, (_, host) in hosts.items()},
-        held={int(name): content for name, (_, content) in held.items() if name.isdecimal()},
+        held={int(name): content for name, content in held.items() if name.isdecimal()},
         drains=drain_list.names,
-        loads={name: content for name, (_, content) in loads.items()},
+        # What a store wrote that is not live any more says nothing.
+        loads={name: content for name, content in loads.items() if name in hosts},
         host_list=host_list,
         drain_list=drain_list,
+        host_nodes={f"{HOSTS_PATH}/{name}": found for name, found in host_nodes.items()},
     )
 
 
-async def _read_all(store: CoordinationStore, kind: type[C], parent: str, listed: Children) -> dict[str, tuple[int, C]]:
-    """Return zxid and content of each child that still exists."""
-    found = await asyncio.gather(*(_read(store, kind, f"{parent}/{name}") for name in sorted(listed.names)))
+async def _read_all(store: CoordinationStore, kind: type[C], parent: str, listed: Children) -> dict[str, C]:
+    """Return the content of each child that still exists."""
+    nodes = await _read_nodes(store, parent, listed)
+    return {name: decode_node(kind, f"{parent}/{name}", node.content) for name, node in nodes.items()}
+
+
+async def _read_nodes(store: CoordinationStore, parent: str, listed: Children) -> dict[str, Node]:
+    """Return each child that still exists."""
+    found = await asyncio.gather(*(_read(store, f"{parent}/{name}") for name in sorted(listed.names)))
     return {name: each for name, each in zip(sorted(listed.names), found, strict=True) if each is not None}
 
 
-async def _read(store: CoordinationStore, kind: type[C], path: str) -> tuple[int, C] | None:
+async def _read(store: CoordinationStore, path: str) -> Node | None:
     try:
-        node = await store.get(path)
+        return await store.get(path)
     except NoSuchNodeError:
         return None
-    return node.zxid, decode_node(kind, path, node.content)

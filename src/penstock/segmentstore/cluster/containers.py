@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.cluster_nodes import HeldPhase
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, StorageError
 from penstock.segmentstore.store import SegmentStore
+
+#: A log that has not answered for longer takes no checkpoint soon.
+_LOG_SILENT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class StoreContainers:
         container = self._store.monitor.running.get(container_id)
         if container is None:
             return
+        if container.log_problem_s(asyncio.get_running_loop().time()) > _LOG_SILENT_S:
+            raise StorageError(f"container {container_id} cannot be prepared: its log does not answer")
         await container.flush()
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 
+import msgspec
+
 from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
     DRAINS_PATH,
@@ -18,6 +20,7 @@ from penstock.model.cluster_nodes import (
     AssignmentNode,
     DrainNode,
     HostNode,
+    HostState,
     decode_node,
     encode_node,
     host_node_name,
@@ -44,6 +47,7 @@ from penstock.runtime.waits import first_of
 from penstock.segmentstore.cluster.containers import MemberContainers
 from penstock.segmentstore.cluster.ends import KnownEnds, write_end
 from penstock.segmentstore.cluster.hold import ContainerHold
+from penstock.segmentstore.cluster.loads import LoadReporter, LoadSource
 from penstock.segmentstore.cluster.settings import MemberSettings
 
 _log = logging.getLogger(__name__)
@@ -54,7 +58,7 @@ class ClusterMember:
 
     `name`: of the store, as assignments have it. `incarnation`: of its process, the token in hex under which it opens
     logs. `host`: what it announces. `ends`: is read before each open of a log.
-    `wall_clock_ms`: for people.
+    `wall_clock_ms`: for people. `loads`: what the store reports of its load; None: nothing, and it is never impaired.
 
     Attributes:
         problem: why it follows no assignment, for messages and probes; empty: it does.
@@ -72,6 +76,7 @@ class ClusterMember:
         ends: KnownEnds,
         settings: MemberSettings | None = None,
         wall_clock_ms: Callable[[], int] = lambda: 0,
+        loads: LoadSource | None = None,
     ) -> None:
         self.problem: str = ""
         self.announced: asyncio.Event = asyncio.Event()
@@ -93,6 +98,13 @@ class ClusterMember:
         self._assigned: frozenset[int] = frozenset()
         self._is_stopping = False
         self._released = asyncio.Event()
+        #: Set when what the store announces has changed.
+        self._host_changed = asyncio.Event()
+        self._reporter: LoadReporter | None = None
+        if loads is not None:
+            self._reporter = LoadReporter(
+                loads, self._sessions, self._settings, name=name, on_changed=self._impairment_changed
+            )
         containers.observe(self._before_open, self._conditions_changed)
 
     # -- state --------------------------------------------------------------------------------------------------
@@ -112,6 +124,11 @@ class ClusterMember:
         """Why the coordination service is not reached; empty: it is."""
         return self._sessions.problem
 
+    @property
+    def impaired(self) -> str:
+        """Why other stores should serve the containers of this one; empty: it is well."""
+        return "" if self._reporter is None else self._reporter.impaired
+
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -122,6 +139,8 @@ class ClusterMember:
             loop.create_task(self._announce(), name=f"announcement of store {self._name}"),
             loop.create_task(self._follow(), name=f"assignment of store {self._name}"),
         ]
+        if self._reporter is not None:
+            self._background.append(loop.create_task(self._reporter.run(), name=f"load of store {self._name}"))
 
     async def drain(self) -> bool:
         """Hand all containers over to other stores, if there are any. Return whether nothing is left.
@@ -182,9 +201,10 @@ class ClusterMember:
 
     async def _announce(self) -> None:
         """Keep the store's node in ``hosts``."""
-        content = encode_node(self._host)
         while True:
             store = await self._sessions.connected()
+            self._host_changed.clear()
+            content = encode_node(self._host)
             try:
                 await ensure_node(store, HOSTS_PATH)
                 await ensure_node(store, HELD_PATH)
@@ -206,12 +226,20 @@ class ClusterMember:
                         [DeleteNode(self._host_path), CreateNode(self._host_path, content, is_ephemeral=True)]
                     )
                     continue
-                await store.changed(self._host_path, found)
+                if found.content != content:
+                    await store.set(self._host_path, content, found.version)
+                    continue
+                await first_of(store.changed(self._host_path, found), self._host_changed.wait())
             except SessionExpiredError:
                 await asyncio.sleep(0)
             except CoordinationError as error:
                 _log.info("store %s cannot be announced yet: %s", self._name, error)
                 await asyncio.sleep(self._settings.retry_s)
+
+    def _impairment_changed(self) -> None:
+        state = HostState.IMPAIRED if self.impaired else HostState.UP
+        self._host = msgspec.structs.replace(self._host, state=state)
+        self._host_changed.set()
 
     # -- assignment ---------------------------------------------------------------------------------------------
 
@@ -251,7 +279,8 @@ class ClusterMember:
             return not self.announced.is_set()
         for path in rivals:
             try:
-                if (await store.get(path)).zxid > own.zxid:
+                # Not its last change: an earlier process may have changed its node since.
+                if (await store.get(path)).created_zxid > own.created_zxid:
                     return False
             except NoSuchNodeError:
                 continue

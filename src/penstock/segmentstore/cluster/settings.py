@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.model.errors import InvalidArgumentError
+
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
@@ -17,6 +19,14 @@ class MemberSettings:
         handover_wait_s: how long the next store waits for the present one to release a container.
         drain_timeout_s: how long a store that stops waits until other stores have all of its containers.
         stop_timeout_s: how long it waits for the rest of them to close.
+        load_interval_s: how often a store reports its load.
+        check_s: how often a store checks whether it is impaired.
+        impaired_after_s: a store whose log has not answered for this long is impaired: others get its containers.
+        recovered_after_s: ... until the log has answered for this long.
+        own_failures_max: a store is impaired, too, if so many containers fail for lack of memory, descriptors or
+            threads ...
+        own_failures_window_s: ... within this time, ...
+        own_failures_rest_s: ... until this time after the last of them.
     """
 
     poll_s: float = 10.0
@@ -25,3 +35,17 @@ class MemberSettings:
     handover_wait_s: float = 10.0
     drain_timeout_s: float = 120.0
     stop_timeout_s: float = 30.0
+    load_interval_s: float = 10.0
+    check_s: float = 1.0
+    impaired_after_s: float = 10.0
+    recovered_after_s: float = 30.0
+    own_failures_max: int = 3
+    own_failures_window_s: float = 60.0
+    own_failures_rest_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Check the values. Raises `InvalidArgumentError`."""
+        if min(self.load_interval_s, self.check_s) <= 0 or self.own_failures_max < 1:
+            raise InvalidArgumentError(
+                "load_interval_s and check_s of cluster.member are above 0, own_failures_max is at least 1"
+            )

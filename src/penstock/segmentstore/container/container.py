@@ -394,6 +394,10 @@ class SegmentContainer:
             held_append_count=self.quota.held_count,
         )
 
+    def log_problem_s(self, now_s: float) -> float:
+        """Return for how long the log has not answered: an append, or a check of the ownership. `now_s`: loop time."""
+        return max(self.pipeline.oldest_wait_s(now_s), self.ownership.check_age_s)
+
     def segments(self) -> Sequence[Segment]:
         """Return the live segments."""
         return list(self.state.metadata.by_name.values())

@@ -34,6 +34,8 @@ class OwnershipLease:
         self._log = log
         self._now_s = now_s
         self._is_ended = False
+        #: When the check in progress began, or the first of those that have failed; None: the last one succeeded.
+        self._checking_since_s: float | None = None
         #: Set when an answer was due since the last confirmation.
         self._used = asyncio.Event()
 
@@ -42,6 +44,11 @@ class OwnershipLease:
         """Whether the container may answer from its state now."""
         self._used.set()
         return not self._is_ended and self._now_s() - self._log.ownership_confirmed_s <= self.lease_s
+
+    @property
+    def check_age_s(self) -> float:
+        """For how long the log has not answered checks of the ownership; 0: it has answered the last one."""
+        return 0.0 if self._checking_since_s is None else self._now_s() - self._checking_since_s
 
     def end(self) -> None:
         """Stop answering, before the log is released and before the next incarnation may start without a wait."""
@@ -94,8 +101,11 @@ class OwnershipLease:
             if is_billed and await self._is_unused():
                 continue
             self._used.clear()
+            if self._checking_since_s is None:
+                self._checking_since_s = self._now_s()
             try:
                 await self._log.confirm_ownership(is_shared=True)
+                self._checking_since_s = None
             except (LogFencedError, LogClosedError):
                 raise
             except StorageError as error:

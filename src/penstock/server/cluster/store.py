@@ -24,6 +24,7 @@ from penstock.runtime.version import penstock_version
 from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.cluster.containers import StoreContainers
 from penstock.segmentstore.cluster.ends import KnownEnds
+from penstock.segmentstore.cluster.loads import StoreLoads
 from penstock.segmentstore.cluster.member import ClusterMember
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import AdminSettings
@@ -131,6 +132,7 @@ class ClusterStore:
             ends=ends,
             settings=settings.cluster.member,
             wall_clock_ms=runtime.wall_clock_ms,
+            loads=StoreLoads(store),
         )
         member.start()
         await member.announced.wait()
@@ -179,7 +181,7 @@ class ClusterStore:
     def _health(self) -> Health:
         if self.segment_store is None or self.member is None or not self.member.announced.is_set():
             return Health(Status.STARTING)
-        member = Health(problem=self.member.problem or self.member.coordination_problem)
+        member = Health(problem=self.member.problem or self.member.coordination_problem or self.member.impaired)
         return Health(children={"store": store_health(self.segment_store), "cluster": member})
 
     async def drain(self) -> None:

@@ -150,6 +150,10 @@ class OperationPipeline:
         """Number of frames given to the log and not yet acknowledged."""
         return self._frames_in_flight
 
+    def oldest_wait_s(self, now_s: float) -> float:
+        """Return for how long the oldest frame has been with the log; 0 if there is none. `now_s`: loop time."""
+        return now_s - self._waiting_frames[0].sent_s if self._frames_in_flight and self._waiting_frames else 0.0
+
     def check_open(self) -> None:
         """Raise `ContainerOfflineError` if the pipeline accepts no more operations."""
         if self.error is not None:

@@ -85,6 +85,9 @@ class SegmentReader:
     def __init__(
         self, container_id: int, settings: ContainerSettings, storage_read: StorageRead, waits: TailWaits
     ) -> None:
+        #: Reads that returned bytes, and these bytes: of users, and of the container's tables.
+        self.read_count: int = 0
+        self.read_bytes: int = 0
         self._container_id = container_id
         self._waits = waits
         self._is_closed = False
@@ -149,6 +152,8 @@ class SegmentReader:
             limit = segment.storage_length
             for start, end in self._ahead.cached(segment.id, offset + found.length, limit):
                 self._read_ahead(segment, start, end)
+        self.read_count += 1
+        self.read_bytes += found.length
         is_at_end = found.length == available
         return SegmentData(
             offset,
@@ -177,6 +182,8 @@ class SegmentReader:
                 if (more := await self._fetch(segment, offset + found, wanted - found, client)) is not None:
                     data = [*data, *more]
                     found += sum(map(len, more))
+            self.read_count += 1
+            self.read_bytes += found
             is_at_end = offset + found == segment.durable_length
             return SegmentData(
                 offset,
@@ -187,6 +194,8 @@ class SegmentReader:
 
     async def read_exactly(self, segment: Segment, offset: int, length: int) -> bytes:
         """Read `length` accepted bytes, durable or not: for the container's own use of table segments."""
+        self.read_count += 1
+        self.read_bytes += length
         parts: list[Buffer] = []
         end = offset + length
         while offset < end:
