@@ -10,10 +10,12 @@ import pytest
 
 from penstock.model.errors import StorageFullError
 from penstock.runtime.disk import DiskSpace
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.log.image import image_prefix
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.storage.container_storage import storage_metadata_segment
-from penstock.segmentstore.container_settings import SpaceSettings
+from penstock.segmentstore.container_settings import ImageSettings, SpaceSettings
 from support.containers import QUIET, Incarnations, append, read_all, turns, until
 
 SETTINGS = SpaceSettings(
@@ -213,3 +215,151 @@ async def test_writes_are_held_while_the_log_has_no_room_and_let_go_after_that(
     place.free_bytes = 1 << 40
     await asyncio.wait_for(held, 60)
     assert not container.back_pressure.must_wait()
+
+
+#: An image takes at most 5 000 unflushed bytes, and only a full disk makes one due.
+FULL_IMAGES = ImageSettings(interval_s=1e9, deletions_delay_s=1e9, retry_s=0.01, timeout_s=60.0, bytes_max=10_000)
+
+
+async def images_of(lives: Incarnations) -> list[str]:
+    return [info.name for info in await lives.chunks.list(image_prefix(0))]
+
+
+async def until_stored(lives: Incarnations, prefix: str, count: int) -> None:
+    """Wait until `count` chunks with this prefix are in long-term storage."""
+    async with asyncio.timeout(60):
+        while len(await lives.chunks.list(prefix)) != count:  # noqa: ASYNC110  # storage sends no notification
+            await asyncio.sleep(0.005)
+
+
+async def until_images(lives: Incarnations, is_there: bool) -> None:
+    async with asyncio.timeout(60):
+        while bool(await images_of(lives)) != is_there:  # noqa: ASYNC110  # storage sends no notification
+            await asyncio.sleep(0.005)
+
+
+async def with_image(lives: Incarnations, **changes: float) -> SegmentContainer:
+    """Start a container with images; its first image is written, and 600 bytes of `SEGMENT` are in three chunks."""
+    lives.settings = replace(lives.settings, rollover_bytes_min=1, images=replace(FULL_IMAGES, **changes))  # type: ignore[arg-type]
+    container = await lives.start()
+    await container.create(SEGMENT, rollover_bytes=200)
+    await append(container, SEGMENT, b"stored" * 100)
+    await until(lambda: container.segment(SEGMENT).storage_length == 600)
+    await until_images(lives, is_there=True)
+    return container
+
+
+async def test_deletions_on_full_storage_wait_for_no_flush(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More bytes wait for storage than an image may have, and none of them can be moved: a truncation frees its chunks
+    although no image can be written. The next image is written as soon as there is space.
+    """
+    place = Place()
+    monkeypatch.setattr(lives.chunks, "space", place.space)
+    container = await with_image(lives)
+    place.free_bytes = 10
+    await until(lambda: container.space.is_storage_low)
+    await append(container, SEGMENT, b"waits" * 1200)
+    await container.truncate(SEGMENT, 600)
+    await until_stored(lives, "shop/orders", 0)
+    assert await images_of(lives) == [], "an image whose chunks are gone must not be used"
+    place.free_bytes = 1 << 40
+    await until_images(lives, is_there=True)
+    assert await read_all(container, SEGMENT) == b"waits" * 1200
+
+
+async def test_deletions_on_full_storage_come_with_an_image_if_one_can_be_written(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few bytes wait: the image has them. It is due at once, not after the delay of deletions."""
+    place = Place()
+    monkeypatch.setattr(lives.chunks, "space", place.space)
+    container = await with_image(lives)
+    before = await images_of(lives)
+    place.free_bytes = 10
+    await until(lambda: container.space.is_storage_low)
+    await append(container, SEGMENT, b"waits")
+    await container.truncate(SEGMENT, 600)
+    await until_stored(lives, "shop/orders", 0)
+    after = await images_of(lives)
+    assert len(after) == 1
+    assert after != before
+
+
+async def test_full_storage_that_reports_no_free_space_frees_chunks_too(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a bucket at its quota: only writes are refused. The image is due by its interval, and cannot be written."""
+    container = await with_image(lives, interval_s=0.05)
+    write, create = lives.chunks.write, lives.chunks.create_with_content
+
+    async def full(*_: object) -> int:
+        raise StorageFullError("quota exceeded")
+
+    def is_full(value: bool) -> None:
+        monkeypatch.setattr(lives.chunks, "write", full if value else write)
+        monkeypatch.setattr(lives.chunks, "create_with_content", full if value else create)
+
+    await container.create(OTHER, rollover_bytes=1 << 20)
+    await container.truncate(SEGMENT, 600)
+    is_full(True)
+    await append(container, OTHER, b"waits" * 1200)
+    await until_stored(lives, "shop/orders", 0)
+    is_full(False)
+    await until_images(lives, is_there=True)
+    assert await read_all(container, OTHER) == b"waits" * 1200
+
+
+async def test_an_image_does_not_use_up_the_reserve_of_a_full_log(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes that wait would be restated in the log, which has no space: chunks are deleted without an image."""
+    place = Place()
+    monkeypatch.setattr(lives.chunks, "space", place.space)
+    container = await with_image(lives)
+    monkeypatch.setattr(container.space._log, "ask", place.space)
+    place.free_bytes = 800
+    await until(lambda: container.space.is_storage_low and container.space.is_log_low)
+    await append(container, SEGMENT, b"waits" * 100)
+    await container.truncate(SEGMENT, 600)
+    await until_stored(lives, "shop/orders", 0)
+    assert container.log_rewriter.carried_bytes == 0
+    assert await images_of(lives) == []
+
+
+async def test_a_log_without_any_space_gets_that_of_chunks(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log waits for space, so no image can be taken; the space that it waits for is that of deleted chunks."""
+    place = Place()
+    container = await with_image(lives, timeout_s=0.2)
+    monkeypatch.setattr(container.space._log, "ask", place.space)
+    assert container.images is not None
+    chunks = container.images._chunks
+    for info in await lives.chunks.list("shop/orders"):
+        await chunks.delete(info.name)
+    lives.logs.hold_appends(0)
+    place.free_bytes = 10
+    await until_stored(lives, "shop/orders", 0)
+    lives.logs.release_appends(0)
+    await until_images(lives, is_there=True)
+
+
+async def test_an_image_of_full_storage_stays_if_there_is_nothing_to_delete(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chunks are all there, so a store can be built from it."""
+    place = Place()
+    monkeypatch.setattr(lives.chunks, "space", place.space)
+    container = await with_image(lives)
+    before = await images_of(lives)
+    place.free_bytes = 10
+    await until(lambda: container.space.is_storage_low)
+    await append(container, SEGMENT, b"waits" * 1200)
+    with pytest.raises(StorageFullError):
+        await container.flush()
+    assert container.images is not None
+    with pytest.raises(StorageFullError):
+        await container.images._flush_and_write()
+    assert await images_of(lives) == before

@@ -377,6 +377,7 @@ class ContainerOpening:
             pipeline=parts.pipeline,
             checkpoints=parts.checkpoints,
             log_rewriter=parts.log_rewriter,
+            space=self.space,
             settings=self._settings.images,
             runtime=self._runtime,
         )
@@ -417,6 +418,7 @@ class ContainerOpening:
             chunks=parts.held,
             pipeline=parts.pipeline,
             capture=capture,
+            space=self.space,
             settings=self._settings.images,
             health=self._health,
             flush=writer.flush_all,

@@ -15,11 +15,14 @@ from penstock.segmentstore.container.log.checkpoints import Checkpoints
 from penstock.segmentstore.container.log.image import ContainerImage, FrameRecorder, ImageName, ImageTooLongError
 from penstock.segmentstore.container.log.log_rewriter import LogRewriter
 from penstock.segmentstore.container.log.pipeline import OperationPipeline, completer
+from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container_settings import ImageSettings
 
 #: Interval between checks whether all data that pins the log was carried: another task may be doing it.
 _CARRYING_LOOK_S = 0.01
+#: On a full disk of the log, unflushed bytes are restated up to this part of the free space.
+_ROOM_PARTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class ImageCapture:
         pipeline: OperationPipeline,
         checkpoints: Checkpoints,
         log_rewriter: LogRewriter,
+        space: SpaceWatch,
         settings: ImageSettings,
         runtime: Runtime,
     ) -> None:
@@ -53,6 +57,7 @@ class ImageCapture:
         self._pipeline = pipeline
         self._checkpoints = checkpoints
         self._carrier = log_rewriter
+        self._space = space
         self._settings = settings
         self._runtime = runtime
         self._lock = asyncio.Lock()
@@ -60,7 +65,15 @@ class ImageCapture:
     @property
     def waits_for_flush(self) -> bool:
         """Whether so much is unflushed that an image must wait for long-term storage."""
-        return 2 * self._state.backlog.byte_count > self._settings.bytes_max
+        return self._state.backlog.byte_count > self._unflushed_bytes_max
+
+    @property
+    def _unflushed_bytes_max(self) -> int:
+        bytes_max = self._settings.bytes_max // 2
+        if self._space.is_log_low:
+            # They are restated in the log, which must not use up its reserve for them.
+            return min(bytes_max, self._space.log_free_bytes // _ROOM_PARTS)
+        return bytes_max
 
     async def image(self) -> ContainerImage:
         """Return an image of everything durable at the call, with number 0: it is not written to long-term storage.
@@ -91,13 +104,12 @@ class ImageCapture:
         Raises `ImageTooLongError`, `StorageError`.
         """
         async with self._lock:
-            bytes_max = self._settings.bytes_max
             if self.waits_for_flush:
-                waiting_bytes = self._state.backlog.byte_count
                 raise ImageTooLongError(
-                    f"{waiting_bytes} bytes wait for long-term storage, the limit is {bytes_max // 2}"
+                    f"{self._state.backlog.byte_count} bytes wait for long-term storage, the limit is "
+                    f"{self._unflushed_bytes_max}"
                 )
-            recorder = self._pipeline.recorder = FrameRecorder(bytes_max)
+            recorder = self._pipeline.recorder = FrameRecorder(self._settings.bytes_max)
             try:
                 durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 mark = self._checkpoints.write(completer(durable))
