@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import penstock
-from support.standalone_process import ServerProcessError, StandaloneProcess
+from support.standalone_process import ServerProcessError, StandaloneProcess, run_penstock
 
 pytestmark = pytest.mark.e2e
 
@@ -91,6 +92,50 @@ def test_a_server_over_an_old_epoch_record_loses_nothing(server: StandaloneProce
         path.write_bytes(record)
     server.start()
     assert read(server) == [b"first", b"0", b"1", b"2"]
+
+
+def newest_files(server: StandaloneProcess) -> list[Path]:
+    """Return the newest file of each container's log."""
+    return [max(log.glob("log-*")) for log in sorted(tier1(server).iterdir()) if log.is_dir()]
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def zero_the_end(path: Path) -> None:
+    """Overwrite the second half of what was written with zeros, as a copy that was cut off and padded."""
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data.rstrip(b"\0")) // 2].ljust(len(data), b"\0"))
+
+
+@pytest.mark.parametrize("damage", [remove, zero_the_end])
+def test_a_server_does_not_start_over_a_log_that_lost_its_clean_end(
+    server: StandaloneProcess, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """Only the recorded end shows the loss. With the right files everything is back."""
+    events = [b"%d" % number * 100 for number in range(100)]
+    write(server, *events[:50])
+    server.kill9()
+    server.start()
+    write(server, *events[50:])
+    server.stop()
+    newest = newest_files(server)
+    for number, path in enumerate(newest):
+        shutil.copy2(path, tmp_path / f"copy-{number}")
+        damage(path)
+    with pytest.raises(ServerProcessError, match="closed cleanly"):
+        server.start()
+    server.kill9()
+    for number, path in enumerate(newest):
+        shutil.copy2(tmp_path / f"copy-{number}", path)
+    place = ("--data-dir", str(server.data_dir))
+    reports = json.loads(run_penstock("log", "list", *place, "--json").stdout)["logs"]
+    for report in reports:
+        if report["state"] == "disabled":
+            assert run_penstock("log", "enable", str(report["container"]), *place).returncode == 0
+    server.start()
+    assert read(server) == events
 
 
 SETTINGS = """
