@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -124,3 +125,9 @@ def test_servers_that_hang_within_turns_keep_every_promise(seed: int) -> None:
     outcome = run(seed, STALLS.of_length(20.0))
     assert outcome.violations == ()
     assert outcome.fault_counts["stall in a turn"]
+
+
+def test_a_log_that_is_copied_during_short_hangs_becomes_short_in_the_end() -> None:
+    """Copies of at most 300 bytes, each of which waits for a sync of a server that hangs half of the time."""
+    profile = replace(STALLS, name="short stalls", plan=replace(STALLS.plan, lasts_s_max=1.8))
+    assert run(882143, profile).violations == ()

@@ -58,6 +58,8 @@ _STUCK_LOOKS = 3
 _BOUND_LOOKS = 8
 #: ... and a log in a bucket: a change of its record, which a truncation waits for, may stall for ten seconds and hang.
 _BUCKET_LOG_LOOKS = 40
+#: ... and a log of which data are being copied. Each copy, of 300 bytes in some clusters, waits for a sync.
+_COPY_LOOKS = 40
 #: How long each chunk was when it was last inspected, and in which epoch that was.
 ChunkLooks = dict[str, tuple[int, int]]
 
@@ -179,6 +181,8 @@ class InvariantMonitor:
         self._containers: dict[int, tuple[int, int]] = {}
         #: By container: how often in a row its log was too long, and callers were held without need.
         self._long_logs: Counter[int] = Counter()
+        #: By container: epoch, and bytes that were copied within its log.
+        self._copied: dict[int, tuple[int, int]] = {}
         self._held: Counter[int] = Counter()
         #: By container, of its stuck segments: by epoch, segment id and what storage has, how many looks in a row, and
         #: what waited then.
@@ -213,14 +217,20 @@ class InvariantMonitor:
         limit = 2 * container.settings.log_bytes_max + 4 * backlog.byte_count + 8 * container.checkpoints._last_length
         is_long = log_bytes > limit and container.storage.health.is_available
         self._long_logs[container.id] = self._long_logs[container.id] + 1 if is_long else 0
-        if self._long_logs[container.id] > (
-            _BUCKET_LOG_LOOKS if isinstance(container.log, ObjectLog) else _BOUND_LOOKS
-        ):
+        if self._long_logs[container.id] > self._long_log_looks(container):
             yield (
                 f"container {container.id}: its log has {log_bytes} bytes, {backlog.byte_count} wait for storage; "
                 f"its bound is {container.settings.log_bytes_max}"
             )
         yield from self._observe_quotas(container)
+
+    def _long_log_looks(self, container: SegmentContainer) -> int:
+        """Return the looks in a row at which the log may be too long. More while it is about to become shorter."""
+        copied = (container.log.epoch, container.log_rewriter.carried_bytes)
+        before, self._copied[container.id] = self._copied.get(container.id, copied), copied
+        if isinstance(container.log, ObjectLog):
+            return _BUCKET_LOG_LOOKS
+        return _COPY_LOOKS if copied[0] == before[0] and copied[1] > before[1] else _BOUND_LOOKS
 
     def _observe_quotas(self, container: SegmentContainer) -> Iterator[str]:
         quota = container.quota.bytes_max

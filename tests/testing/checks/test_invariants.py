@@ -340,3 +340,18 @@ async def test_two_owners_with_one_epoch_are_named_and_stopped_ones_are_not_look
     drop_memory(container, segment)
     container.life.status = ContainerStatus.STOPPED
     assert check_container(container) == []
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+async def test_a_log_that_stays_too_long_is_named_later_while_its_data_are_copied(is_copied: bool) -> None:
+    """Copies make it shorter in the end, so they have more time; but not without a bound."""
+    _, container, _ = await running()
+    monitor = InvariantMonitor()
+    container.checkpoints._cut_at_bytes = -(1 << 40)
+    looks = 0
+    while not (found := monitor.observe([container])):
+        looks += 1
+        container.log_rewriter.carried_bytes += 300 * is_copied
+        assert looks < 100
+    assert "its log has" in found[0]
+    assert looks == (40 if is_copied else 8)
